@@ -6,6 +6,7 @@
     │   ├── InvalidField     E2   missing, mistyped or out of range
     │   │   └── UnsupportedField  a feature this server or model does not have
     │   ├── ModelNotFound    E3
+    │   │   └── NotKept           a response or an item of one that is not kept for the caller's key
     │   ├── VersionNotFound  E4
     │   └── PromptTooLong    E5
     ├── Unauthenticated      E6   no key, or a key nobody issued
@@ -100,6 +101,10 @@ class UnsupportedField(InvalidField):
 
 class ModelNotFound(FieldError):
     condition = "E3"
+
+
+class NotKept(ModelNotFound):
+    """No response, or no item of one, is kept under this id for the caller's key."""
 
 
 class VersionNotFound(FieldError):

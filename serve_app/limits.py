@@ -106,6 +106,11 @@ MAX_STRICT_DEPTH: Final = 10  # objects and arrays inside each other
 MAX_STRICT_ENUM: Final = 1_000  # values of one enum
 MAX_TIMEOUT_S: Final = 3_600.0  # the longest deadline a client may ask for
 
+# --- kept responses ------------------------------------------------------------------
+MAX_KEPT_ID_CHARS: Final = 256  # of a response or an item that is referred to; a longer one is nobody's
+MAX_KEPT_IN_MEMORY_BYTES: Final = 256 * 2**20  # of all keys in one gateway, where no database keeps them
+MAX_LISTED_ITEMS: Final = 100  # OpenAI's own bound: of a response's input in one answer
+
 # --- keys ----------------------------------------------------------------------------
 MAX_KEYS: Final = 10_000  # in force at once: every gateway holds all of them, some 2 kB each
 MAX_KEY_NAMES: Final = 100  # groups, or endpoints, of one key

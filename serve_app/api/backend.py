@@ -25,6 +25,7 @@ from serve_app.types import (
 from serve_app.types.control.command import Command
 from serve_app.types.control.command import ReplyT as CommandReplyT
 from serve_app.types.control.live import LiveSlots
+from serve_app.types.control.responses import KeptResponse
 from serve_app.types.payload import Payload
 from serve_app.types.question import ReplyT
 
@@ -178,6 +179,22 @@ class Management(Protocol):
         Unavailable while the control plane or its database is away; then nothing was changed, or the same
         command may be sent again.
         """
+        ...
+
+
+class ResponseStore(Protocol):
+    """Where responses are kept for later requests of the same key. All calls raise Unavailable."""
+
+    async def keep(self, response: KeptResponse, caller: Caller) -> None:
+        """Keep `response` for the key of `caller`. Older ones of that key may go for it."""
+        ...
+
+    async def recall(self, ids: Sequence[str], last: str, caller: Caller) -> dict[str, KeptResponse]:
+        """By their ids, those of `ids` that the caller has, and `last` with all that it goes on from."""
+        ...
+
+    async def forget(self, id: str, caller: Caller) -> bool:
+        """Remove a response. Whether the caller had it."""
         ...
 
 

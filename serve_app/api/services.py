@@ -13,10 +13,21 @@ from serve_app.api.admission.copies import Copies
 from serve_app.api.admission.metering import Meter
 from serve_app.api.admission.permits import Admission, BodyBytes
 from serve_app.api.admission.stoppable import Stoppable
-from serve_app.api.backend import Accounts, Backend, Journal, Management, Payloads, PeerOf, Quota
+from serve_app.api.backend import (
+    Accounts,
+    Backend,
+    Journal,
+    Management,
+    Payloads,
+    PeerOf,
+    Quota,
+    ResponseStore,
+)
 from serve_app.api.context import context_of, peer_of
 from serve_app.api.directory import CallerView, Directory
 from serve_app.api.guard.guard import Guards
+from serve_app.api.kept.control import ResponsesOfControlPlane
+from serve_app.api.kept.memory import ResponsesInMemory
 from serve_app.api.live.live import Live
 from serve_app.api.live.pulse import Pulse
 from serve_app.config import GatewayConfig
@@ -43,6 +54,7 @@ class Services:
     live: Live
     management: Management | None = None  # None: this server has no control plane
     payloads: Payloads | None = None  # None: there are no inference tables
+    responses: ResponseStore | None = None  # None: no response is kept
     bodies: BodyBytes = field(default_factory=BodyBytes)
     stoppable: Stoppable = field(default_factory=Stoppable)
     copies: Copies = field(default_factory=Copies)
@@ -104,6 +116,15 @@ def gateway_services(
         Live(pulse),
         management,
         payloads,
+        _response_store(config, management),
     )
     admission.when_closed = services.copies.close
     return services
+
+
+def _response_store(config: GatewayConfig, management: Management | None) -> ResponseStore | None:
+    if not config.responses.keep:
+        return None
+    if management is None:
+        return ResponsesInMemory(config.responses)
+    return ResponsesOfControlPlane(management)

@@ -23,10 +23,14 @@ from serve_app.types.control import (
     Done,
     EndpointList,
     EndpointShown,
+    ForgetResponse,
+    Forgotten,
     GetEndpoint,
     GetPermissions,
     GetRollout,
     GiveFeedback,
+    KeepResponse,
+    KeptResponses,
     KeyList,
     KeyShown,
     ListEndpoints,
@@ -42,6 +46,7 @@ from serve_app.types.control import (
     PutStored,
     ReadLive,
     ReadLogs,
+    RecallResponses,
     ReplyT,
     ReportUsage,
     RevokeKey,
@@ -88,6 +93,9 @@ REPLIES: Final[dict[type[Command[Any]], type]] = {
     CompareEntities: ComparisonReport,
     TellLive: LiveTold,
     ReadLive: LiveSlots,
+    KeepResponse: Done,
+    RecallResponses: KeptResponses,
+    ForgetResponse: Forgotten,
 }
 
 _commands: Final = {

@@ -11,6 +11,7 @@ from serve_app.config.base import ConfigModel, HostName, Origin
 from serve_app.config.console import ConsoleConfig
 from serve_app.config.control import ControlConfig
 from serve_app.config.protocols import MindieConfig, OvmsConfig, TrtllmConfig
+from serve_app.config.responses import ResponsesConfig
 
 
 class GatewayConfig(ConfigModel):
@@ -67,6 +68,7 @@ class GatewayConfig(ConfigModel):
     mindie: MindieConfig = MindieConfig()
     ovms: OvmsConfig = OvmsConfig()
     trtllm: TrtllmConfig = TrtllmConfig()
+    responses: ResponsesConfig = ResponsesConfig()
     control: ControlConfig = ControlConfig()
     console: ConsoleConfig = ConsoleConfig()
     keys_file: Path | None = Field(

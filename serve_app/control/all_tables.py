@@ -13,7 +13,8 @@ from serve_app.control.database.tables import Table
 from serve_app.control.endpoints import tables as endpoints
 from serve_app.control.keys import tables as keys
 from serve_app.control.ledger import tables as ledger
+from serve_app.control.responses import tables as responses
 from serve_app.control.rollouts import tables as rollouts
 
-MODULES: Final = (counters, endpoints, keys, ledger, rollouts)
+MODULES: Final = (counters, endpoints, keys, ledger, responses, rollouts)
 METADATA: Final[MetaData] = Table.metadata

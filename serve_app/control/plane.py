@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import Any, Final, cast
 
-from serve_app.config import ControlConfig
+from serve_app.config import ControlConfig, ResponsesConfig
 from serve_app.control.database.database import Database
 from serve_app.control.endpoints.cluster import Cluster
 from serve_app.control.endpoints.endpoints import Endpoints
@@ -17,6 +17,7 @@ from serve_app.control.keys.keys import Keys
 from serve_app.control.keys.permissions import Grants
 from serve_app.control.ledger.ledger import Ledger
 from serve_app.control.live import Live
+from serve_app.control.responses.responses import Responses
 from serve_app.control.retention import Retention
 from serve_app.control.rollouts.endpoint_splits import EndpointSplits
 from serve_app.control.rollouts.feedback import Feedback
@@ -34,7 +35,14 @@ RETRY_S: Final = 1.0  # after the database did not answer
 class ControlPlane:
     """Does what commands say; an `api.backend.Management` of this process."""
 
-    def __init__(self, database: Database, cluster: Cluster, config: ControlConfig) -> None:
+    def __init__(
+        self,
+        database: Database,
+        cluster: Cluster,
+        config: ControlConfig,
+        responses: ResponsesConfig | None = None,
+    ) -> None:
+        responses = responses or ResponsesConfig()
         self._database = database
         self._gateways = Gateways()
         parts = SnapshotParts()
@@ -51,7 +59,7 @@ class ControlPlane:
         )
         splits = EndpointSplits(self.endpoints.declared, self.snapshots.changed)
         self.rollouts = Rollouts(database, splits)
-        self._retention = Retention(database, config.usage_days)
+        self._retention = Retention(database, config.usage_days, responses.keep_days)
         parts.endpoints = self.endpoints.snapshot
         parts.keys = self.keys.in_force
         parts.grants = grants.by_endpoint
@@ -59,7 +67,7 @@ class ControlPlane:
         self.snapshots.on_report = self.endpoints.wake
         areas = (
             *(self.snapshots, self.endpoints, self.keys, grants),
-            *(self.ledger, self.rollouts, Feedback(database), Live()),
+            *(self.ledger, self.rollouts, Feedback(database), Live(), Responses(database, responses)),
         )
         self._handlers: dict[type[Command[Any]], Handler] = joined(area.handlers() for area in areas)
         self._is_open = False

@@ -1,4 +1,4 @@
-"""Removes what is older than it is to be kept: usage, spending and feedback. Knows no journal.
+"""Removes what is older than it is to be kept: usage, spending, feedback and responses. Knows no journal.
 
 Rows go in small transactions, between which others get their turn.
 """
@@ -18,6 +18,7 @@ from serve_app.control.database.database import Database
 from serve_app.control.database.tables import Table
 from serve_app.control.ledger.budgets import month_of
 from serve_app.control.ledger.tables import Spending, Usage
+from serve_app.control.responses.tables import ResponseRow
 from serve_app.control.rollouts.tables import FeedbackRow
 from serve_app.errors import Unavailable
 
@@ -35,13 +36,15 @@ class Retention:
         self,
         database: Database,
         days: int,
+        response_days: float = 30.0,
         *,
         clock: Callable[[], float] = time.time,
         every_s: float = EVERY_S,
     ) -> None:
-        """`clock` gives Unix seconds."""
+        """`days` are of usage and feedback. `clock` gives Unix seconds."""
         self._database = database
         self._keep_s = days * DAY_S
+        self._keep_responses_s = response_days * DAY_S
         self._clock = clock
         self._every_s = every_s
 
@@ -51,19 +54,21 @@ class Retention:
             try:
                 removed = await self.sweep()
                 if removed:
-                    logger.info("%d rows of usage and feedback were old, and are removed", removed)
+                    logger.info("%d rows of usage, feedback and responses were old, and are removed", removed)
             except Unavailable:  # the next look finds the rows again
                 pass
             await asyncio.sleep(self._every_s)
 
     async def sweep(self) -> int:
         """Remove all that is old now. How many rows there were. Raises Unavailable."""
-        before = self._clock() - self._keep_s
+        now = self._clock()
+        before = now - self._keep_s
         removed = 0
         for table, is_old in (
             (Usage, Usage.started < before),
             (FeedbackRow, FeedbackRow.given < before),
             (Spending, Spending.month < month_of(before)),
+            (ResponseRow, ResponseRow.used < now - self._keep_responses_s),
         ):
             while count := await self._database.run(lambda session: _remove(session, table, is_old)):  # noqa: B023
                 removed += count

@@ -69,14 +69,21 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "kserve": {"dialects", "edge"},
         "admission": _LOW,
         "guard": {"dialects"},
+        "kept": {"backend"},
         "live": {"admission", "backend"},
-        "services": {"admission", "backend", "context", "directory", "guard", "live"},
+        "services": {"admission", "backend", "context", "directory", "guard", "kept", "live"},
         "recording": _LOW | {"guard", "services"},
         "exchange": _LOW | {"admission", "guard", "recording", "services"},
         "pages": _LOW
         | {"admission", "dialects.anthropic", "directory", "openapi.operation", "route", "services"},
         "dialects.chat": {"dialects", "edge"},  # what the protocols of chats share
-        "dialects.responses": {"dialects", "dialects.chat", "edge", "openapi.operation"},  # likewise
+        "dialects.responses": {
+            "backend",
+            "dialects",
+            "dialects.chat",
+            "edge",
+            "openapi.operation",
+        },  # likewise
         "dialects.anthropic": _ROUTES | {"dialects.chat"},
         "dialects.openai": _ROUTES | {"dialects.chat", "dialects.responses"},
         "dialects.databricks": _ROUTES | {"dialects.chat", "dialects.responses"},

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import ServeError
@@ -22,6 +22,9 @@ from serve_app.types import (
     ToolCallDelta,
     Usage,
 )
+from serve_app.types.control import KeptResponse
+
+WorkT = TypeVar("WorkT")
 
 
 @dataclass(slots=True)
@@ -115,6 +118,19 @@ class OwnHeaders(Protocol):
     headers: Mapping[str, str]
 
 
+@runtime_checkable
+class KeepsAnswer(Protocol):
+    """A renderer whose answer later requests may refer to. It is kept before the client hears of its end."""
+
+    def to_keep(self, usage: Usage, choices: Iterable[Choice] = ()) -> KeptResponse | None:
+        """What is to be kept; `choices`: those of an answer that is not streamed. None: nothing."""
+        ...
+
+    def not_kept(self) -> None:
+        """It could not be kept, which the answer has to say."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """A checked body: what to generate and how to answer.
@@ -144,6 +160,21 @@ class Call:
         return len(self.requests)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Referring(Generic[WorkT]):
+    """A checked body that refers to kept responses, without which nothing can be asked of a model."""
+
+    model: str  # name of the endpoint
+    ids: tuple[str, ...]  # of responses
+    last: str  # the response that the body goes on from, with all that this one goes on from; "": none
+    names: Mapping[str, str]  # as of a `Call`
+    complete: Callable[[Mapping[str, KeptResponse]], WorkT]  # with those that were found. Raises as `parse`
+
+    @property
+    def num_prompts(self) -> int:
+        return 1
+
+
 @dataclass(frozen=True, slots=True)
 class ErrorReply:
     status: int
@@ -156,7 +187,7 @@ class Dialect(Protocol):
 
     stream_type: str  # Content-Type of streams
 
-    def parse(self, raw: bytes, endpoint: str | None = None) -> Call:
+    def parse(self, raw: bytes, endpoint: str | None = None) -> Call | Referring[Call]:
         """The call that a body makes; `endpoint` where the path names it, and not the body.
 
         Raises InvalidBody, InvalidField or PromptTooLong; ModelNotFound where the endpoint decides

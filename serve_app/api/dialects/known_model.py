@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from serve_app.api.dialects.base import Call, Dialect, ErrorReply
+from serve_app.api.dialects.base import Call, Dialect, ErrorReply, Referring
 from serve_app.errors import ServeError
 
 Find = Callable[[], object]  # raises ModelNotFound
@@ -18,7 +18,7 @@ class KnownModel:
         self._find = find
         self.stream_type = dialect.stream_type
 
-    def parse(self, raw: bytes, endpoint: str | None = None) -> Call:
+    def parse(self, raw: bytes, endpoint: str | None = None) -> Call | Referring[Call]:
         """Raises ModelNotFound, or as the dialect."""
         self._find()
         return self._dialect.parse(raw, endpoint)

@@ -19,6 +19,7 @@ from starlette.types import Scope as AsgiScope
 from serve_app.api.admission.estimates import BYTES_PER_TOKEN, prompt_tokens
 from serve_app.api.admission.metering import Metered
 from serve_app.api.context import RenderError, context_of
+from serve_app.api.dialects.base import Referring
 from serve_app.api.edge.connection import reply
 from serve_app.api.exchange.candidates import Candidates, candidates_of
 from serve_app.api.exchange.dispatch import ANSWERED_BY, first_answer
@@ -164,7 +165,7 @@ class QuestionRoute:
 
     def __init__(
         self,
-        parse: Callable[[bytes], Inquiry[Any]],
+        parse: Callable[[bytes], Inquiry[Any] | Referring[Inquiry[Any]]],
         services: Services,
         render_error: RenderError | None = None,
     ) -> None:

@@ -14,9 +14,10 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from starlette.types import Receive, Scope, Send
 
 from serve_app.api.context import RequestContext, context_of
-from serve_app.api.dialects.base import ErrorReply
+from serve_app.api.dialects.base import ErrorReply, Referring
 from serve_app.api.edge.body import read_body
 from serve_app.api.edge.connection import while_connected
+from serve_app.api.exchange.keeping import completed
 from serve_app.api.recording import record
 from serve_app.api.services import Services
 from serve_app.errors import FieldError, ServeError
@@ -40,6 +41,7 @@ class Work(Protocol):
         ...
 
 
+T = TypeVar("T")
 WorkT = TypeVar("WorkT", bound=Work)
 ParsedT = TypeVar("ParsedT", bound=Work, covariant=True)
 
@@ -47,7 +49,7 @@ ParsedT = TypeVar("ParsedT", bound=Work, covariant=True)
 class Parser(Protocol[ParsedT]):
     """The part of a dialect that reads bodies and tells errors."""
 
-    def parse(self, raw: bytes, endpoint: str | None = None) -> ParsedT:
+    def parse(self, raw: bytes, endpoint: str | None = None) -> ParsedT | Referring[ParsedT]:
         """What a body asks for; `endpoint` where the path names it, and not the body. Raises ServeError."""
         ...
 
@@ -101,7 +103,7 @@ async def exchange(
     services: Services,
     scope: Scope,
     receive: Receive,
-    parse: Callable[[bytes], WorkT],
+    parse: Callable[[bytes], WorkT | Referring[WorkT]],
     answer: Callable[[WorkT], Coroutine[Any, Any, None]],
     *,
     max_bytes: int = MAX_BODY_BYTES,
@@ -119,8 +121,12 @@ async def exchange(
         if services.payloads is not None and isinstance(model, str):
             record(services, context_of(scope), model, partial(bytes, raw), form)
         del raw  # it would live as long as the answer takes
+
+        async def answered() -> None:
+            await answer(await completed(services, context_of(scope), work))
+
         with admitted(services, work):
-            await while_connected(receive, answer(work))
+            await while_connected(receive, answered())
 
 
 @contextmanager
@@ -130,7 +136,7 @@ def admitted(services: Services, work: Work) -> Iterator[None]:
         yield
 
 
-async def _parsed(services: Services, parse: Callable[[bytes], WorkT], raw: bytes) -> WorkT:
+async def _parsed(services: Services, parse: Callable[[bytes], T], raw: bytes) -> T:
     return await services.aside(len(raw), parse, raw)
 
 

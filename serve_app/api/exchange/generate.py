@@ -9,6 +9,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager, closing
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from starlette.types import Receive, Scope, Send
@@ -24,6 +25,7 @@ from serve_app.api.exchange.candidates import candidates_of
 from serve_app.api.exchange.dispatch import ANSWERED_BY, Attempt, begin
 from serve_app.api.exchange.frame import Exchange, in_words_of
 from serve_app.api.exchange.guarding import Guarding
+from serve_app.api.exchange.keeping import keep
 from serve_app.api.exchange.shadow import copy_generation
 from serve_app.api.exchange.stream import STREAM_HEADERS, collect, note_broken, rendered, send_stream
 from serve_app.api.services import Services
@@ -87,11 +89,13 @@ class GenerateExchange(Exchange[Call]):
         metrics, context = self._services.metrics, self._context
         renderer, headers = self._renderer(call, attempt.entity, attempt.info), self._headers(call)
         headers[ANSWERED_BY] = attempt.entity.name
+        keeping = partial(keep, self._services, context, renderer)
         if call.stream:
-            await send_stream(writer, attempt, renderer, headers, context, metrics, deadline)
+            await send_stream(writer, attempt, renderer, headers, context, metrics, deadline, keeping)
             return
         choices = await collect(attempt, call.requests[0].n, context, metrics, deadline)
         usage, is_large = attempt.stream.usage, any(choice.tensors for choice in choices)
+        await keeping(usage, choices)
         body = await rendered(lambda: renderer.whole(choices, usage), is_large=is_large)
         if isinstance(renderer, OwnHeaders):
             headers |= renderer.headers

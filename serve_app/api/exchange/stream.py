@@ -21,6 +21,7 @@ from serve_app.api.exchange.call_stream import PromptDelta
 from serve_app.api.exchange.dispatch import Attempt, too_late
 from serve_app.errors import DeadlineExceeded, GenerationFailed, ServeError
 from serve_app.telemetry import Metrics, Timings
+from serve_app.types import Usage
 
 logger = logging.getLogger(__name__)
 
@@ -35,10 +36,11 @@ async def send_stream(
     context: RequestContext,
     metrics: Metrics,
     deadline: float,
+    keep: Callable[[Usage], Awaitable[None]],
 ) -> None:
     """Stream what `attempt` brings. Raises ServeError only before the first byte, ClientGone at any time.
 
-    `deadline` is in the event loop's time.
+    `deadline` is in the event loop's time. `keep` is called before the end of a complete stream is told.
     """
     started = has_tensors = False
 
@@ -68,6 +70,7 @@ async def send_stream(
         await writer.body(renderer.broken(failure))
         return
     usage = attempt.stream.usage
+    await keep(usage)
     await writer.body(await rendered(lambda: renderer.end(usage), is_large=has_tensors))
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
-from urllib.parse import parse_qsl
 
 import msgspec
 from starlette.types import Receive, Send
@@ -20,10 +19,11 @@ from serve_app.api.dialects.databricks.errors import render_error
 from serve_app.api.directory import CallerView
 from serve_app.api.edge.body import read_body
 from serve_app.api.edge.connection import reply, reply_in_parts
+from serve_app.api.edge.query import checked_query
 from serve_app.api.management.strict_body import NoBody, StrictBody, parse_strict
 from serve_app.api.services import Services
-from serve_app.errors import InvalidField, ModelNotFound, RouteNotFound, Unauthenticated
-from serve_app.limits import MAX_MANAGEMENT_BODY_BYTES, MAX_MODEL_NAME_CHARS, MAX_QUERY_PARAMETERS
+from serve_app.errors import ModelNotFound, RouteNotFound, Unauthenticated
+from serve_app.limits import MAX_MANAGEMENT_BODY_BYTES, MAX_MODEL_NAME_CHARS
 from serve_app.types import Caller
 from serve_app.types.control import Command, EndpointShown, GetEndpoint, ReplyT
 
@@ -131,20 +131,3 @@ def _checked_path(path: Mapping[str, str]) -> Mapping[str, str]:
         if len(value) > MAX_MODEL_NAME_CHARS:
             raise ModelNotFound(name, "there is nothing of this name")
     return path
-
-
-def checked_query(raw: bytes) -> Mapping[str, str]:
-    """The parameters of a query by name, of several values of one name the last. Raises InvalidField."""
-    try:
-        return dict(
-            parse_qsl(
-                raw.decode("ascii"),
-                keep_blank_values=True,
-                errors="strict",
-                max_num_fields=MAX_QUERY_PARAMETERS,
-            )
-        )
-    except ValueError:  # UnicodeDecodeError is one
-        raise InvalidField(
-            None, f"the query must be UTF-8 with at most {MAX_QUERY_PARAMETERS} parameters"
-        ) from None

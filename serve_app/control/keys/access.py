@@ -22,15 +22,18 @@ from serve_app.types.control import (
     CreateEndpoint,
     DeleteEndpoint,
     EndpointList,
+    ForgetResponse,
     GetEndpoint,
     GetPermissions,
     GetRollout,
     Grant,
+    KeepResponse,
     PatchTags,
     PutAiGateway,
     PutPermissions,
     ReadLive,
     ReadLogs,
+    RecallResponses,
     ReplyT,
     ReportUsage,
     ShipUsage,
@@ -60,7 +63,9 @@ OF_ENDPOINT: Final = MappingProxyType[type[Command[Any]], tuple[Level, str]](
     }
 )
 # Commands whose own handlers judge the caller, by what only they know.
-JUDGED_BELOW: Final = frozenset[type[Command[Any]]]({GetPermissions, PutPermissions, GiveFeedback})
+JUDGED_BELOW: Final = frozenset[type[Command[Any]]](
+    {GetPermissions, PutPermissions, GiveFeedback, KeepResponse, RecallResponses, ForgetResponse}
+)
 # Commands that gateways send for themselves. No route sends one.
 OF_GATEWAYS: Final = frozenset[type[Command[Any]]]({WatchSnapshot, ShipUsage, TellLive, ReadLive})
 

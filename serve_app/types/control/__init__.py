@@ -51,6 +51,15 @@ from serve_app.types.control.live import (
     ReplicaLoad,
     TellLive,
 )
+from serve_app.types.control.responses import (
+    ForgetResponse,
+    Forgotten,
+    KeepResponse,
+    KeptResponse,
+    KeptResponses,
+    RecallResponses,
+    owner_of,
+)
 from serve_app.types.control.rollouts import (
     CompareEntities,
     ComparisonReport,
@@ -88,6 +97,8 @@ __all__ = [
     "EntityState",
     "EntityWanted",
     "Estimate",
+    "ForgetResponse",
+    "Forgotten",
     "GatewayReport",
     "GetEndpoint",
     "GetPermissions",
@@ -95,6 +106,9 @@ __all__ = [
     "GiveFeedback",
     "Grant",
     "Guards",
+    "KeepResponse",
+    "KeptResponse",
+    "KeptResponses",
     "KeyList",
     "KeyShown",
     "KnownKey",
@@ -113,6 +127,7 @@ __all__ = [
     "PutStored",
     "ReadLive",
     "ReadLogs",
+    "RecallResponses",
     "ReplicaLoad",
     "ReplyT",
     "ReportUsage",
@@ -133,4 +148,5 @@ __all__ = [
     "UsageReport",
     "UsageRow",
     "WatchSnapshot",
+    "owner_of",
 ]

@@ -61,7 +61,7 @@ async def test_fields_that_other_makers_ignore_are_told_and_change_nothing() -> 
     ("fields", "said"),
     [
         ({"temperature": 3}, "temperature: must be a number from 0 to 2"),
-        ({"previous_response_id": "resp_1"}, "previous_response_id: nothing of a response is kept here"),
+        ({"conversation": "conv_1"}, "conversation: no conversation is kept here"),
         ({"tools": [{"type": "file_search"}]}, "tools.0.type: only function and custom tools"),
         ({"model": None}, "model: is required"),
     ],

@@ -28,7 +28,7 @@ class Route:
     long: Callable[[int], Any]  # a value of at least so many tokens
     fields: Fields = field(default_factory=dict)  # beside it
     wrong: tuple[Fields, str]  # E2: a field out of range, and what is said of it
-    unknown: str = "{path}/nothing"  # E15: a path that no route has
+    unknown: str = "{path}/nothing/here"  # E15: a path that no route has
     unknown_versions: tuple[str, ...] = ()  # E4: paths; or else the header names an entity
     headers: dict[str, str] = field(default_factory=dict)
     streams: bool = False  # whether `stream` is a field of it

@@ -10,6 +10,7 @@ import httpx
 import pytest
 from openai.types.responses import Response
 
+from serve_app.api.dialects.base import Call
 from serve_app.api.dialects.openai.errors import render_error
 from serve_app.api.dialects.responses.dialect import ResponseDialect
 from serve_app.errors import GenerationFailed, QuotaExceeded
@@ -24,6 +25,7 @@ from tests.support.response_events import events_of
 
 module_loop = pytest.mark.asyncio(loop_scope="module")
 
+DIALECT: Final = ResponseDialect(render_error, keeps=False)
 ROUTE: Final = Route("/v1/responses", {"input": "Tell me!"}, length="max_output_tokens")
 
 TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}}
@@ -74,6 +76,7 @@ BOUNDS: Bounds = {
     "stream_options": ([None], [{}, {"include_obfuscation": False}, 5]),
     "truncation": (["disabled", "auto", None], ["x", 5]),
     "store": BOOLEAN,
+    "previous_response_id": ([None], ["", 5, "x" * 257]),
     "metadata": (
         [{}, {"a": "b"}, {"k" * 64: "v" * 512}, {str(i): "" for i in range(16)}, None],
         [5, {"a": 5}, {"k" * 65: ""}, {"k": "v" * 513}, {str(i): "" for i in range(17)}],
@@ -88,7 +91,6 @@ BOUNDS: Bounds = {
 
 # What the server cannot do, and what belongs to chats.
 UNSUPPORTED: Final[dict[str, Any]] = {
-    "previous_response_id": "resp_1",
     "conversation": "conv_1",
     "background": True,
     "prompt": {"id": "pmpt_1"},
@@ -155,7 +157,7 @@ UNSOUND: Final[dict[str, tuple[list[Any], str]]] = {
     "input": ([{**CUSTOM_CALL, "input": {}}], "input.0.input"),
     "summary": ([{"type": "reasoning", "summary": "x"}], "input.0.summary"),
     "summary-part": ([{"type": "reasoning", "summary": [{"text": "x"}]}], "input.0.summary.0"),
-    "item_reference": ([{"type": "item_reference", "id": "msg_1"}], "input.0.type"),
+    "item_reference": ([{"type": "item_reference", "id": 5}], "input.0.id"),
     "another-type": ([{"type": "web_search_call", "id": "ws_1"}], "input.0.type"),
     "no-type": ([{"content": "x"}], "input.0.type"),
 }  # fmt: skip
@@ -308,7 +310,9 @@ async def test_the_effort_of_reasoning_is_for_the_template(fields: Any, told: di
 
 def test_thinking_token_budget_limits_the_thoughts() -> None:
     raw = json.dumps(ROUTE.body(thinking_token_budget=64)).encode()
-    (request,) = ResponseDialect(render_error).parse(raw).requests
+    call = DIALECT.parse(raw)
+    assert isinstance(call, Call)
+    (request,) = call.requests
     assert request.thinking_tokens == 64
 
 
@@ -321,7 +325,7 @@ async def test_what_nothing_comes_of_is_listed() -> None:
     async with gateway(FakeBackend()) as g:
         found = await g.post(ROUTE.path, ROUTE.body(model="demo", **fields))
     assert found.headers["x-ignored-fields"].split(", ") == [
-        "nonsense", "store", "max_tool_calls", "service_tier", "text.verbosity",
+        "nonsense", "max_tool_calls", "service_tier", "text.verbosity",
         "include.reasoning.encrypted_content", "tools.1", "tools.2.format",
     ]  # fmt: skip
 
@@ -336,7 +340,9 @@ async def test_what_nothing_comes_of_is_listed() -> None:
     ],
 )
 def test_a_split_sticks_to_whom_the_client_names(fields: dict[str, str], key: str | None) -> None:
-    assert ResponseDialect(render_error).parse(json.dumps(ROUTE.body(**fields)).encode()).user == key
+    call = DIALECT.parse(json.dumps(ROUTE.body(**fields)).encode())
+    assert isinstance(call, Call)
+    assert call.user == key
 
 
 @module_loop
@@ -352,7 +358,7 @@ async def test_a_response_tells_what_was_asked(client: httpx.AsyncClient) -> Non
     fields["tools"] = [{**TOOL, "description": None, "strict": None}]
     fields["reasoning"] = {"effort": "low", "summary": None}
     assert {name: found[name] for name in fields} == fields
-    assert (found["object"], found["store"], found["previous_response_id"]) == ("response", False, None)
+    assert (found["object"], found["store"], found["previous_response_id"]) == ("response", True, None)
 
 
 @module_loop

@@ -19,7 +19,7 @@ from serve_app.api.dialects.databricks.chat import ChatBody
 from serve_app.api.dialects.databricks.completions import CompletionBody
 from serve_app.api.dialects.databricks.embeddings import EmbeddingBody
 from serve_app.api.dialects.databricks.errors import render_error
-from serve_app.api.dialects.responses.operation import response_operation
+from serve_app.api.dialects.responses.operation import kept_routes, response_operation
 from serve_app.api.openapi.operation import ASKS_MODEL, Answer, Body, Errors, Operation, streamed
 from serve_app.endpoints.endpoint import Task
 
@@ -80,3 +80,4 @@ INVOCATION: Final = Operation(
     conditions=ASKS_MODEL,
 )
 RESPONSES: Final = response_operation(TAG, ERRORS)
+KEPT_RESPONSES: Final = kept_routes(TAG, ERRORS)

@@ -11,7 +11,7 @@ import msgspec
 from serve_app.api.dialects.base import ErrorReply
 from serve_app.api.dialects.chat.wire import DONE, sse
 from serve_app.api.dialects.error_reply import headers_of
-from serve_app.errors import BudgetSpent, ServeError, UnsupportedField
+from serve_app.errors import BudgetSpent, NotKept, ServeError, UnsupportedField
 from serve_app.limits import MAX_ERROR_BYTES
 
 _INVALID: Final = "invalid_request_error"
@@ -58,6 +58,8 @@ def error_object(error: ServeError) -> bytes:
     """The error as JSON, shorter than MAX_ERROR_BYTES."""
     row = TABLE[error.condition]
     code = "unsupported_parameter" if isinstance(error, UnsupportedField) else row.code
+    if isinstance(error, NotKept):
+        code = "previous_response_not_found" if error.param == "previous_response_id" else None
     kind = row.type
     if isinstance(error, BudgetSpent):
         kind = code = SPENT

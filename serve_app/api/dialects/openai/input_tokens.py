@@ -4,20 +4,37 @@ from __future__ import annotations
 
 from typing import Any
 
+from serve_app.api.dialects.base import Referring
 from serve_app.api.dialects.responses.body import ResponseBody
+from serve_app.api.dialects.responses.kept import Earlier
 from serve_app.api.edge.body import parse_body
 from serve_app.api.exchange.ask import Inquiry, length_of
 from serve_app.types import Tokens
 
 
-def parse_input_tokens(raw: bytes) -> Inquiry[Tokens]:
-    """The body is that of the response. Raises InvalidBody, InvalidField or UnsupportedField."""
+def parse_input_tokens(raw: bytes, *, keeps: bool) -> Inquiry[Tokens] | Referring[Inquiry[Tokens]]:
+    """The body is that of the response. `keeps`: whether responses are kept.
+
+    Raises InvalidBody, InvalidField or UnsupportedField.
+    """
     body = parse_body(ResponseBody, raw)
     body.check_response()
     body.form_of_text()
-    return length_of(
-        body.to_prompt(body.offer().read), model=body.endpoint(None), names=body.names, answer=_told
+    references = body.references(are_kept=keeps)
+    if not references:
+        return _inquiry(body, Earlier())
+    return Referring(
+        model=body.endpoint(None),
+        ids=references.responses,
+        last=references.previous,
+        names=body.names,
+        complete=lambda kept: _inquiry(body, references.found(kept)),
     )
+
+
+def _inquiry(body: ResponseBody, earlier: Earlier) -> Inquiry[Tokens]:
+    prompt = body.to_prompt(body.offer().read, earlier)
+    return length_of(prompt, model=body.endpoint(None), names=body.names, answer=_told)
 
 
 def _told(num_tokens: int) -> dict[str, Any]:

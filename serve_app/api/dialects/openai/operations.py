@@ -19,7 +19,7 @@ from serve_app.api.dialects.openai.completions import CompletionBody
 from serve_app.api.dialects.openai.embeddings import EmbeddingBody
 from serve_app.api.dialects.openai.errors import render_error
 from serve_app.api.dialects.responses.body import ResponseBody
-from serve_app.api.dialects.responses.operation import response_operation
+from serve_app.api.dialects.responses.operation import kept_routes, response_operation
 from serve_app.api.openapi.operation import ASKS_MODEL, Answer, Body, Errors, Operation, streamed
 
 TAG: Final = "OpenAI"
@@ -55,6 +55,7 @@ EMBEDDINGS: Final = Operation(
     conditions=ASKS_MODEL,
 )
 RESPONSES: Final = response_operation(TAG, ERRORS)
+KEPT_RESPONSES: Final = kept_routes(TAG, ERRORS)
 INPUT_TOKENS: Final = Operation(
     summary="Count the input of a response",
     tag=TAG,

@@ -6,6 +6,7 @@ Its chat below /v1 shares the path with MindIE's: see `dialects/v1`.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from starlette.types import ASGIApp
 
@@ -21,6 +22,7 @@ from serve_app.api.dialects.responses.dialect import ResponseDialect
 from serve_app.api.exchange.ask import QuestionRoute
 from serve_app.api.exchange.embed import EmbedRoute
 from serve_app.api.exchange.generate import GenerateRoute
+from serve_app.api.exchange.kept_route import KeptRoute
 from serve_app.api.openapi.operation import Operation
 from serve_app.api.route import Entry
 from serve_app.api.services import Services
@@ -32,16 +34,20 @@ def routes(services: Services) -> Iterator[Entry]:
     chat = GenerateRoute(ChatDialect(), services)
     completions = GenerateRoute(CompletionDialect(), services)
     embeddings = EmbedRoute(EmbeddingDialect(), services)
-    responses = GenerateRoute(ResponseDialect(render_error), services)
-    input_tokens = QuestionRoute(parse_input_tokens, services)
+    keeps = services.responses is not None
+    responses = GenerateRoute(ResponseDialect(render_error, keeps=keeps), services)
+    input_tokens = QuestionRoute(partial(parse_input_tokens, keeps=keeps), services)
     for base in OVMS_BASES:
         yield _entry(f"{base}{CHAT}", chat, operations.CHAT)
     for base in BASES:
         yield _entry(f"{base}/completions", completions, operations.COMPLETIONS)
         yield _entry(f"{base}/embeddings", embeddings, operations.EMBEDDINGS)
         yield _entry(f"{base}/responses", responses, operations.RESPONSES)
+    for each in operations.KEPT_RESPONSES:
+        route = KeptRoute(services, each.handle)
+        yield _entry(f"{V1}/responses{each.path}", route, each.operation, each.method)
     yield _entry(f"{V1}/responses/input_tokens", input_tokens, operations.INPUT_TOKENS)
 
 
-def _entry(path: str, app: ASGIApp, operation: Operation) -> Entry:
-    return Entry("POST", path, app, Scope.INFERENCE, Family.OPENAI, operation)
+def _entry(path: str, app: ASGIApp, operation: Operation, method: str = "POST") -> Entry:
+    return Entry(method, path, app, Scope.INFERENCE, Family.OPENAI, operation)

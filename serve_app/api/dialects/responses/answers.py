@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, NotRequired, TypeAlias
 
-from pydantic import Field
+from pydantic import Field, with_config
 from typing_extensions import TypedDict
 
 from serve_app.api.dialects.chat.answers import ListedToken, ReasoningTokens
@@ -146,12 +146,12 @@ class Response(TypedDict):
     model: str
     output: list[Item]
     parallel_tool_calls: bool
-    previous_response_id: None
+    previous_response_id: str | None
     prompt_cache_key: str | None
     reasoning: ReasoningShown
     safety_identifier: str | None
     service_tier: Literal["default"]
-    store: Literal[False]
+    store: bool
     temperature: float | None
     text: TextShown
     tool_choice: ToolChoice
@@ -162,6 +162,33 @@ class Response(TypedDict):
     usage: ResponseUsage | None
     user: str | None
     metadata: Metadata
+
+
+@with_config(extra="allow")
+class ListedItem(TypedDict):
+    """An item as it was sent, or as it was an output, with an id."""
+
+    id: str
+    type: str
+    status: Status
+
+
+class InputItems(TypedDict):
+    """A page of the items that a response was made of."""
+
+    object: Literal["list"]
+    data: list[ListedItem]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class RemovedResponse(TypedDict):
+    """A response that is no longer kept."""
+
+    id: str
+    object: Literal["response"]
+    deleted: Literal[True]
 
 
 class Numbered(TypedDict):

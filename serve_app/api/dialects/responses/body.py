@@ -9,12 +9,14 @@ from serve_app import limits
 from serve_app.api.dialects.chat.fields import NAMES, AnswerFields
 from serve_app.api.dialects.chat.templating import TemplatingFields, with_effort
 from serve_app.api.dialects.chat.tools import ToolOffer
-from serve_app.api.dialects.fields import Integer
+from serve_app.api.dialects.fields import Integer, Text
 from serve_app.api.dialects.responses import told
-from serve_app.api.dialects.responses.fields import ResponseFields
+from serve_app.api.dialects.responses.fields import NOT_KEPT, ResponseFields
 from serve_app.api.dialects.responses.input_items import parse_input
+from serve_app.api.dialects.responses.kept import PREVIOUS, Earlier, References
 from serve_app.api.dialects.responses.tools import parse_tools
 from serve_app.api.edge.told import Told
+from serve_app.errors import UnsupportedField
 from serve_app.types import Prompt, Templating
 
 
@@ -25,6 +27,7 @@ class ResponseBody(ResponseFields, AnswerFields, TemplatingFields):
     fields_told: ClassVar[Mapping[str, Told]] = told.RESPONSES
     free_form: ClassVar[tuple[str, ...]] = (*ResponseFields.free_form, *TemplatingFields.free_form)
 
+    previous_response_id: Annotated[str | None, Text(1, limits.MAX_KEPT_ID_CHARS)] = None
     thinking_token_budget: Annotated[int | None, Integer(0, limits.MAX_TOKENS)] = None
 
     @property
@@ -56,7 +59,14 @@ class ResponseBody(ResponseFields, AnswerFields, TemplatingFields):
         """The tools, and the client's word on calling them. Raises InvalidField or UnsupportedField."""
         return parse_tools(self.tools, self.tool_choice, parallel=self.parallel_tool_calls is not False)
 
-    def to_prompt(self, tools: tuple[dict[str, Any], ...]) -> Prompt:
-        """What the model reads. Raises InvalidField or UnsupportedField."""
-        messages = parse_input(self.input, self.instructions)
+    def references(self, *, are_kept: bool) -> References:
+        """What the body refers to. Raises InvalidField, and UnsupportedField where no response is kept."""
+        found = References.of(self.input, self.previous_response_id)
+        if found and not are_kept:
+            raise UnsupportedField(PREVIOUS if found.previous else "input", NOT_KEPT)
+        return found
+
+    def to_prompt(self, tools: tuple[dict[str, Any], ...], earlier: Earlier) -> Prompt:
+        """What the model reads, behind what is kept. Raises InvalidField or UnsupportedField."""
+        messages = parse_input(earlier.resolved(self.input), self.instructions, history=earlier.history)
         return Prompt(messages=messages, tools=tools, templating=self.templating())

@@ -5,40 +5,55 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from serve_app.api.dialects.base import Call, ErrorReply
+from serve_app.api.dialects.base import Call, ErrorReply, Referring
 from serve_app.api.dialects.chat import wire
 from serve_app.api.dialects.responses.body import ResponseBody
+from serve_app.api.dialects.responses.kept import Earlier, packed
 from serve_app.api.dialects.responses.openai_wire import OpenaiWire
 from serve_app.api.dialects.responses.renderer import ResponseRenderer
 from serve_app.api.edge.body import parse_body
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import ServeError
-from serve_app.types import GenerateRequest
+from serve_app.types import GenerateRequest, ModelInfo
 
 # What an answer does not look back at; its body lives as long as the answer does.
 _NOT_ANSWERED: Final = ("input", "logit_bias", "logits_processors", "chat_template_kwargs")
 
 
 class ResponseDialect:
-    """A response is a chat of one choice, told in other words. Nothing of it is kept."""
+    """A response is a chat of one choice, told in other words, which later requests may go on from."""
 
     stream_type = wire.STREAM_TYPE
 
-    def __init__(self, render_error: Callable[[ServeError], ErrorReply]) -> None:
-        """`render_error`: of the protocol whose route it is."""
+    def __init__(self, render_error: Callable[[ServeError], ErrorReply], *, keeps: bool) -> None:
+        """`render_error`: of the protocol whose route it is. `keeps`: whether responses are kept."""
         self._render_error = render_error
+        self._keeps = keeps
 
-    def parse(self, raw: bytes, endpoint: str | None = None) -> Call:
+    def parse(self, raw: bytes, endpoint: str | None = None) -> Call | Referring[Call]:
         """Raises InvalidBody, InvalidField or UnsupportedField."""
         body = parse_body(ResponseBody, raw)
         body.check_response()
+        references = body.references(are_kept=self._keeps)
+        if not references:
+            return self._call(body, endpoint, Earlier())
+        return Referring(
+            model=body.endpoint(endpoint),
+            ids=references.responses,
+            last=references.previous,
+            names=body.names,
+            complete=lambda kept: self._call(body, endpoint, references.found(kept)),
+        )
+
+    def _call(self, body: ResponseBody, endpoint: str | None, earlier: Earlier) -> Call:
+        """Raises as `parse`, and NotKept."""
         model = body.endpoint(endpoint)
         form = body.form_of_text()
         offer = body.offer()
         request = GenerateRequest(
             id="",
             model=model,
-            prompt=body.to_prompt(offer.tools),
+            prompt=body.to_prompt(offer.tools, earlier),
             tool_choice=offer.choice,
             sampling=body.sampling(body.max_output_tokens),
             logprobs=body.num_logprobs,
@@ -46,7 +61,14 @@ class ResponseDialect:
             grammar=form.grammar,
             **body.row_options(),
         )
-        kept = body.without(*_NOT_ANSWERED)
+        asked = body.without(*_NOT_ANSWERED)
+        stores = self._keeps and body.store is not False
+        input = packed(earlier.resolved(body.input)) if stores else b""
+
+        def renderer(id: str, info: ModelInfo) -> ResponseRenderer:
+            wire = OpenaiWire(id, info, asked, stores=stores)
+            return ResponseRenderer(wire, (asked.previous_response_id or "", input) if stores else None)
+
         return Call(
             model=model,
             task=Task.CHAT,
@@ -55,8 +77,8 @@ class ResponseDialect:
             stream=bool(body.stream),
             timeout_s=body.timeout,
             tells_filtered=True,
-            ignored=(*body.ignored, *form.ignored, *offer.ignored),
-            renderer=lambda id, info: ResponseRenderer(OpenaiWire(id, info, kept)),
+            ignored=(*body.ignored, *(() if stores else body.unkept), *form.ignored, *offer.ignored),
+            renderer=renderer,
             names=body.names,
         )
 

@@ -29,11 +29,12 @@ OF_CHATS: Final[Mapping[str, str]] = {
     ),
     "structured_outputs": FORMAT,
 }
-_KEPT: Final = "nothing of a response is kept here: send the earlier items in input"
-_NOT_KEPT: Final[Mapping[str, str]] = {
-    "previous_response_id": _KEPT,
-    "conversation": _KEPT,
-    "background": "nothing of a response is kept here: read the answer on its connection, or stream it",
+NOT_KEPT: Final = "no response is kept here, as with store: false: send the earlier items in input"
+# Fields of what OpenAI keeps, or does later, and is not kept or done here.
+_NOT_HERE: Final[Mapping[str, str]] = {
+    "previous_response_id": NOT_KEPT,
+    "conversation": "no conversation is kept here: send the earlier items in input",
+    "background": "nothing is answered in the background: read the answer on its connection, or stream it",
     "prompt": "no prompt is kept here: send it as instructions and input",
 }
 
@@ -107,7 +108,7 @@ class ResponseFields(WireModel):
     stream: Annotated[bool | None, Boolean] = None
 
     def check_response(self) -> None:
-        """Raises UnsupportedField for what belongs to chats, and for what only a kept response can answer.
+        """Raises UnsupportedField for what belongs to chats, and for what is not kept or done later here.
 
         Raises InvalidField for options of a stream without one.
         """
@@ -115,7 +116,7 @@ class ResponseFields(WireModel):
         for name, ours in self.of_chats.items():
             if extra.get(name) is not None:
                 raise UnsupportedField(name, f"is a field of chats; a response has {ours}")
-        for name, why in _NOT_KEPT.items():
+        for name, why in _NOT_HERE.items():
             if extra.get(name) not in (None, False):
                 raise UnsupportedField(name, why)
         if self.stream_options is not None and not self.stream:
@@ -125,14 +126,13 @@ class ResponseFields(WireModel):
     def unknown(self) -> tuple[str, ...]:
         """Fields with a value that this protocol does not have, as the client spelt them."""
         extra = self.__pydantic_extra__ or {}
-        return tuple(name for name, value in extra.items() if value is not None and name not in _NOT_KEPT)
+        return tuple(name for name, value in extra.items() if value is not None and name not in _NOT_HERE)
 
     @property
     def moot(self) -> tuple[str, ...]:
-        """Known fields with a value that nothing comes of."""
+        """Known fields with a value that nothing comes of, wherever a response is asked for."""
         text = self.text if isinstance(self.text, dict) else {}
         moot = {
-            "store": self.store,
             "truncation": self.truncation == "auto",
             "max_tool_calls": self.max_tool_calls,
             "service_tier": self.service_tier not in (None, "auto", "default"),
@@ -141,6 +141,11 @@ class ResponseFields(WireModel):
         }
         listed = [name for name, is_given in moot.items() if is_given]
         return (*listed, *(f"include.{each}" for each in self.include or () if each != LOGPROBS))
+
+    @property
+    def unkept(self) -> tuple[str, ...]:
+        """The field that asks for the response to be kept, where it is not."""
+        return ("store",) if self.store else ()
 
     @property
     def sticky(self) -> str | None:

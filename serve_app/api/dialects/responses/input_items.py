@@ -6,6 +6,7 @@ them. Knows no other field.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from serve_app.api.dialects.chat.messages import (
@@ -16,6 +17,7 @@ from serve_app.api.dialects.chat.messages import (
     parse_name,
     parse_string,
 )
+from serve_app.api.dialects.responses.kept import PREVIOUS, REFERENCE
 from serve_app.errors import InvalidField, UnsupportedField
 from serve_app.limits import MAX_CONTENT_PARTS, MAX_MESSAGES
 
@@ -29,9 +31,13 @@ _KNOWN: Final = (
 
 
 def parse_input(
-    value: Any, instructions: str | None, *, keeps_thoughts: bool = False
+    value: Any,
+    instructions: str | None,
+    *,
+    history: Sequence[dict[str, Any]] = (),
+    keeps_thoughts: bool = False,
 ) -> tuple[dict[str, Any], ...]:
-    """The messages of `input`, behind the instructions.
+    """The messages of `input`, behind the instructions and the items of earlier responses.
 
     `keeps_thoughts`: also of a turn that neither said nor called anything. Raises InvalidField or
     UnsupportedField.
@@ -41,6 +47,10 @@ def parse_input(
     conversation = _Conversation(keeps_thoughts)
     if instructions is not None:
         conversation.say("system", instructions)
+    if len(history) > MAX_MESSAGES:
+        raise InvalidField(PREVIOUS, f"must go on from at most {MAX_MESSAGES} items")
+    for item in history:
+        _add(conversation, item, PREVIOUS)
     if isinstance(value, str):
         conversation.say("user", value)
         return conversation.messages
@@ -132,8 +142,8 @@ def _add(conversation: _Conversation, item: Any, where: str) -> None:
     elif kind in ("function_call_output", "custom_tool_call_output"):
         call_id = parse_name(item.get("call_id"), f"{where}.call_id")
         conversation.answer(call_id, _text(item.get("output"), f"{where}.output"))
-    elif kind == "item_reference":
-        raise UnsupportedField(f"{where}.type", "no item is kept here: send the item itself")
+    elif kind == REFERENCE:
+        raise UnsupportedField(f"{where}.type", "no item is kept here, as with store: false: send the item")
     elif not isinstance(kind, str):
         raise InvalidField(f"{where}.type", f"is required; {_KNOWN}")
     else:

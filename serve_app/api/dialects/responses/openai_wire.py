@@ -29,9 +29,10 @@ class OpenaiWire:
     has_empty_message = True
     end = b""
 
-    def __init__(self, id: str, info: ModelInfo, body: ResponseBody) -> None:
+    def __init__(self, id: str, info: ModelInfo, body: ResponseBody, *, stores: bool = False) -> None:
+        """`stores`: whether the response is kept."""
         self._id = id
-        self._head = _head(id, info, body)
+        self._head = {**_head(id, info, body), "store": stores}
         self._namespaces, self._customs = tools.namespaces(body.tools), tools.customs(body.tools)
         self._count = 0  # of items so far
 
@@ -81,12 +82,11 @@ def _head(id: str, info: ModelInfo, body: ResponseBody) -> Fields:
         "model": info.name,
         "output": [],
         "parallel_tool_calls": body.parallel_tool_calls is not False,
-        "previous_response_id": None,
+        "previous_response_id": body.previous_response_id,
         "prompt_cache_key": body.prompt_cache_key,
         "reasoning": {"effort": body.effort, "summary": None},
         "safety_identifier": body.safety_identifier,
         "service_tier": "default",
-        "store": False,
         "temperature": body.temperature,
         "text": {
             "format": as_given(options.get("format") or {"type": "text"}),

@@ -7,6 +7,7 @@ from typing import Any
 
 from serve_app.api.dialects.base import Choice
 from serve_app.api.dialects.chat.wire import encode
+from serve_app.api.dialects.responses.kept import packed
 from serve_app.api.dialects.responses.output_items import (
     COMPLETED,
     IN_PROGRESS,
@@ -21,13 +22,17 @@ from serve_app.api.dialects.responses.output_items import (
 from serve_app.api.dialects.responses.wire import FAILED, Wire, failure, status_of
 from serve_app.errors import ServeError
 from serve_app.types import FinishReason, TextLogprob, TokenDelta, ToolCallDelta, Usage
+from serve_app.types.control import KeptResponse
 
 
 class ResponseRenderer:
     """Writes one response. Its choices become items, in the order in which they begin."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: Wire, kept: tuple[str, bytes] | None = None) -> None:
+        """`kept`: the response that this one goes on from, and its packed input. None: it is not kept."""
         self._wire = wire
+        self._kept = kept
+        self._last: Fields | None = None  # the response as it ended
         self._items: list[Item] = []
         self._item: TextItem | Call | None = None  # the last of the items, while it grows
         self._pending: list[TextLogprob] = []  # of tokens that have not shown as text yet
@@ -53,7 +58,7 @@ class ResponseRenderer:
         return events
 
     def end(self, usage: Usage) -> bytes:
-        response = self._ended(self._finish, usage)
+        response = self._ended(usage)
         return (
             self._begin() + self._event(f"response.{response['status']}", response=response) + self._wire.end
         )
@@ -129,12 +134,7 @@ class ResponseRenderer:
     # --- a whole answer --------------------------------------------------------------
 
     def whole(self, choices: Iterable[Choice], usage: Usage) -> bytes:
-        cut: FinishReason | None = None  # the end of a choice because of which the response is incomplete
-        for choice in choices:
-            self._put(choice)
-            if status_of(choice.finish) == INCOMPLETE:
-                cut = choice.finish
-        return encode(self._ended(cut, usage))
+        return encode(self._ended(usage, choices))
 
     def _put(self, choice: Choice) -> None:
         """The items of a choice, in the order of every answer that is not streamed."""
@@ -168,6 +168,24 @@ class ResponseRenderer:
     def _output(self) -> list[Fields]:
         return [item.fields() for item in self._items]
 
-    def _ended(self, finish: FinishReason | None, usage: Usage) -> Fields:
-        ended = self._wire.end_members(finish, usage)
-        return self._wire.response(status_of(finish), self._output(), **ended)
+    def to_keep(self, usage: Usage, choices: Iterable[Choice] = ()) -> KeptResponse | None:
+        """See `base.KeepsAnswer`."""
+        if self._kept is None:
+            return None
+        (previous, input), response = self._kept, self._ended(usage, choices)
+        return KeptResponse(id=response["id"], previous=previous, input=input, response=packed(response))
+
+    def not_kept(self) -> None:
+        if self._last is not None:
+            self._last["store"] = False
+
+    def _ended(self, usage: Usage, choices: Iterable[Choice] = ()) -> Fields:
+        """The response as it ended; `choices`: of a whole answer."""
+        if self._last is None:
+            for choice in choices:
+                self._put(choice)
+                if status_of(choice.finish) == INCOMPLETE:  # and so is the response
+                    self._finish = choice.finish
+            ended = self._wire.end_members(self._finish, usage)
+            self._last = self._wire.response(status_of(self._finish), self._output(), **ended)
+        return self._last

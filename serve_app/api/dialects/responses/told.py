@@ -82,5 +82,13 @@ RESPONSES: Final[Mapping[str, Told]] = {
     **ANSWER,
     **TEMPLATING,
     **FIELDS,
+    "store": Told(
+        "default true: kept for later requests of the same key; the answer says whether it is kept"
+    ),
+    "previous_response_id": Told(
+        "default none; goes on from a kept response of the same key: its input and its output come before "
+        "`input`; its instructions and its tools do not"
+    ),
+    "input.id": Told("of an item_reference: an item of a kept response of the same key", accepts="a string"),
     "thinking_token_budget": Told(THINKING_TOKENS),
 }

@@ -13,7 +13,7 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from serve_app.api.context import context_of
-from serve_app.api.dialects.base import Call, Dialect, ErrorReply
+from serve_app.api.dialects.base import Call, Dialect, ErrorReply, Referring
 from serve_app.api.dialects.family import Family
 from serve_app.api.exchange.generate import GenerateExchange
 from serve_app.api.services import Services
@@ -37,7 +37,7 @@ class EndpointsDialect:
         self._family_of = family_of
         self.stream_type = gateways.stream_type
 
-    def parse(self, raw: bytes, endpoint: str | None = None) -> Call:
+    def parse(self, raw: bytes, endpoint: str | None = None) -> Call | Referring[Call]:
         """Raises as the dialect of the endpoint."""
         family = self._family_of(_model_of(raw))
         if family is not None:

@@ -11,7 +11,7 @@ from functools import partial
 from starlette.types import Scope
 
 from serve_app.api.context import context_of, header
-from serve_app.api.dialects.base import Call, Dialect, ErrorReply
+from serve_app.api.dialects.base import Call, Dialect, ErrorReply, Referring
 from serve_app.api.dialects.known_model import Find, KnownModel
 from serve_app.api.dialects.mindie.generate import TextDialect, TextTarget
 from serve_app.api.dialects.triton.aliases import Meaning
@@ -37,7 +37,7 @@ class EitherDialect:
         self._find = find
         self.stream_type = mindie.stream_type
 
-    def parse(self, raw: bytes, endpoint: str | None = None) -> Call:
+    def parse(self, raw: bytes, endpoint: str | None = None) -> Call | Referring[Call]:
         """Raises ModelNotFound, InvalidBody for a type that is not JSON's, or as the dialect of the body."""
         if is_tritons(raw):
             self._chosen = self._triton

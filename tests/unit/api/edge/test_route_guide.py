@@ -23,8 +23,7 @@ def words(body: dict[str, object]) -> str:
     [
         ("POST", "/responses", "perhaps POST /v1/responses was meant"),
         ("POST", "/v1/responses/", "perhaps POST /v1/responses was meant"),
-        ("GET", "/v1/responses/resp_1", "no response is kept here"),
-        ("POST", "/v1/responses/resp_1/cancel", "no response is kept here"),
+        ("POST", "/v1/responses/resp_1/cancel", "nothing runs in the background"),
         ("POST", "/messages", "perhaps POST /v1/messages was meant"),
         ("POST", "/api/chat", "OpenAI-compatible provider in the client's settings"),
         ("POST", "/api/generate", "texts are completed by POST /v1/completions"),

@@ -67,7 +67,12 @@ class ResponseDialect:
             stream=bool(body.stream),
             timeout_s=None,
             tells_filtered=True,
-            ignored=(*body.moot, *form.ignored, *offer.ignored),  # unknown fields are in silence
+            ignored=(
+                *body.moot,
+                *body.unkept,
+                *form.ignored,
+                *offer.ignored,
+            ),  # unknown fields are in silence
             renderer=lambda id, info: ResponseRenderer(OvmsWire(id, kept, offer.choice)),
             names=body.names,
         )

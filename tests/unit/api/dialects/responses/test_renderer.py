@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from serve_app.api.dialects.base import Choice, Renderer
+from serve_app.api.dialects.base import Call, Choice, Renderer
 from serve_app.api.dialects.openai.errors import render_error
 from serve_app.api.dialects.responses.dialect import ResponseDialect
 from serve_app.errors import GenerationFailed
@@ -42,9 +42,15 @@ DELTAS = [
 ]
 
 
+def parsed(body: dict[str, Any]) -> Call:
+    call = ResponseDialect(render_error, keeps=False).parse(json.dumps(body).encode())
+    assert isinstance(call, Call)
+    return call
+
+
 def renderer(**fields: Any) -> Renderer:
     body = {"model": "demo", "input": "x", **fields}
-    return ResponseDialect(render_error).parse(json.dumps(body).encode()).renderer("r1", model_info())
+    return parsed(body).renderer("r1", model_info())
 
 
 def streamed(deltas: list[TokenDelta], **fields: Any) -> list[Any]:
@@ -129,7 +135,7 @@ def test_the_tools_of_allowed_tools_alone_are_offered() -> None:
     tools = [{"type": "function", "name": name} for name in ("f", "g")]
     choice = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "g"}]}
     body = {"model": "demo", "input": "x", "tools": tools, "tool_choice": choice}
-    call = ResponseDialect(render_error).parse(json.dumps(body).encode())
+    call = parsed(body)
     (request,) = call.requests
     assert [tool["function"]["name"] for tool in request.prompt.tools] == ["g"]
     assert request.tool_choice.mode == "required"

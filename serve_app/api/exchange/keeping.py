@@ -1,0 +1,60 @@
+"""Kept responses: fetched for a body that refers to them, and put away when an answer ends.
+
+Knows neither what is in them nor where they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import Final, TypeVar
+
+from serve_app.api.context import RequestContext
+from serve_app.api.dialects.base import Choice, KeepsAnswer, Referring, Renderer
+from serve_app.api.services import Services
+from serve_app.errors import ServeError, Unauthenticated
+from serve_app.types import Usage
+
+logger = logging.getLogger(__name__)
+
+KEEP_S: Final = 2.0  # for which the end of an answer waits until it is kept
+_EXPANDED: Final = 4  # JSON is about this much larger than it is compressed
+
+WorkT = TypeVar("WorkT")
+
+
+async def completed(services: Services, context: RequestContext, work: WorkT | Referring[WorkT]) -> WorkT:
+    """`work` with what it refers to. Raises ServeError; Unavailable where nobody can tell what is kept."""
+    if not isinstance(work, Referring):
+        return work
+    if context.caller is None:
+        raise Unauthenticated("an API key is required")
+    found = (
+        {}
+        if services.responses is None
+        else await services.responses.recall(work.ids, work.last, context.caller)
+    )
+    size = sum(len(each.input) + len(each.response) for each in found.values())
+    return await services.aside(size * _EXPANDED, work.complete, found)
+
+
+async def keep(
+    services: Services,
+    context: RequestContext,
+    renderer: Renderer,
+    usage: Usage,
+    choices: Iterable[Choice] = (),
+) -> None:
+    """Keep the answer, if it is to be kept. Never fails: an answer that could not be kept says so."""
+    if services.responses is None or context.caller is None or not isinstance(renderer, KeepsAnswer):
+        return
+    kept = renderer.to_keep(usage, choices)
+    if kept is None:
+        return
+    try:
+        async with asyncio.timeout(KEEP_S):
+            await services.responses.keep(kept, context.caller)
+    except (ServeError, TimeoutError) as error:
+        logger.warning("request %s: its answer is not kept: %s", context.id, type(error).__name__)
+        renderer.not_kept()

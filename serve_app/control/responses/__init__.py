@@ -1,0 +1,1 @@
+"""Responses that gateways keep for later requests of the same key."""

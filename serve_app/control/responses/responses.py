@@ -1,0 +1,127 @@
+"""Keeps responses by key, bounded in time and in size. Knows nothing of what is in them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from sqlalchemy import Select, delete, func, literal, select, update
+from sqlalchemy.orm import Session
+
+from serve_app.config import ResponsesConfig
+from serve_app.control.database.database import Database
+from serve_app.control.handlers import Handlers
+from serve_app.control.responses.tables import ResponseRow
+from serve_app.limits import MAX_MESSAGES
+from serve_app.types import Caller
+from serve_app.types.control import (
+    Done,
+    ForgetResponse,
+    Forgotten,
+    KeepResponse,
+    KeptResponse,
+    KeptResponses,
+    RecallResponses,
+    owner_of,
+)
+
+SMALLEST_BYTES: Final = 4096  # that a row counts at least: a page of the database
+FILLED: Final = 0.9  # of what an owner may have is left where room is made, so that it is not made each time
+FRESH_S: Final = 60.0  # a row that was used this recently is not written again
+ROWS_AT_ONCE: Final = 500  # that are removed in one statement
+
+
+class Responses:
+    """The kept responses of all keys."""
+
+    def __init__(
+        self, database: Database, config: ResponsesConfig, clock: Callable[[], float] = time.time
+    ) -> None:
+        """`clock` gives Unix seconds."""
+        self._database = database
+        self._config = config
+        self._clock = clock
+
+    def handlers(self) -> Handlers:
+        return {KeepResponse: self._keep, RecallResponses: self._recall, ForgetResponse: self._forget}
+
+    async def _keep(self, command: KeepResponse, caller: Caller) -> Done:
+        kept, owner, now = command.response, owner_of(caller), self._clock()
+
+        def work(session: Session) -> None:
+            session.merge(
+                ResponseRow(
+                    id=kept.id,
+                    owner=owner,
+                    previous=kept.previous,
+                    used=now,
+                    size=max(SMALLEST_BYTES, len(kept.input) + len(kept.response)),
+                    input=kept.input,
+                    response=kept.response,
+                )
+            )
+            session.flush()
+            _make_room(session, owner, self._config.bytes_per_key)
+
+        await self._database.run(work)
+        return Done()
+
+    async def _recall(self, command: RecallResponses, caller: Caller) -> KeptResponses:
+        owner, now = owner_of(caller), self._clock()
+        oldest = now - self._config.keep_s
+
+        def work(session: Session) -> tuple[KeptResponse, ...]:
+            ids = set(command.ids)
+            if command.last:
+                ids.update(session.scalars(_chain(owner, command.last)))
+            own = (ResponseRow.owner == owner, ResponseRow.used >= oldest, ResponseRow.id.in_(ids))
+            rows = session.scalars(select(ResponseRow).where(*own)).all()
+            found = tuple(
+                KeptResponse(id=row.id, previous=row.previous, input=row.input, response=row.response)
+                for row in rows
+            )
+            if any(row.used < now - FRESH_S for row in rows):
+                session.execute(update(ResponseRow).where(*own).values(used=now))
+            return found
+
+        return KeptResponses(responses=await self._database.run(work))
+
+    async def _forget(self, command: ForgetResponse, caller: Caller) -> Forgotten:
+        oldest = self._clock() - self._config.keep_s
+        own = (ResponseRow.id == command.id, ResponseRow.owner == owner_of(caller))
+
+        def work(session: Session) -> bool:
+            used = session.scalar(select(ResponseRow.used).where(*own))
+            session.execute(delete(ResponseRow).where(*own))
+            return used is not None and used >= oldest
+
+        return Forgotten(found=await self._database.run(work))
+
+
+def _chain(owner: str, last: str) -> Select[tuple[str]]:
+    """The ids of the response `last` and of all that it goes on from, as many as a prompt may have items."""
+    columns = (ResponseRow.id, ResponseRow.previous)
+    chain = (
+        select(*columns, literal(1).label("number"))
+        .where(ResponseRow.owner == owner, ResponseRow.id == last)
+        .cte("chain", recursive=True)
+    )
+    earlier = (
+        select(*columns, chain.c.number + 1)
+        .join(chain, ResponseRow.id == chain.c.previous)
+        .where(ResponseRow.owner == owner, chain.c.number < MAX_MESSAGES)
+    )
+    return select(chain.union_all(earlier).c.id)
+
+
+def _make_room(session: Session, owner: str, most: int) -> None:
+    """Remove what the owner used longest ago, where it has more than `most` bytes."""
+    if (session.scalar(select(func.sum(ResponseRow.size)).where(ResponseRow.owner == owner)) or 0) <= most:
+        return
+    newest_first = (ResponseRow.used.desc(), ResponseRow.id)
+    total = func.sum(ResponseRow.size).over(order_by=newest_first).label("total")
+    each = select(ResponseRow.id, total).where(ResponseRow.owner == owner).subquery()
+    ids = session.scalars(select(each.c.id).where(each.c.total > FILLED * most)).all()
+    for i in range(0, len(ids), ROWS_AT_ONCE):
+        session.execute(delete(ResponseRow).where(ResponseRow.id.in_(ids[i : i + ROWS_AT_ONCE])))

@@ -1,0 +1,27 @@
+"""The table of kept responses."""
+
+from __future__ import annotations
+
+from sqlalchemy import Index, LargeBinary
+from sqlalchemy.orm import Mapped, mapped_column
+
+from serve_app.control.database.tables import Table
+
+
+class ResponseRow(Table):
+    """A response, and the input that it was made of."""
+
+    __tablename__ = "responses"
+    # All that is asked about many rows at once is in the second index, so that no row is read for it.
+    __table_args__ = (
+        Index("ix_responses_used", "used"),
+        Index("ix_responses_owner_used_size", "owner", "used", "size"),
+    )
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    owner: Mapped[str]  # see types.control.responses.owner_of
+    previous: Mapped[str]
+    used: Mapped[float]  # when it was made, or a request last went on from it
+    size: Mapped[int]  # bytes that count for its owner
+    input: Mapped[bytes] = mapped_column(LargeBinary)
+    response: Mapped[bytes] = mapped_column(LargeBinary)
