@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from serve_app.channel.numbers import Encoder, number_of
 from serve_app.errors import GenerationFailed
 from serve_app.limits import MAX_LOGITS_BYTES
 from serve_app.types import EngineStats, ErrorInfo, FinishReason, GenerateRequest, TokenDelta
@@ -96,11 +97,13 @@ class Booked(msgspec.Struct, tag=True, array_like=True):
 FromReplica = Hello | DeltaFrame | FramePiece | End | Leaving | Beat
 FromGateway = Beat | Abort | Booked
 
-encoder = msgspec.msgpack.Encoder()
+encoder = Encoder()
 from_replica: msgspec.msgpack.Decoder[FromReplica] = msgspec.msgpack.Decoder(FromReplica)
 delta_decoder: msgspec.msgpack.Decoder[DeltaFrame] = msgspec.msgpack.Decoder(DeltaFrame)
 from_gateway: msgspec.msgpack.Decoder[FromGateway] = msgspec.msgpack.Decoder(FromGateway)
-request_decoder: msgspec.msgpack.Decoder[GenerateRequest] = msgspec.msgpack.Decoder(GenerateRequest)
+request_decoder: msgspec.msgpack.Decoder[GenerateRequest] = msgspec.msgpack.Decoder(
+    GenerateRequest, ext_hook=number_of
+)
 refusal_decoder: msgspec.msgpack.Decoder[Refused] = msgspec.msgpack.Decoder(Refused)
 answer_decoder: msgspec.msgpack.Decoder[Refused | DeltaFrame] = msgspec.msgpack.Decoder(Refused | DeltaFrame)
 ticket_decoder: msgspec.msgpack.Decoder[Ticket] = msgspec.msgpack.Decoder(Ticket)

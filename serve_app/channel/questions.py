@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from serve_app.channel.frames import encoder
+from serve_app.channel.numbers import number_of
 from serve_app.channel.replies import read_reply
 from serve_app.types import (
     DetectRequest,
@@ -32,7 +33,7 @@ REPLIES: Final[dict[type[Question[Any]], type]] = {
     DetectRequest: WatermarkScore,
 }
 
-_questions: Final = {kind.__name__: msgspec.msgpack.Decoder(kind) for kind in REPLIES}
+_questions: Final = {kind.__name__: msgspec.msgpack.Decoder(kind, ext_hook=number_of) for kind in REPLIES}
 _replies: Final[dict[type[Question[Any]], msgspec.msgpack.Decoder[Any]]] = {
     kind: msgspec.msgpack.Decoder(reply) for kind, reply in REPLIES.items()
 }

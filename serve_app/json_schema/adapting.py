@@ -260,7 +260,7 @@ class _Adapter:
             lost.append("uniqueItems")
         if not _known_format(schema):
             lost.append("format")
-        if is_number(step := schema.get("multipleOf")) and not can_count(step):
+        if is_number(schema.get("multipleOf")) and not can_count(schema["multipleOf"]):
             lost.append("multipleOf")
         if schema.get("format") not in FORMATS:
             node.pop("format", None)

@@ -11,22 +11,10 @@ import math
 from decimal import Decimal
 from typing import Any, Final
 
+from serve_app.types import Numeral
+
 MAX_DIGITS: Final = 400  # of a number that is written out; the smallest and longest double has 341
 _MAX_EXPONENT_CHARS: Final = 8  # what is longer overflows, or is nearly nothing
-
-
-class Numeral(float):
-    """A number whose text says more than a float can hold."""
-
-    __slots__ = ("text",)
-
-    def __new__(cls, text: str) -> Numeral:
-        made = super().__new__(cls, text)
-        made.text = text
-        return made
-
-    def __reduce__(self) -> tuple[type[Numeral], tuple[str]]:
-        return Numeral, (self.text,)
 
 
 def number(text: str) -> float:

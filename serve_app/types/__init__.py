@@ -20,6 +20,7 @@ from serve_app.types.adapter import Adapter
 from serve_app.types.engine import EngineOutput, EngineRequest, EngineStats
 from serve_app.types.inputs import Draft, PromptTable
 from serve_app.types.model import ModelInfo
+from serve_app.types.numeral import Numeral
 from serve_app.types.question import (
     DetectRequest,
     Detokenized,
@@ -86,6 +87,7 @@ __all__ = [
     "LoopRule",
     "MarkerRule",
     "ModelInfo",
+    "Numeral",
     "Overflow",
     "Perf",
     "PositionLogprobs",

@@ -1,9 +1,15 @@
-"""A model of this process as the gateway's backend: the real engine, without Ray between."""
+"""A model of this process as the gateway's backend: the real engine, without Ray between.
+
+Requests are bytes in between, as they are between processes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
+from serve_app.channel.frames import encoder, request_decoder
+from serve_app.channel.questions import decode_question, encode_question
 from serve_app.endpoints.names import app_name
 from serve_app.errors import Unavailable
 from serve_app.replica.served_model import ServedModel
@@ -51,7 +57,7 @@ class LocalBackend:
         return {}
 
     async def ask(self, app: str, question: Question[ReplyT]) -> ReplyT:
-        return await self._server.ask(question)
+        return await self._server.ask(cast("Question[ReplyT]", decode_question(encode_question(question))))
 
     def generate(self, request: GenerateRequest) -> ServerStream:
-        return ServerStream(self._server, request)
+        return ServerStream(self._server, request_decoder.decode(encoder.encode(request)))

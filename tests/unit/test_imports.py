@@ -30,7 +30,7 @@ ARROWS: dict[str, set[str]] = {
     "channel": BASE | {"config"},
     "engine": BASE | {"config"},
     "models": BASE | {"config"},
-    "json_schema": set(),
+    "json_schema": {"types"},
     "text": BASE | {"json_schema", "heap"},
     "endpoints": BASE | {"config"},
     "accounts": BASE | {"config", "loopback"},

@@ -12,8 +12,9 @@ from fractions import Fraction
 from typing import Any, Final
 
 from serve_app.json_schema.exact.documents import Definitions
-from serve_app.json_schema.numerals import Numeral, is_number, written
+from serve_app.json_schema.numerals import is_number, written
 from serve_app.json_schema.vocabulary import Schema, subschemas
+from serve_app.types import Numeral
 
 BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _MAX_PLAIN: Final = 2**53

@@ -17,9 +17,9 @@ from serve_app.engine.grammar.tokenizer import grammar_tokenizer
 from serve_app.errors import InvalidField
 from serve_app.json_schema import adapt
 from serve_app.json_schema.exact.plain import is_plain
-from serve_app.json_schema.numerals import Numeral, dumps, loads, restore
+from serve_app.json_schema.numerals import dumps, loads, restore
 from serve_app.text.answer.grammar import form_of, serialise
-from serve_app.types import Grammar, GrammarKind
+from serve_app.types import Grammar, GrammarKind, Numeral
 from tests.support.tiny_llama import tiny_tokenizer
 
 SNOWFLAKE = 2**60 + 1
