@@ -63,6 +63,10 @@ class Backend(Protocol):
         """Why a request to this application would not be answered; None where it would."""
         ...
 
+    def lacks(self, app: str) -> str | None:
+        """What is not as it should be of an application that answers; None: nothing."""
+        ...
+
     async def recovery(self, apps: Sequence[str], within_s: float) -> bool:
         """Where one of these applications restarts and none is ready: wait until one is, and tell whether.
 

@@ -44,6 +44,12 @@ class Hello(msgspec.Struct, tag=True, array_like=True):
     weights: str = ""  # `ModelInfo.weights`
 
 
+class Taken(msgspec.Struct, tag=True, array_like=True):
+    """The replica has this request or question. From now on its connection answers for it."""
+
+    request_id: str
+
+
 class DeltaFrame(msgspec.Struct, tag=True, array_like=True):
     """The deltas that one engine step made for the requests of this gateway."""
 
@@ -94,7 +100,7 @@ class Booked(msgspec.Struct, tag=True, array_like=True):
     record_ids: list[str]
 
 
-FromReplica = Hello | DeltaFrame | FramePiece | End | Leaving | Beat
+FromReplica = Hello | Taken | DeltaFrame | FramePiece | End | Leaving | Beat
 FromGateway = Beat | Abort | Booked
 
 encoder = Encoder()

@@ -8,7 +8,7 @@ from typing import Final
 
 from serve_app.channel.frames import Abort, encoder
 from serve_app.channel.link import Link
-from serve_app.errors import GenerationFailed, Overloaded, ServeError
+from serve_app.errors import GenerationFailed, Overloaded, ServeError, Unavailable
 from serve_app.types import TokenDelta
 
 MAX_UNREAD_DELTAS: Final = 16_384  # a request with more, whose client reads too slowly, fails
@@ -26,6 +26,15 @@ class ReplicaLost(GenerationFailed):
         """`cause`: KILLED or BROKEN."""
         super().__init__(INCOMPLETE)
         self.cause = cause
+
+
+class ReplicaSilent(Unavailable):
+    """A replica that has a request, and delivered nothing of it, fell silent. Another one may answer it."""
+
+    cause = BROKEN
+
+    def __init__(self) -> None:
+        super().__init__("the model does not answer; try again", retry_after_s=1.0)
 
 
 class Inbox:
@@ -62,7 +71,7 @@ class Inbox:
         """`on_leaving` is called when the replica that has the request was told to stop."""
         self.key = key  # the request's id, as its replica knows it
         self.record_id = record_id  # the usage record that replicas keep a part of
-        self.link: Link | None = None  # to the replica, once it is known
+        self.link: Link | None = None  # to the replica, once it has taken the request
         self.weights = ""  # `ModelInfo.weights` of the replica, once something was delivered
         self.started = False  # whether anything was delivered
         self.ended = False  # whether the replica said that this was all
@@ -77,6 +86,11 @@ class Inbox:
         self._on_leaving = on_leaving
         self._is_held = False
         self._on_held_end: Callable[[], None] | None = None
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether a replica has said that it has the request, or the request has ended."""
+        return self.link is not None or self.ended or self._error is not None
 
     async def get(self) -> list[TokenDelta]:
         """All deltas that came since the last call, waiting for the first; [] is the end.

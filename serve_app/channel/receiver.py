@@ -24,12 +24,13 @@ from serve_app.channel.frames import (
     FramePiece,
     Hello,
     Leaving,
+    Taken,
     Ticket,
     delta_decoder,
     encoder,
     from_replica,
 )
-from serve_app.channel.inbox import BROKEN, KILLED, Inbox, ReplicaLost
+from serve_app.channel.inbox import BROKEN, KILLED, Inbox, ReplicaLost, ReplicaSilent
 from serve_app.channel.link import Link
 from serve_app.types import EngineStats, TokenDelta
 
@@ -55,6 +56,7 @@ class Receiver:
 
     def __init__(self, gateway: str, token: bytes, app: str = "") -> None:
         """`app` is the gateway's Serve application, where replicas settle records that it left open."""
+        self.on_silence: Callable[[str], None] = lambda app: None  # a replica of that application fell silent
         self.ticket = Ticket("", 0, gateway, token, app)
         self._servers: list[asyncio.Server] = []
         self.peers: dict[Link, Peer] = {}
@@ -163,6 +165,11 @@ class Receiver:
             self._deliver(link, peer, message.deltas)
         elif isinstance(message, FramePiece):
             self._join(link, peer, message)
+        elif isinstance(message, Taken):
+            if (inbox := self._inboxes.get(message.request_id)) is not None:
+                inbox.link = link
+            else:
+                link.send(encoder.encode(Abort(message.request_id)))
         elif isinstance(message, End):
             inbox = self._inboxes.get(message.request_id)
             if inbox is not None:
@@ -207,6 +214,11 @@ class Receiver:
         if peer.stats is not None and peer.replica not in self.by_replica(peer.app):
             self._departed.setdefault(peer.app, Departed()).left(peer.replica, peer.stats)
         for inbox in tuple(self._inboxes.values()):
-            # A request without a delta is failed by its Serve call, and may move to another replica.
-            if inbox.started and inbox.link is link:
+            if inbox.link is not link:
+                continue
+            if inbox.started:
                 inbox.fail(ReplicaLost(KILLED if link.peer_closed else BROKEN))
+            elif not link.peer_closed:  # else its Serve call fails it, and tells whether the process ended
+                inbox.fail(ReplicaSilent())
+        if not link.peer_closed:
+            self.on_silence(peer.app)

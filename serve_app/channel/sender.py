@@ -14,6 +14,7 @@ from serve_app.channel.frames import (
     End,
     Hello,
     Leaving,
+    Taken,
     Ticket,
     delta_frames,
     encoder,
@@ -58,6 +59,10 @@ class Outlet:
         for payload in delta_frames(deltas):
             self.link.send(payload)
 
+    def take(self, request_id: str) -> None:
+        """Tell the gateway that this replica has a request or a question."""
+        self.link.send(encoder.encode(Taken(request_id)))
+
     async def run(
         self, request_id: str, work: Coroutine[Any, Any, None], record: UsageRecord | None = None
     ) -> None:
@@ -70,6 +75,7 @@ class Outlet:
         if record is not None:
             self._ledger.open(request_id, record)
         task = self._running[request_id] = asyncio.ensure_future(work)
+        self.take(request_id)
         try:
             if self.link.closed:
                 task.cancel()

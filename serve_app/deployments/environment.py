@@ -46,6 +46,8 @@ COMMON: Final = {
     # too few for a loaded machine; `serve.start` itself waits for a minute.
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
     "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",  # one machine: nothing to deregister from
+    # A replica that does not answer cannot shut down. It would keep its device for `DRAIN_S` of a model.
+    "RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS": "1",
     "RAY_DEDUP_LOGS": "0",
     # A model's threads are the work; at Ray's 15 they give way to all else on the machine.
     "RAY_worker_niceness": "0",

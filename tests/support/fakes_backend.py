@@ -94,6 +94,7 @@ class FakeBackend:
 
     infos: list[ModelInfo] = field(default_factory=lambda: [model_info(), model_info("org/other")])
     loading: set[str] = field(default_factory=set)
+    lacking: dict[str, str] = field(default_factory=dict)  # see `lacks`
     returning: float | None = None  # seconds until what loads is there: it restarts
     words: tuple[str, ...] = WORDS
     refuse: ServeError | None = None  # raised before the first delta
@@ -132,6 +133,9 @@ class FakeBackend:
 
     def missing(self, app: str) -> str | None:
         return None if self.is_ready(app) else "loading"
+
+    def lacks(self, app: str) -> str | None:
+        return self.lacking.get(app)
 
     async def recovery(self, apps: Sequence[str], within_s: float) -> bool:
         if self.returning is None or any(map(self.is_ready, apps)):

@@ -41,6 +41,9 @@ class LocalBackend:
     def missing(self, app: str) -> str | None:
         return None if self.is_ready(app) else "there is one model only"
 
+    def lacks(self, app: str) -> str | None:
+        return None
+
     async def recovery(self, apps: Sequence[str], within_s: float) -> bool:
         return False
 

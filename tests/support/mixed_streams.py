@@ -6,6 +6,7 @@ Greedy and seeded requests have one right answer. The others are looked at from 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -191,6 +192,7 @@ class MixedStreams:
         self.expected: list[dict[str, Answer]] = []  # one a model: an answer is wholly of one of them
         self.answers: list[tuple[Ask, Answer]] = []
         self.compares = True  # while it runs
+        self.longest_s, self.slowest = 0.0, ""  # of all answers while it runs, and whose it was
 
     @property
     def tokens(self) -> Counter[int]:
@@ -224,11 +226,15 @@ class MixedStreams:
 
     async def _repeat(self, ask: Ask, stop: asyncio.Event) -> None:
         while not stop.is_set():
+            began = time.monotonic()
             try:
                 async with asyncio.timeout(ANSWER_S):
                     answer = await ask.send(self._client)
             except (Wrong, httpx.HTTPError, TimeoutError) as error:
                 raise Wrong(f"{ask.name}: {type(error).__name__}: {error}") from error
+            self.longest_s, self.slowest = max(
+                (self.longest_s, self.slowest), (time.monotonic() - began, ask.name)
+            )
             self.answers.append((ask, answer))
             if self.compares:
                 self.check(ask, answer)

@@ -78,10 +78,10 @@ class Pair:
         """Where the gateway listens for gRPC."""
         return f"127.0.0.1:{self.grpc_port}"
 
-    async def deploy(self, *, replicas: int = 2, config: ModelConfig | None = None) -> None:
-        """Deploy the model so. Returns before it has taken effect."""
+    async def deploy(self, *, replicas: int = 2, config: ModelConfig | None = None, **options: Any) -> None:
+        """Deploy the model so. Returns before it has taken effect. `options`: of the deployment."""
         self.config = config or self.config
-        await asyncio.to_thread(_deploy_model, self.app, self.config, replicas)
+        await asyncio.to_thread(_deploy_model, self.app, self.config, replicas, **options)
 
     async def pids(self) -> set[int]:
         """Processes of the replicas that run, as Serve tells them."""

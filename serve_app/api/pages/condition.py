@@ -46,12 +46,14 @@ def condition(services: Services) -> Condition:
     reasons: list[str] = []
     for endpoint in directory:
         missing = {e.app: why for e in endpoint.served_entities if (why := backend.missing(e.app))}
+        lacks = {e.app: what for e in endpoint.served_entities if (what := backend.lacks(e.app))}
         # One that was made at run time is its maker's concern: it keeps nobody from the others.
         is_declared = endpoint.name not in directory.run_time
         words = [f"{app}: {why}" for app, why in missing.items()]
         if all(entity.app in missing for entity in endpoint.reachable) and is_declared:
             silent.append(f"endpoint {endpoint.name} has nobody who can answer: {'; '.join(words)}")
         else:
+            words += [f"{app}: {what}" for app, what in lacks.items() if app not in missing]
             reasons += [f"endpoint {endpoint.name}: {each}" for each in words]
     reasons += [
         f"endpoint {name} changes once these can answer: {', '.join(apps)}"

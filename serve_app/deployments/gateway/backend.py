@@ -42,6 +42,7 @@ class ServeBackend:
         self._quarantine = Quarantine()
         self._models: dict[EntityKey, RemoteModel] = {}
         self._by_app: dict[str, RemoteModel] = {}  # those that requests go to
+        receiver.on_silence = self._suspect
         self._watching = asyncio.ensure_future(self._watch_nodes())
 
     def serve(self, endpoints: Iterable[Endpoint], coming: Iterable[Endpoint] = ()) -> None:
@@ -84,6 +85,10 @@ class ServeBackend:
     def missing(self, app: str) -> str | None:
         model = self._by_app.get(app)
         return model.missing if model is not None else "not served"
+
+    def lacks(self, app: str) -> str | None:
+        model = self._by_app.get(app)
+        return model.lacks if model is not None else None
 
     async def recovery(self, apps: Sequence[str], within_s: float) -> bool:
         models = [self._by_app[app] for app in apps if app in self._by_app]
@@ -149,7 +154,14 @@ class ServeBackend:
             may_return=lambda: model.is_restarting,
             patience_s=self._patience_s,
             migrations=self._migrations,
+            on_silence=model.suspect,
         )
+
+    def _suspect(self, app: str) -> None:
+        """A connected replica of the application fell silent."""
+        for model in {self._by_app.get(app), *(m for (name, *_), m in self._models.items() if name == app)}:
+            if model is not None:
+                model.suspect()
 
     def _model(self, app: str) -> RemoteModel:
         model = self._by_app.get(app)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from ray.exceptions import ActorDiedError, RayError
@@ -12,17 +13,20 @@ from ray.serve.exceptions import BackPressureError, RayServeException
 from ray.serve.handle import DeploymentHandle
 
 from serve_app.channel.frames import encoder, refusal_decoder
-from serve_app.channel.inbox import BROKEN, KILLED, Inbox, ReplicaLost
+from serve_app.channel.inbox import BROKEN, KILLED, Inbox, ReplicaLost, ReplicaSilent
+from serve_app.channel.link import SILENCE_S
 from serve_app.channel.receiver import Receiver
 from serve_app.deployments.gateway.affinity import toward
-from serve_app.deployments.gateway.presence import is_taken
+from serve_app.deployments.gateway.presence import is_sent, is_taken
 from serve_app.deployments.gateway.quarantine import Quarantine
-from serve_app.errors import GenerationFailed, Overloaded, Unavailable, from_info
+from serve_app.errors import GenerationFailed, Overloaded, ServeError, Unavailable, from_info
 from serve_app.types import GenerateRequest
 
 logger = logging.getLogger(__name__)
 
 LAST_DELTA_WAIT_S: Final = 5.0  # the call may return before the channel delivered all
+LOOK_S: Final = 1.0  # between looks at calls that no replica has taken
+FULL: Final = "the model's queue is full; try again"
 LOST: Final = "the model's process ended; try again"
 GONE: Final = "the model is restarting; try again"
 
@@ -31,15 +35,41 @@ class ReplicaLeaving(Unavailable):
     """The replica was told to stop, and takes nothing new. Another one may."""
 
 
-class Calls:
-    """The open calls of one model, of requests and questions."""
+@dataclass(slots=True, eq=False)
+class _Open:
+    """A call that is not closed."""
 
-    def __init__(self, handle: DeploymentHandle, receiver: Receiver, quarantine: Quarantine) -> None:
+    inbox: Inbox
+    sent_at: float | None = None  # a replica was chosen for it by then; the event loop's time
+
+    def end(self) -> None:
+        """No replica has taken it, and none will."""
+        self.inbox.fail(Unavailable(GONE, retry_after_s=2.0))
+
+
+class Calls:
+    """The open calls of one model, of requests and questions.
+
+    A call that Serve has sent to a replica ends if the replica has not said within `SILENCE_S`, over the
+    channel, that it has it. From then on the connection is watched (see `channel/receiver.py`).
+    """
+
+    def __init__(
+        self,
+        handle: DeploymentHandle,
+        receiver: Receiver,
+        quarantine: Quarantine,
+        on_silence: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_silence` is called when a replica did not take what it was sent."""
         self.handle = handle
         self.receiver = receiver
         self.quarantine = quarantine
-        self.watching: set[asyncio.Task[None]] = set()  # each learns how one call ended
-        self.open: dict[Any, Callable[[], None]] = {}  # Serve's response -> how to end its request
+        self.watching: set[asyncio.Task[Any]] = set()  # each learns how one call ended
+        self.open: dict[Any, _Open] = {}  # by Serve's response
+        self._on_silence = on_silence
+        self._timer: asyncio.TimerHandle | None = None
+        self._look_at = 0.0
 
     @property
     def is_waited_for(self) -> bool:
@@ -48,9 +78,80 @@ class Calls:
 
     def let_go(self) -> None:
         """The model's replicas are gone: end the calls that no replica had taken."""
-        for response, end in tuple(self.open.items()):
+        for response, call in tuple(self.open.items()):
             if not is_taken(response):
-                end()
+                call.end()
+
+    def add(self, response: Any, inbox: Inbox) -> None:
+        """The call of Serve's `response` is open until it is popped from `open`."""
+        self.open[response] = _Open(inbox)
+        if self._timer is None:
+            self._wait()
+
+    def _wait(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._look_at = loop.time() + LOOK_S
+        self._timer = loop.call_at(self._look_at, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        now = asyncio.get_running_loop().time()
+        was_held_up = now - self._look_at > LOOK_S  # what replicas said may still wait to be read
+        has_silence = False
+        for response, call in tuple(self.open.items()):
+            if call.inbox.is_answered or not is_sent(self.handle, response):
+                call.sent_at = None
+            elif call.sent_at is None or was_held_up:
+                call.sent_at = now
+            elif now - call.sent_at >= SILENCE_S:
+                logger.warning("request %s: the replica did not take it", call.inbox.key)
+                has_silence = True
+                call.end()
+        if has_silence:
+            self._on_silence()
+        if self.open:
+            self._wait()
+
+    async def answer(
+        self, response: Any, key: str, on_death: Callable[[str], None] = lambda actor_id: None
+    ) -> Any:
+        """What the call of Serve's `response` returns: one answer, which is known to replicas as `key`.
+
+        `on_death` is given the actor of a replica that died with it, which may be after this raised. Raises
+        Overloaded and Unavailable. Cancelling the task takes the call back.
+        """
+        inbox = self.receiver.open(key)
+        self.add(response, inbox)
+        asked = asyncio.ensure_future(self._reply(response, key, on_death))
+        self.watching.add(asked)
+        asked.add_done_callback(self.watching.discard)
+        asked.add_done_callback(lambda _: inbox.close())
+        try:
+            await inbox.begun()  # until the answer closes the inbox
+        except ReplicaSilent:
+            raise  # the call is left alone, so that it can tell whether the process ended
+        except BaseException:
+            response.cancel()
+            raise
+        finally:
+            inbox.close()
+            self.open.pop(response, None)
+        reply = asked.result()
+        if isinstance(reply, ServeError):
+            raise reply
+        return reply
+
+    async def _reply(self, response: Any, key: str, on_death: Callable[[str], None]) -> Any:
+        """What `response` is, or the ServeError for how it failed."""
+        try:
+            return await response
+        except BackPressureError:
+            return Overloaded(FULL, retry_after_s=1.0)
+        except (RayError, RayServeException) as error:
+            logger.warning("question %s: the call to the model failed: %s", key, type(error).__name__)
+            if isinstance(error, ActorDiedError):
+                on_death(error.actor_id or "")
+            return Unavailable(LOST, retry_after_s=1.0)
 
 
 class Call:
@@ -82,7 +183,7 @@ class Call:
         self._response = toward(calls.handle, sent).generate.remote(encoder.encode(sent), ticket)
         record_id = None if sent.record is None else sent.record.id
         self.inbox = calls.receiver.open(sent.id, record_id, on_leaving)
-        calls.open[self._response] = self._let_go
+        calls.add(self._response, self.inbox)
         self._watching = asyncio.ensure_future(self._watch())
         calls.watching.add(self._watching)
         self._watching.add_done_callback(calls.watching.discard)
@@ -90,13 +191,18 @@ class Call:
     def close(self) -> None:
         """Take no more deltas, and cancel the call unless it ended."""
         self.inbox.close()
-        end = self._calls.open.pop(self._response, None)
-        if end is not None and self._watching is not None and not (self.inbox.ended or self._watching.done()):
+        is_open = self._calls.open.pop(self._response, None) is not None
+        if is_open and self._watching is not None and not (self.inbox.ended or self._watching.done()):
             self._response.cancel()
 
-    def _let_go(self) -> None:
-        """The model's replicas are gone."""
-        self.inbox.fail(Unavailable(GONE, retry_after_s=2.0))
+    def drop(self, error: ServeError) -> str | None:
+        """Close: it ended with `error`. Why its replica was lost; None: no replica had taken it."""
+        cause = error.cause if isinstance(error, (ReplicaLost, ReplicaSilent)) else self.cause
+        if cause is None:
+            self.close()
+        else:
+            self.lose()
+        return cause
 
     def hand_over(self) -> None:
         """Close: another replica has the request now, and this one forgets it."""
@@ -116,7 +222,7 @@ class Call:
         except asyncio.CancelledError:
             inbox.fail(GenerationFailed("the request was cancelled"))
         except BackPressureError:
-            inbox.fail(Overloaded("the model's queue is full; try again", retry_after_s=1.0))
+            inbox.fail(Overloaded(FULL, retry_after_s=1.0))
         except (RayError, RayServeException) as failure:
             logger.warning("request %s: the call to the model failed: %s", id, type(failure).__name__)
             if isinstance(failure, RayError):

@@ -1,7 +1,7 @@
 """Whether a deployment has replicas that can answer: by Serve's router here, and by Serve's controller.
 
 The router hears of every change at once and costs nothing to ask. But it cannot tell a model that
-sleeps from a model that restarts; the controller can. Reads two private fields of Ray 2.60.
+sleeps from a model that restarts; the controller can. Reads private fields of Ray 2.60.
 """
 
 from __future__ import annotations
@@ -28,13 +28,27 @@ class Presence(Enum):
 
 def choices(handle: DeploymentHandle) -> int | None:
     """How many replicas a call through `handle` may go to now; None: Serve has not told this process yet."""
-    router = getattr(getattr(handle, "_router", None), "_asyncio_router", None)
-    if router is None:
-        return None
-    chooser, running = router._request_router, router._running_replicas
-    if chooser is not None:
+    if (chooser := chooser_of(handle)) is not None:
         return len(chooser.curr_replicas)
+    running = getattr(_router_of(handle), "_running_replicas", None)
     return None if running is None else len(running)
+
+
+def chooser_of(handle: DeploymentHandle) -> Any:
+    """Serve's `RequestRouter` behind `handle`; None: Serve has not told this process of replicas yet."""
+    return getattr(_router_of(handle), "_request_router", None)
+
+
+def _router_of(handle: DeploymentHandle) -> Any:
+    return getattr(getattr(handle, "_router", None), "_asyncio_router", None)
+
+
+def is_sent(handle: DeploymentHandle, response: Any) -> bool:
+    """Whether Serve has chosen a replica for the call of a `DeploymentResponse`, and sent it there."""
+    chooser = chooser_of(handle)
+    return chooser is not None and response._request_metadata.internal_request_id not in (
+        chooser._pending_requests_by_id
+    )
 
 
 def is_taken(response: Any) -> bool:

@@ -9,14 +9,13 @@ from typing import Final
 
 import msgspec
 from ray import serve
-from ray.exceptions import RayError
-from ray.serve.exceptions import BackPressureError, RayServeException
 from ray.serve.handle import DeploymentHandle
 
 from serve_app.deployments.gateway.presence import Presence, choices, presence
 from serve_app.deployments.gateway.route import Route
+from serve_app.deployments.gateway.silence import SilentReplicas
 from serve_app.endpoints.endpoint import ServedEntity
-from serve_app.errors import Overloaded, Unavailable
+from serve_app.errors import Unavailable
 from serve_app.types import ModelInfo
 
 logger = logging.getLogger(__name__)
@@ -25,6 +24,7 @@ RETRY_S: Final = 0.25  # between looks at a model; a look at one that answers as
 REFRESH_S: Final = 5.0  # between questions to a model that answers: it may have been deployed anew
 ASK_S: Final = 10.0  # for the answer to such a question
 RESTARTING: Final = "restarting"
+SILENT: Final = "not answering"
 
 _info_decoder: msgspec.msgpack.Decoder[ModelInfo] = msgspec.msgpack.Decoder(ModelInfo)
 
@@ -46,6 +46,7 @@ class RemoteModel:
         self._expected = (entity.model, entity.version)
         self._new_route = new_route
         self._handle: DeploymentHandle | None = None
+        self._silent: SilentReplicas | None = None
         self._waking: asyncio.Task[ModelInfo] | None = None
         self._missing: str | None = "not deployed yet"
         self._asleep = False
@@ -60,8 +61,23 @@ class RemoteModel:
     def missing(self) -> str | None:
         """Why the model cannot answer; None: it can."""
         if self._missing is None and not self._asleep and self._handle is not None:
-            return RESTARTING if choices(self._handle) == 0 else None
+            running = choices(self._handle)
+            if running == 0:
+                return RESTARTING
+            return SILENT if running is not None and self._num_silent >= running else None
         return self._missing
+
+    @property
+    def lacks(self) -> str | None:
+        """What is not as it should be of a model that can answer; None: nothing."""
+        if not (silent := self._num_silent):
+            return None
+        does = "does" if silent == 1 else "do"
+        return f"{silent} of {self.num_replicas + silent} replicas {does} not answer"
+
+    @property
+    def _num_silent(self) -> int:
+        return 0 if self._silent is None else len(self._silent)
 
     @property
     def is_restarting(self) -> bool:
@@ -71,12 +87,21 @@ class RemoteModel:
     @property
     def num_replicas(self) -> int:
         """How many replicas a request may go to."""
-        return 0 if self._handle is None else choices(self._handle) or 0
+        return 0 if self._handle is None else (choices(self._handle) or 0) - self._num_silent
 
     @property
     def is_waited_for(self) -> bool:
         """Whether requests wait that no replica has taken yet."""
         return self.route is not None and self.route.is_waited_for
+
+    def suspect(self) -> None:
+        """A replica does not answer: find out which, and keep requests away from it until it does."""
+        if self._silent is not None:
+            self._silent.suspect()
+
+    def _silence_changed(self) -> None:
+        if self.route is not None and self.missing == SILENT:
+            self.route.let_go()
 
     def retire(self) -> None:
         """No endpoint names the model any more: look only while a request waits for it."""
@@ -85,33 +110,28 @@ class RemoteModel:
     def close(self) -> None:
         """Stop looking."""
         self._watching.cancel()
+        if self._silent is not None:
+            self._silent.close()
         if self._waking is not None:
             self._waking.cancel()
 
     async def wake(self) -> ModelInfo:
         """The model's `ModelInfo`, once the model can answer. Raises Unavailable or Overloaded."""
         if (missing := self.missing) is not None or self._handle is None:
-            word = "restarting" if missing == RESTARTING else "loading"
+            word = missing if missing in (RESTARTING, SILENT) else "loading"
             raise Unavailable(f"the model is {word}; try again", retry_after_s=2.0)
         if self.info is not None:
             return self.info
         if self._waking is None or self._waking.done():
             logger.info("application %s: waking up", self._app)
-            self._waking = asyncio.ensure_future(self._ask(self._handle))
+            self._waking = asyncio.ensure_future(self._ask())
         # Shielded: the request that asked first may leave while others wait for the answer.
         return await asyncio.shield(self._waking)
 
-    async def _ask(self, handle: DeploymentHandle) -> ModelInfo:
-        response = handle.info.remote()
-        try:
-            info = _info_decoder.decode(await response)
-        except asyncio.CancelledError:
-            response.cancel()
-            raise
-        except BackPressureError as error:
-            raise Overloaded("the model's queue is full; try again", retry_after_s=1.0) from error
-        except (RayError, RayServeException) as error:
-            raise Unavailable("the model did not come up; try again", retry_after_s=2.0) from error
+    async def _ask(self) -> ModelInfo:
+        if self.route is None:
+            raise Unavailable("the model is loading; try again", retry_after_s=2.0)
+        info = _info_decoder.decode(await self.route.info())
         if (info.name, info.version) != self._expected:
             self._lost(f"it serves {_words(info.name, info.version)}, not {_words(*self._expected)}")
             raise Unavailable("the model is not the one that is configured", retry_after_s=10.0)
@@ -135,6 +155,7 @@ class RemoteModel:
         if self._handle is None:
             # In a thread, since it waits for the controller. A handle is made once.
             self._handle = await asyncio.to_thread(serve.get_app_handle, self._app)
+            self._silent = SilentReplicas(self._handle, self._silence_changed)
             self.route = self._new_route(self._handle, self)
         is_due = asyncio.get_running_loop().time() >= self._asked + REFRESH_S
         if not choices(self._handle):
@@ -142,7 +163,7 @@ class RemoteModel:
                 return
         elif self._missing is None and not self._asleep and not is_due:
             return
-        await asyncio.wait_for(self._ask(self._handle), ASK_S)
+        await asyncio.wait_for(self._ask(), ASK_S)
         self._ready(asleep=False)
 
     async def _is_up(self, handle: DeploymentHandle) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
+import secrets
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
-from ray.exceptions import ActorDiedError, RayError
-from ray.serve.exceptions import BackPressureError, RayServeException
 from ray.serve.handle import DeploymentHandle
 
 from serve_app.channel.frames import encoder
@@ -18,7 +18,7 @@ from serve_app.deployments.gateway.migrations import Migrations
 from serve_app.deployments.gateway.presence import choices
 from serve_app.deployments.gateway.quarantine import Quarantine
 from serve_app.deployments.gateway.routed_stream import ATTEMPTS, PATIENCE_S, Replicas, RoutedStream
-from serve_app.errors import Overloaded, Unavailable
+from serve_app.errors import Unavailable
 from serve_app.types import GenerateRequest, Question
 from serve_app.types.question import ReplyT
 
@@ -38,12 +38,14 @@ class Route:
         may_return: Callable[[], bool] = lambda: False,
         patience_s: float = PATIENCE_S,
         migrations: Migrations | None = None,
+        on_silence: Callable[[], None] = lambda: None,
     ) -> None:
         """`is_there`: whether the model has a replica to call; `may_return`: whether it may soon have one.
 
         `patience_s`: how long an answer that lost its replica waits for another one.
+        `on_silence`: see `Calls`.
         """
-        self._calls = Calls(handle, receiver, quarantine)
+        self._calls = Calls(handle, receiver, quarantine, on_silence)
         self._replicas = Replicas(
             self._calls,
             is_there,
@@ -73,12 +75,13 @@ class Route:
         """
         replicas, quarantine = self._replicas, self._calls.quarantine
         quarantine.check(question)
-        for left in range(ATTEMPTS - 1, -1, -1):
+        for tries in range(ATTEMPTS):
             try:
-                reply = await self._ask(question)
+                # A fresh id: a replica that was given up may still answer to the old one.
+                reply = await self._ask(replace(question, id=f"{question.id}~{tries}") if tries else question)
             except Unavailable:
                 quarantine.check(question)
-                if not left or not replicas.is_there():
+                if tries == ATTEMPTS - 1 or not replicas.is_there():
                     raise
                 logger.warning("question %s: an attempt failed", question.id)
             else:
@@ -88,20 +91,11 @@ class Route:
 
     async def _ask(self, question: Question[ReplyT]) -> ReplyT:
         calls = self._calls
-        ticket = encoder.encode(calls.receiver.ticket)
-        response = calls.handle.ask.remote(encode_question(question), ticket)
-        calls.open[response] = response.cancel
-        try:
-            return decode_reply(question, await response)
-        except asyncio.CancelledError:
-            response.cancel()
-            raise
-        except BackPressureError as error:
-            raise Overloaded("the model's queue is full; try again", retry_after_s=1.0) from error
-        except (RayError, RayServeException) as error:
-            logger.warning("question %s: the call to the model failed: %s", question.id, type(error).__name__)
-            if isinstance(error, ActorDiedError):
-                calls.quarantine.blame(question, error.actor_id or "")
-            raise Unavailable(LOST, retry_after_s=1.0) from error
-        finally:
-            del calls.open[response]
+        response = calls.handle.ask.remote(encode_question(question), encoder.encode(calls.receiver.ticket))
+        blame = partial(calls.quarantine.blame, question)
+        return decode_reply(question, await calls.answer(response, question.id, on_death=blame))
+
+    async def info(self) -> bytes:
+        """What a replica's `info` returns. Raises Unavailable and Overloaded."""
+        response: bytes = await self._calls.answer(self._calls.handle.info.remote(), secrets.token_hex(8))
+        return response

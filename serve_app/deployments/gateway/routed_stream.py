@@ -241,8 +241,8 @@ class RoutedStream:
                 try:
                     await call.inbox.begun(by_progress=not is_suspect)
                 except _REFUSALS as refused:
-                    call.close()
-                    cause = cause or call.cause
+                    lost_by = call.drop(refused)
+                    cause = cause or lost_by
                     if isinstance(refused, Overloaded) and not (is_patient or cause):
                         raise  # it was admitted nowhere yet
                     refusal = refused
@@ -262,15 +262,9 @@ class RoutedStream:
 
     def _drop_lost(self, error: ServeError) -> str | None:
         """Leave the call that ended with `error`. Why its replica was lost; None: no replica had taken it."""
-        lost = self._call
         self._stop_handover()
-        cause = error.cause if isinstance(error, ReplicaLost) else lost.cause
-        if cause is None:
-            lost.close()
-        else:
-            lost.lose()
-        self._losses += lost.inbox.started
-        return cause
+        self._losses += self._call.inbox.started
+        return self._call.drop(error)
 
     async def _pause(self, seconds: float) -> None:
         """Wait, until the stream is closed at most."""

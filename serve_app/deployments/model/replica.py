@@ -138,13 +138,13 @@ class ModelReplica:
     async def ask(self, payload: bytes, ticket: bytes | None = None) -> bytes:
         """Answer one `Question`: its reply, or `Refused`, as `channel.questions` writes them.
 
-        `ticket`: of the gateway that asks, which is then told this replica's statistics.
+        `ticket`: of the gateway that asks, which is then told that this replica has the question.
         """
         try:
             self._memory.check()
             question = decode_question(payload)
             if ticket is not None:
-                await self._sender.to(ticket_decoder.decode(ticket))
+                (await self._sender.to(ticket_decoder.decode(ticket))).take(question.id)
             return encode_reply(await self._server.ask(question))
         except ServeError as error:
             return encode_reply(Refused(error.info()))

@@ -19,7 +19,7 @@ from serve_app.channel.frames import (
     delta_frames,
     encoder,
 )
-from serve_app.channel.inbox import Inbox
+from serve_app.channel.inbox import Inbox, ReplicaSilent
 from serve_app.channel.link import Link
 from serve_app.channel.receiver import Receiver
 from serve_app.channel.sender import Sender
@@ -138,6 +138,39 @@ async def test_a_broken_connection_ends_started_requests_with_an_error(
     with pytest.raises(GenerationFailed):
         await asyncio.wait_for(started.get(), WAIT_S)
     assert not waiting.started  # its call decides, and may be retried
+
+
+async def test_what_a_silent_replica_has_taken_may_be_asked_of_another(
+    receiver: Receiver, sender: Sender
+) -> None:
+    """Requests and questions of which nothing came, and no others."""
+    question, untaken = receiver.open("question"), receiver.open("untaken")
+    request, told = receiver.open("request"), receiver.open("told")
+    silent: list[str] = []
+    receiver.on_silence = silent.append
+    outlet = await sender.to(receiver.ticket)
+    outlet.take("question")
+    runs = [asyncio.ensure_future(outlet.run(key, _wait(asyncio.Event()))) for key in ("request", "told")]
+    await asyncio.sleep(0)
+    outlet.send([replace(delta("told", ""), is_progress=True)])
+    assert [d.is_progress for d in await asyncio.wait_for(told.get(), WAIT_S)] == [True]
+    (link,) = receiver.peers
+    link.drop("the peer is silent")
+    for inbox in (question, request, told):
+        with pytest.raises(ReplicaSilent):
+            await asyncio.wait_for(inbox.begun(by_progress=False), WAIT_S)
+    assert not untaken.is_answered
+    assert len(silent) == 1
+    for run in runs:
+        with pytest.raises(Unavailable):
+            await asyncio.wait_for(run, WAIT_S)
+
+
+async def test_a_request_that_nobody_waits_for_is_aborted_as_soon_as_a_replica_takes_it(
+    receiver: Receiver, sender: Sender
+) -> None:
+    outlet = await sender.to(receiver.ticket)
+    await asyncio.wait_for(outlet.run("gone", _wait(asyncio.Event())), WAIT_S)
 
 
 async def test_what_arrived_before_a_break_is_read_before_the_error(

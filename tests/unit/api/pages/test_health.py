@@ -69,6 +69,15 @@ async def test_an_endpoint_that_lacks_one_of_two_is_degraded_and_answers():
         assert "model-demo: loading; model-org_2fother: loading" in answer.json()["reasons"][0]
 
 
+async def test_a_model_with_a_replica_that_does_not_answer_is_degraded():
+    backend = FakeBackend(lacking={"model-demo": "1 of 2 replicas does not answer"})
+    async with gateway(backend) as g:
+        answer = await g.client.get("/readyz")
+        assert answer.status_code == 200
+        reason = "endpoint demo: model-demo: 1 of 2 replicas does not answer"
+        assert answer.json() == {"status": "degraded", "reasons": [reason]}
+
+
 async def test_an_endpoint_without_a_fallback_needs_one_that_has_traffic():
     async with gateway(FakeBackend(loading={"demo"}), endpoints=[{**SPLIT, "fallback": False}]) as g:
         assert (await g.client.get("/readyz")).status_code == 503

@@ -14,6 +14,7 @@ from serve_app.channel.frames import Refused
 from serve_app.channel.questions import decode_question
 from serve_app.channel.receiver import Receiver
 from serve_app.channel.replies import encode_reply
+from serve_app.deployments.gateway import calls as calls_module
 from serve_app.deployments.gateway.quarantine import Quarantine
 from serve_app.deployments.gateway.route import Route
 from serve_app.deployments.gateway.routed_stream import ATTEMPTS
@@ -125,4 +126,16 @@ async def test_cancelling_takes_the_question_back(route: Routes) -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+    assert handle.responses[0].cancelled
+
+
+async def test_a_replica_that_does_not_take_the_question_is_left_for_another(
+    route: Routes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls_module, "SILENCE_S", 0.02)
+    monkeypatch.setattr(calls_module, "LOOK_S", 0.01)
+    monkeypatch.setattr(calls_module, "is_sent", lambda handle, response: True)
+    handle = Handle(None, encode_reply(ANSWERED))
+    assert await asyncio.wait_for(route(handle).ask(ASKED), 60) == ANSWERED
+    assert [asked.id for asked in handle.asked] == ["q", "q~1"]
     assert handle.responses[0].cancelled

@@ -166,6 +166,40 @@ async def test_other_ends_of_a_call_are_raised(
     assert len(setup.handle.responses) == 1
 
 
+async def test_a_replica_that_does_not_take_what_it_was_sent_is_left_for_another(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that waits for Serve to choose a replica may take its time, and so may one that was taken."""
+    queued: set[Response] = set()
+    silences: list[None] = []
+    monkeypatch.setattr(calls_module, "SILENCE_S", 0.05)
+    monkeypatch.setattr(calls_module, "LOOK_S", 0.01)
+    monkeypatch.setattr(calls_module, "is_sent", lambda handle, response: response not in queued)
+    route = Route(
+        setup.handle,  # type: ignore[arg-type]
+        setup.receiver,
+        Quarantine(),
+        on_silence=lambda: silences.append(None),
+    )
+    with closing(route.generate(ASKED)) as stream:
+        responses = setup.handle.responses
+        queued.add(responses[0])
+        reading = asyncio.ensure_future(get(stream))
+        await asyncio.sleep(0.2)
+        assert len(responses) == 1
+        queued.clear()
+        while len(responses) < 2:
+            await asyncio.sleep(0.01)
+        assert responses[0].cancelled()
+        assert silences
+        told = len(silences)
+        (await setup.sender.to(setup.receiver.ticket)).take("r~1")
+        await asyncio.sleep(0.2)
+        assert (len(responses), len(silences)) == (2, told)
+        await setup.deliver("a", "r~1")
+        assert [d.text for d in await reading] == ["a"]
+
+
 async def test_closing_cancels_the_call_once_and_ends_who_waits(setup: Setup) -> None:
     stream = setup.route.generate(ASKED)
     await setup.deliver("a")
