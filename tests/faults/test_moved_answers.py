@@ -186,7 +186,10 @@ async def test_a_request_that_kills_replicas_is_given_up_and_its_neighbours_live
         await load.learn()
         async with seen(pair) as pids, load.running():
             await pair.until_running(ANSWERS)
-            response = await client.http.post(COMPLETIONS, json=poison)
+            asked = 1
+            while (response := await client.http.post(COMPLETIONS, json=poison)).status_code == 503:
+                assert response.headers["retry-after"]  # two deaths may be bad luck
+                asked += 1
             assert response.text.count('"error":{') == 1, response.text
             assert response.text.count('"text"') <= at
             living = await pair.until(2)
@@ -195,6 +198,6 @@ async def test_a_request_that_kills_replicas_is_given_up_and_its_neighbours_live
             assert await pair.until(2) == living
     assert 1 < len(pids - living) <= DEATHS
     await pair.until_idle()
-    records = await pair.records(len(load.answers) + 2, since)
-    assert [record.outcome for record in records].count("failed") == 2
+    records = await pair.records(len(load.answers) + asked + 1, since)
+    assert [record.outcome for record in records].count("failed") == asked + 1
     assert len(load.answers) > ANSWERS

@@ -13,7 +13,8 @@ from serve_app.channel.frames import encoder
 from serve_app.errors import EngineRefused
 from serve_app.types import GenerateRequest, Question
 
-BARREN_DEATHS: Final = 2  # replicas that died with a request and had made none of its tokens
+BARREN_DEATHS: Final = 3  # replicas that died with a request and had made none of its tokens
+UNLUCKY_DEATHS: Final = 2  # of them, that one request meets at most: its client may try again
 DEATHS: Final = 4  # replicas that died with a request, whatever they had made of it
 KEPT_S: Final = 600.0
 MAX_SUSPECTS: Final = 1_024  # the oldest is forgotten first
@@ -28,7 +29,8 @@ class Quarantine:
     What a gateway adds to a request does not matter: a client that retries gets a new id, and an answer
     that goes on elsewhere is the same request. A request that ends well resets its count, so that popular
     prompts survive unrelated crashes. A replica that made a token of the request had computed it once: it
-    takes more such deaths to suspect the request.
+    takes more such deaths to suspect the request. Those that die beside such a request are as suspect as it
+    is. So a suspect is tried alone, and after two deaths, which may be bad luck, its client may try again.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -39,11 +41,13 @@ class Quarantine:
         """Raises EngineRefused for a request that ended `BARREN_DEATHS` or `DEATHS` replicas recently."""
         deaths = self._recent(request)
         if sum(deaths.values()) >= BARREN_DEATHS or len(deaths) >= DEATHS:
-            raise EngineRefused("this request ended the model's process twice; it is not tried again")
+            raise EngineRefused(
+                "this request ended the model's process again and again; it is not tried any more"
+            )
 
-    def suspects(self, request: Request) -> bool:
-        """Whether a replica died recently that had `request` and made none of its tokens."""
-        return any(self._recent(request).values())
+    def barren_deaths(self, request: Request) -> int:
+        """How many replicas died recently that had `request` and made none of its tokens."""
+        return sum(self._recent(request).values())
 
     def _recent(self, request: Request) -> _Deaths:
         if not self._deaths:

@@ -16,7 +16,7 @@ from serve_app.channel.receiver import Receiver
 from serve_app.deployments.gateway.calls import LOST, Calls
 from serve_app.deployments.gateway.migrations import Migrations
 from serve_app.deployments.gateway.presence import choices
-from serve_app.deployments.gateway.quarantine import Quarantine
+from serve_app.deployments.gateway.quarantine import UNLUCKY_DEATHS, Quarantine
 from serve_app.deployments.gateway.routed_stream import ATTEMPTS, PATIENCE_S, Replicas, RoutedStream
 from serve_app.errors import Unavailable
 from serve_app.types import GenerateRequest, Question
@@ -75,13 +75,15 @@ class Route:
         """
         replicas, quarantine = self._replicas, self._calls.quarantine
         quarantine.check(question)
+        deaths = quarantine.barren_deaths(question)
         for tries in range(ATTEMPTS):
             try:
                 # A fresh id: a replica that was given up may still answer to the old one.
                 reply = await self._ask(replace(question, id=f"{question.id}~{tries}") if tries else question)
             except Unavailable:
                 quarantine.check(question)
-                if tries == ATTEMPTS - 1 or not replicas.is_there():
+                is_unlucky = quarantine.barren_deaths(question) - deaths >= UNLUCKY_DEATHS
+                if tries == ATTEMPTS - 1 or is_unlucky or not replicas.is_there():
                     raise
                 logger.warning("question %s: an attempt failed", question.id)
             else:

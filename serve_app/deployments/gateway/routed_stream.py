@@ -16,6 +16,7 @@ from serve_app.deployments.gateway.calls import GONE, Call, Calls, ReplicaLeavin
 from serve_app.deployments.gateway.handover import Handover
 from serve_app.deployments.gateway.kept import Kept
 from serve_app.deployments.gateway.migrations import ENGINE, LEAVING, Migrations
+from serve_app.deployments.gateway.quarantine import UNLUCKY_DEATHS
 from serve_app.errors import (
     DeadlineExceeded,
     EngineRefused,
@@ -84,6 +85,7 @@ class RoutedStream:
         "_began",
         "_call",
         "_candidate",
+        "_deaths",
         "_handover",
         "_is_closed",
         "_kept",
@@ -113,7 +115,8 @@ class RoutedStream:
         self._candidate: Call | None = None  # asked to go on where `_call` was lost
         self._handover: Handover | None = None
         replicas.calls.quarantine.check(request)
-        if replicas.calls.quarantine.suspects(request):  # it has to wait for its trial, as in `_go_on`
+        self._deaths = replicas.calls.quarantine.barren_deaths(request)
+        if self._deaths:  # it has to wait for its trial, as in `_go_on`
             self._call = Call(replicas.calls, request, None, on_leaving=self._leave)
         else:
             self._call = self._send()
@@ -220,7 +223,10 @@ class RoutedStream:
         pause, refusal = FIRST_PAUSE_S, error
         while not self._is_closed:
             replicas.calls.quarantine.check(self._request)
-            is_suspect = replicas.calls.quarantine.suspects(self._request)
+            deaths = replicas.calls.quarantine.barren_deaths(self._request)
+            if is_fresh and deaths - self._deaths >= UNLUCKY_DEATHS:
+                raise refusal
+            is_suspect = deaths > 0
             is_there = replicas.is_there()
             if is_suspect and is_there and replicas.trial.is_on():
                 await self._pause(FIRST_PAUSE_S)

@@ -29,6 +29,7 @@ pytestmark = pytest.mark.usefixtures("endless")
 def endless(monkeypatch: pytest.MonkeyPatch) -> None:
     """No number of losses is too large here."""
     monkeypatch.setattr(routed_stream, "MOVES", 10**6)
+    monkeypatch.setattr(routed_stream, "UNLUCKY_DEATHS", 10**6)
     monkeypatch.setattr(quarantine, "DEATHS", 10**6)
     monkeypatch.setattr(quarantine, "BARREN_DEATHS", 10**6)
 

@@ -11,7 +11,7 @@ import pytest
 from serve_app.api.exchange.call_stream import CallStream, PromptDelta
 from serve_app.channel.inbox import BROKEN, KILLED
 from serve_app.deployments.gateway.migrations import ENGINE
-from serve_app.deployments.gateway.quarantine import DEATHS
+from serve_app.deployments.gateway.quarantine import BARREN_DEATHS, DEATHS
 from serve_app.deployments.gateway.routed_stream import ATTEMPTS, MOVES
 from serve_app.errors import EngineRefused, GenerationFailed, Overloaded, Unavailable
 from serve_app.types import GenerateRequest, Prompt, SamplingParams, UsageRecord
@@ -268,11 +268,11 @@ async def test_every_replica_draws_with_the_same_seed(gateway: Gateway) -> None:
 
 
 async def test_what_ends_replicas_before_it_gets_a_token_is_refused(gateway: Gateway) -> None:
-    """The first one had delivered something; the next two die at once."""
+    """The first one had delivered something; the next ones die at once."""
     old = gateway.add("a")
     with closing(gateway.route.generate(ASKED)) as stream:
         await steps(old, stream, 1)
-        for number in range(2):
+        for number in range(BARREN_DEATHS):
             new = gateway.add(f"{number}")
             gateway.kill(old)
             if not number:
