@@ -19,6 +19,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import math
 import os
 import platform
 import random
@@ -204,7 +205,8 @@ def left_over(pids: set[int]) -> list[int]:
     return left
 
 
-def main() -> int:
+def arguments() -> argparse.Namespace:
+    """What the command line says. Growth is measured behind the warm minutes, so there must be some."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -214,6 +216,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
+    if not 0 <= args.warm_minutes < args.minutes < math.inf:
+        parser.error("--minutes: must be above --warm-minutes, which must be 0 or more")
+    return args
+
+
+def main() -> int:
+    args = arguments()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         command = [sys.executable, "-m", "serve_app.cli", "serve", str(deploy_file(folder))]

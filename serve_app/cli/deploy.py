@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 import click
 
 from serve_app.cli.files import DEPLOY_FILE, read_text
+from serve_app.cli.output import INTERRUPTED
+
+GOES_ON: Final = (
+    "the server goes on with {file}, without this command. Its terminal says how that ends; "
+    "to undo it, deploy the former file then"
+)
 
 
 @click.command()
@@ -17,7 +24,8 @@ def deploy(file: Path) -> None:
     The server is the one of this user and machine that `serve-app serve` started at the port
     of FILE. What did not change goes on untouched; new traffic shares and limits hold from the
     next request; models come and go, and running answers finish as they began. FILE is checked
-    as `serve-app validate` does before anything happens. Exits with 0 when all of it runs.
+    as `serve-app validate` does before anything happens. Exits with 0 when all of it runs. Ctrl-C ends the
+    command, and the server goes on.
     """
     from serve_app.deployments.deploy_file.file import DeployFileError, parse  # Ray comes with it
     from serve_app.deployments.launcher import control, ports
@@ -35,4 +43,7 @@ def deploy(file: Path) -> None:
         control.deploy(str(file), text, port, lambda words: click.echo(f"deploy: {words}"))
     except CannotServe as error:
         raise click.ClickException(str(error)) from error
+    except KeyboardInterrupt:
+        click.echo(f"\ndeploy: {GOES_ON.format(file=file)}", err=True)
+        raise click.exceptions.Exit(INTERRUPTED) from None
     click.echo(f"deploy: {file} is served")

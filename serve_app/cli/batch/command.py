@@ -15,11 +15,10 @@ from rich.progress import Progress as Bar
 
 from serve_app.cli.batch.lines import Answers, LineError, requests_of
 from serve_app.cli.batch.run import Batch, Progress
-from serve_app.cli.output import number, print_note
+from serve_app.cli.output import INTERRUPTED, number, print_note
 from serve_app.cli.server import Server, ServerError, server_options
 
 SHOW_S: Final = 0.2
-INTERRUPTED: Final = 130
 
 
 @click.command("batch")

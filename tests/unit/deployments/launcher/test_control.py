@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -148,3 +151,29 @@ def test_what_takes_a_restart_is_refused_by_name(change: dict[str, object], fiel
     fixed(old, {**old, "applications": [2]})
     with pytest.raises(CannotServe, match=field):
         fixed(old, {**old, **change})
+
+
+def test_ctrl_c_says_that_the_server_goes_on(tmp_path: Path) -> None:
+    begun, goes_on, done = threading.Event(), threading.Event(), threading.Event()
+
+    def work(file: str, text: str, say: Callable[[str], None]) -> None:
+        say("step 1 of 2")
+        begun.set()
+        assert goes_on.wait(60)
+        say("step 2 of 2")
+        done.set()
+
+    serve(tmp_path / "run", work)
+    file = tmp_path / "a.yaml"
+    file.write_text(FILE)
+    command = [sys.executable, "-m", "serve_app.cli", "deploy", str(file)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as asked:
+        assert asked.stdout is not None
+        assert asked.stdout.readline() == "deploy: step 1 of 2\n"
+        asked.send_signal(signal.SIGINT)
+        _, said = asked.communicate(timeout=60)
+    assert asked.returncode == 130
+    assert f"the server goes on with {file}" in said
+    assert "Traceback" not in said
+    goes_on.set()
+    assert done.wait(60)
