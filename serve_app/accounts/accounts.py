@@ -88,6 +88,11 @@ class Accounts:
         return self._file is not None or bool(self._of_environment) or self._had_keys
 
     @property
+    def is_waiting(self) -> bool:
+        """Whether keys made at run time are not known yet."""
+        return self._waits
+
+    @property
     def is_stale(self) -> bool:
         """Whether the snapshot is too old to be believed: its keys are not taken until there is a newer word.
 

@@ -55,7 +55,6 @@ MAX_FILE_BYTES: Final = 64 * 2**20  # some 85,000 requests: a size that tools st
 SYNC_S: Final = 1.0  # between two fsyncs (what a power failure may take), and two attempts on a full disk
 COMPLAIN_S: Final = 60.0  # between two log lines about a disk that refuses
 LINES_AT_ONCE: Final = 256  # of the backlog, before others may write: a millisecond
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})  # a disk may have room again later
 
 _encoder = msgspec.json.Encoder()
 
@@ -81,7 +80,7 @@ class Journal:
     ) -> None:
         """Makes `folder`, for its owner only, if it is not there. `on_closed` is told of each record closed.
 
-        Raises OSError if nothing can be written there, unless all that is missing is space.
+        Where nothing can be written there, records wait in memory until something can: see `problem`.
         """
         self.dropped = 0  # records of ended requests that neither the disk nor the memory had room for
         self.problem: str | None = None  # why records are not written; None: they are written
@@ -110,9 +109,8 @@ class Journal:
         try:
             self._start_file()
         except OSError as error:
-            if error.errno not in _FULL:
-                raise
             self._fail(error)
+            self._dirty.set()
         self._thread = threading.Thread(target=self._write_often, name="usage-journal", daemon=True)
         self._thread.start()
 
@@ -258,12 +256,13 @@ class Journal:
         return path, file
 
     def _follow(self) -> None:
-        """Begin a new file where the newest is deleted, moved or cut. Raises OSError.
+        """Begin a new file where there is none yet, or the newest is deleted, moved or cut. Raises OSError.
 
         Lines of a deleted file that no fsync has confirmed are written again. Of a moved file only its
         incomplete last line is.
         """
         if self._file is None:
+            self._start_file()
             return
         status = os.fstat(self._file)
         is_whole = status.st_nlink > 0 and status.st_size == self._size
@@ -351,7 +350,7 @@ class Journal:
                 self._confirm(len(lines))
 
     def _fail(self, error: OSError) -> None:
-        self.problem = error.strerror or type(error).__name__
+        self.problem = f"{error.filename or self._path}: {error.strerror or type(error).__name__}"
         self._complain(self.problem)
 
     def _complain(self, reason: str) -> None:

@@ -177,6 +177,11 @@ class Payloads(Protocol):
 class Management(Protocol):
     """The control plane, as the routes of one gateway reach it."""
 
+    @property
+    def problem(self) -> str | None:
+        """Why it does no command at present; None: it does. For operators: it may name files."""
+        ...
+
     async def do(self, command: Command[CommandReplyT], caller: Caller) -> CommandReplyT:
         """The reply to `command`, which `caller` sent. Raises ServeError.
 

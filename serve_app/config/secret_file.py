@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 from pathlib import Path
@@ -15,6 +16,8 @@ def secret_file(path: Path) -> Path:
     Raises OSError.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     is_empty = path.exists() and not path.stat().st_size  # what a full disk once left
     if is_empty or not path.exists():
         fresh = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
@@ -25,7 +28,8 @@ def secret_file(path: Path) -> Path:
         except FileExistsError:
             pass  # another process was faster: its secret counts
         finally:
-            fresh.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                fresh.unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # of another user, or on a disk that is read only
         path.chmod(0o600)
     return path

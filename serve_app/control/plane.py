@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any, Final, cast
 
 from serve_app.config import ControlConfig, ResponsesConfig
 from serve_app.control.database.database import Database
+from serve_app.control.database.problem import DatabaseProblem
 from serve_app.control.endpoints.cluster import Cluster
 from serve_app.control.endpoints.endpoints import Endpoints
 from serve_app.control.gateways import Gateways
@@ -25,11 +27,12 @@ from serve_app.control.rollouts.rollouts import Rollouts
 from serve_app.control.snapshots import SnapshotParts, Snapshots
 from serve_app.errors import Unavailable, UnsupportedField
 from serve_app.types import Caller
-from serve_app.types.control import Command, ReplyT
+from serve_app.types.control import Command, ReplyT, WatchSnapshot
 
 logger = logging.getLogger(__name__)
 
 RETRY_S: Final = 1.0  # after the database did not answer
+WAITING: Final = "the control plane waits for its database"
 
 
 class ControlPlane:
@@ -41,9 +44,12 @@ class ControlPlane:
         cluster: Cluster,
         config: ControlConfig,
         responses: ResponsesConfig | None = None,
+        say: Callable[[str], None] = lambda problem: None,
     ) -> None:
+        """`say` hears why the database cannot be opened, whenever that changes."""
         responses = responses or ResponsesConfig()
         self._database = database
+        self._say = say
         self._gateways = Gateways()
         parts = SnapshotParts()
         self.snapshots = Snapshots(database, parts, self._gateways)
@@ -83,9 +89,16 @@ class ControlPlane:
         if handler is None:
             raise UnsupportedField(None, "the control plane does not know this command")
         if not self._is_open:
-            raise Unavailable("the control plane waits for its database; try again", retry_after_s=RETRY_S)
+            # Only to gateways: it names places.
+            why = self.problem if isinstance(command, WatchSnapshot) else None
+            raise Unavailable(why or f"{WAITING}; try again", retry_after_s=RETRY_S)
         await self._access.check(command, caller)
         return await self._access.seen(cast("ReplyT", await handler(command, caller)), caller)
+
+    @property
+    def problem(self) -> str | None:
+        """Why commands are not done; None: they are."""
+        return self._database.problem or (None if self._is_open else WAITING)
 
     @property
     def is_broken(self) -> bool:
@@ -105,11 +118,15 @@ class ControlPlane:
             logger.exception("the control plane stops")
 
     async def _work(self) -> None:
+        said: str | None = None
         while not self._is_open:
             try:
                 await self._database.run(lambda session: None)  # makes the tables
                 self._is_open = True
-            except Unavailable:
+            except (Unavailable, DatabaseProblem):
+                if self.problem not in (None, said):
+                    said = self.problem
+                    self._say(f"the control plane waits: {said}")
                 await asyncio.sleep(RETRY_S)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.snapshots.run())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,6 +33,14 @@ def log_as_json() -> None:
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     logger.propagate = False  # Serve's own format would repeat every line
+
+
+def to_terminal(message: str) -> None:
+    """A line in the terminal of whoever started the cluster: Ray copies a worker's standard output to there.
+
+    `print` and `sys.stdout` are Serve's log in a replica.
+    """
+    os.write(1, f"{message}\n".encode())
 
 
 @contextmanager

@@ -46,6 +46,7 @@ class FakeManagement:
         self.commands: list[Command[Any]] = []
         self.endpoints: dict[str, EndpointShown] = {}
         self.grants: dict[str, tuple[Grant, ...]] = {}
+        self.problem: str | None = None
         self.refuse = refuse  # what every command is answered with
         self.failure = ""  # what the next configuration fails with
         self._looks = looks

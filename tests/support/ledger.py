@@ -17,6 +17,8 @@ from serve_app.types.control import Command
 class LedgerPlane:
     """An `api.backend.Management` of this process."""
 
+    problem: str | None = None
+
     def __init__(self, database: Database, **options: Any) -> None:
         self.ledger = Ledger(database, **options)
         self.failure: Exception | None = None  # that every command raises

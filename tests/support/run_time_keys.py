@@ -36,6 +36,8 @@ def take(services: Services, snapshot: Snapshot) -> None:
 class KeyPlane:
     """Keys and grants over a real database, as a `Management`. Gateways get each change at once."""
 
+    problem: str | None = None
+
     def __init__(self, database: Database, names: Mapping[str, str] | None = None) -> None:
         """`names`: id -> name of the endpoints that there are."""
         self.gateways: list[Services] = []

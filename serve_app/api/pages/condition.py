@@ -19,6 +19,9 @@ STALE_KEYS: Final = (
 )
 
 
+UNKNOWN_KEYS: Final = "API keys made at run time are not known: the control plane has not answered yet"
+
+
 @dataclass(frozen=True, slots=True)
 class Condition:
     """Whether requests are answered, and the reasons why not, or why not as they are to be."""
@@ -59,6 +62,11 @@ def condition(services: Services) -> Condition:
         f"endpoint {name} changes once these can answer: {', '.join(apps)}"
         for name, apps in directory.waiting.items()
     ]
+    if services.management is not None and (problem := services.management.problem) is not None:
+        reasons.append(f"nothing can be changed at run time: {problem}")
+    if services.accounts.is_waiting:
+        # Without other keys nobody can be told from a stranger.
+        (reasons if services.accounts.has_keys else silent).append(UNKNOWN_KEYS)
     if services.accounts.is_stale:
         reasons.append(STALE_KEYS)
     if meter.problem is not None:

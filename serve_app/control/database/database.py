@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from serve_app.control.database.migrate import upgrade
-from serve_app.control.database.problem import has_collided, is_away, is_bad_text
+from serve_app.control.database.problem import DatabaseProblem, has_collided, is_away, is_bad_text
 from serve_app.control.database.url import open_engine
 from serve_app.errors import InvalidField, Unavailable
 
@@ -36,6 +36,7 @@ class Database:
         A database that is away may come later: each `run` tries it anew. Raises DatabaseProblem for a URL
         that can never be opened.
         """
+        self.problem: str | None = None  # why the latest transaction was not done; None: it was
         self._engine = open_engine(url)
         self._prepare = prepare
         self._is_prepared = False
@@ -45,6 +46,12 @@ class Database:
     def dialect(self) -> str:
         """ "sqlite" or "postgresql"."""
         return self._engine.dialect.name
+
+    @property
+    def _place(self) -> str:
+        """The file, or the server and the name. Without user and password."""
+        url = self._engine.url
+        return f"{url.host}/{url.database}" if url.host else str(url.database)
 
     async def run(self, work: Callable[[Session], T]) -> T:
         """What `work` returns, once its transaction is committed. Whatever it raises undoes all.
@@ -68,7 +75,12 @@ class Database:
             if attempt:
                 time.sleep(PAUSE_S * 2 ** (attempt - 1))
             try:
-                return self._try(work)
+                done = self._try(work)
+                self.problem = None
+                return done
+            except DatabaseProblem as error:
+                self.problem = f"the database {self._place}: {error}"
+                raise
             except (DBAPIError, OSError) as error:
                 if has_collided(error) and attempt < TRIES - 1:
                     continue
@@ -76,7 +88,8 @@ class Database:
                     raise InvalidField(None, "texts must not have the character NUL") from error
                 if not (is_away(error) or has_collided(error)):
                     raise
-                logger.warning("the database does not answer: %s", _reason(error))
+                self.problem = f"the database {self._place} does not answer: {_reason(error)}"
+                logger.warning("%s", self.problem)
                 raise Unavailable("the database does not answer; try again", retry_after_s=RETRY_S) from error
         raise AssertionError("the last try returns or raises")
 
@@ -90,4 +103,6 @@ class Database:
 
 def _reason(error: Exception) -> str:
     """For the log. Never the statement, whose values are a client's."""
-    return str(error.orig) if isinstance(error, DBAPIError) else (str(error) or type(error).__name__)
+    if isinstance(error, DBAPIError):
+        return str(error.orig)
+    return (error.strerror if isinstance(error, OSError) else str(error)) or type(error).__name__

@@ -11,8 +11,9 @@ from sqlalchemy.exc import DBAPIError, InterfaceError
 _AWAY: Final = ("08", "53", "57P", "57014", "55P03", "25006")
 _COLLIDED: Final = ("40",)  # the transaction met another one, and may be tried again
 _BAD_TEXT: Final = "22021"
-# The lowest byte of SQLite's codes: busy, locked, read-only, input or output, full, cannot open.
-_SQLITE_AWAY: Final = frozenset({5, 6, 8, 10, 13, 14})
+# The lowest byte of SQLite's codes: busy, locked, read-only, input or output, corrupt, full, cannot open, no
+# database. An operator may put another file in the place of a broken one.
+_SQLITE_AWAY: Final = frozenset({5, 6, 8, 10, 11, 13, 14, 26})
 
 
 class DatabaseProblem(Exception):
@@ -20,7 +21,7 @@ class DatabaseProblem(Exception):
 
 
 def is_away(error: Exception) -> bool:
-    """Whether the database may answer later, with nothing changed: it is gone, locked, full or read-only."""
+    """Whether the database may answer later, with nothing changed: it is gone, locked, full or broken."""
     if isinstance(error, OSError):
         return True
     if not isinstance(error, DBAPIError):

@@ -44,21 +44,19 @@ def open_engine(url: str) -> Engine:
 
 
 def _open_sqlite(url: URL) -> Engine:
-    if url.database and url.database != ":memory:":
-        _make_private(Path(url.database))
     engine = create_engine(url)
+    if url.database and url.database != ":memory:":
+        file = Path(url.database)
+        event.listen(engine, "do_connect", lambda *_: _make_private(file))
     event.listen(engine, "connect", _prepare_sqlite)
     event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
     return engine
 
 
 def _make_private(path: Path) -> None:
-    """The file and its folder are their owner's alone: hashes of keys are in there."""
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-    except OSError as error:
-        raise DatabaseProblem(f"the database {path} cannot be opened: {error.strerror}") from error
+    """The file and its folder are their owner's alone: hashes of keys are in there. Raises OSError."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
 
 
 def _prepare_sqlite(connection: Any, record: Any) -> None:

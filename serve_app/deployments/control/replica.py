@@ -22,7 +22,7 @@ from serve_app.config.places import DATABASE_URL, database_folder, database_url
 from serve_app.control.database.database import Database
 from serve_app.control.plane import ControlPlane
 from serve_app.deployments.control.cluster import RayCluster
-from serve_app.deployments.logs import log_as_json
+from serve_app.deployments.logs import log_as_json, to_terminal
 from serve_app.deployments.memory import be_spared
 from serve_app.deployments.model.replica_port import keep_private
 from serve_app.errors import GenerationFailed, ServeError, UnsupportedField
@@ -43,7 +43,7 @@ class ControlReplica:
         keep_private()
         self._cluster = RayCluster(str(serve.get_replica_context().app_name))
         database = Database(prepared_database(config))
-        self._plane = ControlPlane(database, self._cluster, config.control, config.responses)
+        self._plane = ControlPlane(database, self._cluster, config.control, config.responses, say=to_terminal)
         self._plane.start()
         self._open: set[asyncio.Task[bytes]] = set()
         settle()

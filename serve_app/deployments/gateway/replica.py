@@ -36,7 +36,7 @@ from serve_app.deployments.gateway.drain import DRAIN, FLUSH, DrainSocket
 from serve_app.deployments.gateway.settler import settlements_decoder
 from serve_app.deployments.http10 import speak_http10
 from serve_app.deployments.limiter import SharedQuota
-from serve_app.deployments.logs import log_as_json
+from serve_app.deployments.logs import log_as_json, to_terminal, warnings_shown
 from serve_app.deployments.memory import be_spared
 from serve_app.deployments.model.replica_port import keep_private
 from serve_app.endpoints.catalogue import CatalogueError, parse_catalogue
@@ -76,7 +76,8 @@ class GatewayReplica:
         )
         self._quota = SharedQuota(limiter)
         usage_dir = config.usage_dir or default_usage_dir()
-        self._journal = Journal(usage_dir, on_closed=self._receiver.booked)
+        with warnings_shown(to_terminal):
+            self._journal = Journal(usage_dir, on_closed=self._receiver.booked)
         self._tables = InferenceTables(
             config.inference_tables_dir or state_dir() / "inference-tables",
             retention_days=config.inference_tables_days,
@@ -114,7 +115,8 @@ class GatewayReplica:
             return
         self._catalogues.declare(catalogue)
         if is_start and self._control is not None:
-            await self._control.feed.first(FIRST_SNAPSHOT_S)
+            with warnings_shown(to_terminal):
+                await self._control.feed.first(FIRST_SNAPSHOT_S)
         logger.info("serving %d endpoints", len(self._directory))
         if is_start:
             await self._backend.looked(FIRST_LOOK_S)

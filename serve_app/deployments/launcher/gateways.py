@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from serve_app.endpoints.endpoint import SYSTEM_APP
+
 
 def gateway_entry(config: dict[str, Any]) -> dict[str, Any]:
     """The file's entry of the Gateway; empty where it has none."""
     entries = (entry for app in config["applications"] for entry in app.get("deployments") or ())
     return next((entry for entry in entries if entry.get("name") == "Gateway"), {})
+
+
+def system_args(config: dict[str, Any]) -> dict[str, Any]:
+    """The settings of the file's gateway; empty where it has none."""
+    apps = (app for app in config["applications"] if app.get("name") == SYSTEM_APP)
+    return next((app.get("args") or {} for app in apps), {})
 
 
 def num_gateways(config: dict[str, Any]) -> int:

@@ -27,6 +27,7 @@ from serve_app.deployments.launcher.errors import CannotServe
 from serve_app.deployments.launcher.finish import finish
 from serve_app.deployments.launcher.gateways import gateway_entry
 from serve_app.deployments.launcher.guardian import SAID
+from serve_app.deployments.launcher.state import STATE_ADVICE, check_writable, kept
 from serve_app.deployments.launcher.terminal import complain, say, show, waiting
 from serve_app.endpoints.endpoint import Task
 from serve_app.heap import collects_later
@@ -85,7 +86,8 @@ class Server:
         if self._options.use_haproxy:
             proxy_ports = ports.haproxy_ports()
             proxy = environment.haproxy(self._folder, **proxy_ports)
-        token = {"RAY_AUTH_TOKEN_PATH": str(secret_file(state_dir() / "ray-token"))}
+        with kept(STATE_ADVICE):
+            token = {"RAY_AUTH_TOKEN_PATH": str(secret_file(state_dir() / "ray-token"))}
         # First: Ray reads it when it is imported.
         environment.apply(environment.COMMON | environment.PRIVATE | proxy | token)
         os.environ[drain.FOLDER] = str(self._folder)
@@ -93,6 +95,7 @@ class Server:
         with collects_later():  # whoever reads the file imports Ray
             self._config = config = read(self._options.file)
         ports.check(config, proxy_ports)
+        check_writable(config)
         _warn_of_shared(config)
         host, _ = ports.address(config)
         serve_host = environment.listen(self._folder, host, ports.v1(config))

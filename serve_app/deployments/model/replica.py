@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Final
@@ -23,7 +22,7 @@ from serve_app.channel.sender import Sender
 from serve_app.config import ModelConfig
 from serve_app.deployments.gateway import affinity
 from serve_app.deployments.gateway.settler import Settler
-from serve_app.deployments.logs import log_as_json, warnings_shown
+from serve_app.deployments.logs import log_as_json, to_terminal, warnings_shown
 from serve_app.deployments.memory import MemoryGuard, be_expendable
 from serve_app.deployments.model.gpu import with_gpu_share
 from serve_app.deployments.model.leaving import on_stop
@@ -52,7 +51,7 @@ class ModelReplica:
         began = time.monotonic()
 
         def report(message: str) -> None:
-            _report(f"{message} ({time.monotonic() - began:.1f} s)")
+            to_terminal(f"{message} ({time.monotonic() - began:.1f} s)")
 
         log_as_json()
         be_expendable()  # before there are children, which inherit it
@@ -64,7 +63,7 @@ class ModelReplica:
             start = served_model.start
             report("imported torch and transformers")
         config = with_gpu_share(config, ray.get_runtime_context().get_assigned_resources())
-        with warnings_shown(_report):
+        with warnings_shown(to_terminal):
             self._server = await start(config, report)
         self._workload = Workload()
         self._memory = MemoryGuard(config.memory_reserve)
@@ -205,9 +204,3 @@ def _own_app() -> str:
 
 def _refused(error: ServeError) -> bytes:
     return encoder.encode(Refused(error.info()))
-
-
-def _report(message: str) -> None:
-    # Ray copies a worker's standard output to the terminal of whoever started the cluster;
-    # `print` and `sys.stdout` are Serve's log here.
-    os.write(1, f"{message}\n".encode())

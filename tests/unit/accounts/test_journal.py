@@ -449,7 +449,7 @@ def test_while_no_fsync_works_that_is_said_and_no_line_is_written_twice(
 ) -> None:
     gateway.do("from tests.unit.accounts.failing_fsync import fail; fail(None)")
     gateway.do("journal.closed(record('a', CLOSED))")
-    gateway.until("journal.problem == 'Input/output error'")
+    gateway.until("'Input/output error' in str(journal.problem)")
     gateway.do("journal.closed(record('b', CLOSED))")
     gateway.do("time.sleep(2.5)")  # it tries again and again
     gateway.kill()
@@ -529,10 +529,21 @@ def test_a_record_that_is_no_json_raises_nothing(start: Callable[..., Journal], 
     assert list(read(folder)) == [CLOSED]
 
 
-def test_a_folder_that_cannot_be_made_fails_at_the_start(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(OSError):
-        Journal(tmp_path / "file" / "usage")
+def test_records_wait_for_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    """The problem names it, as long as it lasts, whether a record comes or not."""
+    in_the_way = tmp_path / "file"
+    in_the_way.write_text("")
+    journal = Journal(in_the_way / "usage")
+    for record in (OPEN, CLOSED):
+        assert journal.problem is not None
+        assert str(in_the_way) in journal.problem
+        journal._bring_to_disk()
+        (journal.opened if record is OPEN else journal.closed)(record)
+    in_the_way.unlink()
+    journal._bring_to_disk()
+    assert journal.problem is None
+    journal.close()
+    assert list(read(in_the_way / "usage")) == [CLOSED]
 
 
 def test_a_folder_that_is_not_there_holds_nothing(tmp_path: Path) -> None:

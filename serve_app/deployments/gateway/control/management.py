@@ -79,6 +79,7 @@ class SnapshotFeed:
         self._report = report
         self._takers: list[Callable[[Snapshot], None]] = []
         self._heard = asyncio.Event()  # the control plane answered the latest poll
+        self.problem: str | None = None  # why the latest poll was not answered; None: it was
         self._told: GatewayReport | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_new = True
@@ -148,6 +149,7 @@ class SnapshotFeed:
             if not self._heard.is_set():
                 logger.info("the control plane answers")
                 self._heard.set()
+            self.problem = None
             self._confirmed = time.monotonic()
             if found is not None:
                 self._take(found)
@@ -197,6 +199,7 @@ class SnapshotFeed:
                 logger.warning("snapshot %d is not kept: %s", self.current.version, error)
 
     def _note_failure(self, error: Exception) -> None:
+        self.problem = error.message.removesuffix("; try again") if isinstance(error, ServeError) else AWAY
         if self._heard.is_set():
             logger.warning("the control plane does not answer: %s", error)
         self._heard.clear()
@@ -213,6 +216,11 @@ class RemoteManagement:
     def __init__(self, link: ControlLink, feed: SnapshotFeed) -> None:
         self._link = link
         self.feed = feed
+
+    @property
+    def problem(self) -> str | None:
+        """See `api.backend.Management`."""
+        return self.feed.problem
 
     async def do(self, command: Command[ReplyT], caller: Caller) -> ReplyT:
         """See `api.backend.Management`."""
@@ -231,7 +239,7 @@ def _read(path: Path) -> tuple[Snapshot, float] | None:
     except FileNotFoundError:
         return None
     except (OSError, msgspec.DecodeError) as error:
-        logger.warning("the kept snapshot is of no use: %s", error)
+        logger.warning("the kept snapshot %s is of no use: %s", path, error)
         return None
 
 

@@ -5,6 +5,7 @@ import logging
 from serve_app.accounts.keys import new_key
 from serve_app.types.control import Snapshot
 from tests.support.fakes_backend import FakeBackend
+from tests.support.fakes_management import FakeManagement
 from tests.support.gateway import CHAT, bearer, chat_body, gateway
 from tests.support.run_time_keys import run_time_key, take
 
@@ -47,6 +48,30 @@ async def test_keys_that_nobody_confirms_are_refused_with_503_and_the_gateway_sa
         g.app.state.services.accounts.snapshot_age_s = lambda: 0.0
         await g.post(CHAT, chat_body(), headers=bearer("sk-nobody"))
         assert "serve_app_bad_keys_total 1.0" in (await g.client.get("/metrics", headers=bearer(key))).text
+
+
+async def test_a_control_plane_that_does_nothing_is_told_with_its_reason():
+    management = FakeManagement()
+    async with gateway(management=management) as g:
+        assert (await g.client.get("/readyz")).json() == {"status": "ready"}
+        management.problem = "the database /x/control.db does not answer: file is not a database"
+        answer = await g.client.get("/readyz")
+        assert (answer.status_code, answer.json()["status"]) == (200, "degraded")
+        assert management.problem in answer.json()["reasons"][0]
+
+
+async def test_a_gateway_that_knows_no_keys_yet_is_ready_for_those_of_its_file_alone():
+    key, line = new_key("operator")
+    async with gateway(at_run_time=True) as g:
+        assert (await g.post(CHAT, chat_body())).status_code == 503
+        assert (await g.client.get("/readyz")).status_code == 503
+        take(g.app.state.services, Snapshot(version=1))
+        assert (await g.client.get("/readyz")).json() == {"status": "ready"}
+    async with gateway(keys=line, at_run_time=True) as g:
+        assert (await g.post(CHAT, chat_body(), headers=bearer(key))).status_code == 200
+        answer = await g.client.get("/readyz", headers=bearer(key))
+        assert (answer.status_code, answer.json()["status"]) == (200, "degraded")
+        assert "has not answered yet" in answer.json()["reasons"][0]
 
 
 SPLIT = {

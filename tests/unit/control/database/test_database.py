@@ -2,6 +2,8 @@
 
 import asyncio
 import sqlite3
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from sqlalchemy import func, select, text
@@ -153,7 +155,6 @@ def test_the_file_and_its_folder_are_its_owners_alone(tmp_path):
         ("mysql://root@localhost/x", "may be sqlite or postgresql"),
         ("postgresql://me@host/x?sslmode=maybe", "sslmode of the database may be"),
         ("postgresql://me@host/x?colour=red", "unknown part: colour"),
-        ("sqlite:////proc/no/such/control.db", "cannot be opened"),
     ],
 )
 def test_a_url_that_can_never_be_opened_is_said_at_once(url, words):
@@ -165,3 +166,36 @@ def test_a_url_is_said_without_its_password():
     with pytest.raises(DatabaseProblem) as refused:
         open_engine("postgresql://me:secret@host/x?sslmode=maybe")
     assert "secret" not in str(refused.value)
+
+
+def _break_file(path: Path) -> None:
+    path.write_bytes(b"no database" * 1_000)
+
+
+def _break_folder(path: Path) -> None:
+    path.parent.rmdir()
+    path.parent.write_text("")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"), [(_break_file, "file is not a database"), (Path.mkdir, ""), (_break_folder, "")]
+)
+def test_a_file_that_is_no_database_is_named_until_it_is_out_of_the_way(
+    tmp_path: Path, spoil: Callable[[Path], None], reason: str
+) -> None:
+    path = tmp_path / "state" / "control.db"
+    path.parent.mkdir()
+    spoil(path)
+    database = Database(f"sqlite:///{path}")
+    for _ in range(2):
+        with pytest.raises(Unavailable) as refused:
+            asyncio.run(database.run(spend("alice")))
+        assert str(path) not in refused.value.message  # a client's answer
+        assert database.problem is not None
+        assert f"{path} does not answer" in database.problem
+        assert reason in database.problem
+    broken = path.parent if path.parent.is_file() else path
+    broken.rename(tmp_path / "aside")
+    asyncio.run(database.run(spend("alice")))
+    assert database.problem is None
+    database.close()

@@ -1,16 +1,22 @@
 """What the command that serves looks at before it starts anything."""
 
+import shutil
 import socket
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from serve_app.config.places import USAGE_DIR
+from serve_app.config.secret_file import secret_file
 from serve_app.deployments.environment import free_port
 from serve_app.deployments.launcher import ports
 from serve_app.deployments.launcher.errors import CannotServe
 from serve_app.deployments.launcher.server import Options, Server, chat_endpoint, read
+from serve_app.deployments.launcher.state import check_writable
+from tests.support.small_disk import small_disk
 
 FILE = """
 http_options: {{host: 127.0.0.1, port: {port}}}
@@ -120,3 +126,31 @@ def test_the_console_is_named_where_there_is_one(host: str, args: dict[str, Any]
         "applications": [{"name": "m"}, {"name": "system", "args": args}],
     }
     assert ports.console_url(config) == url
+
+
+@pytest.mark.parametrize("name", ["state", "usage"])
+def test_a_folder_that_cannot_be_written_is_named_with_what_to_do(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    config = {"applications": [{"name": "system", "args": {"usage_dir": str(tmp_path / "usage")}}]}
+    check_writable(config)
+    shutil.rmtree(tmp_path / name)
+    (tmp_path / name).write_text("in the way")
+    with pytest.raises(CannotServe, match=rf"{tmp_path / name}.*set .*to a folder that can be written"):
+        check_writable(config)
+
+
+def test_a_folder_on_a_disk_that_takes_no_writes_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with small_disk(tmp_path / "disk", 2**20) as disk:
+        monkeypatch.setenv("XDG_STATE_HOME", str(disk))
+        monkeypatch.delenv(USAGE_DIR, raising=False)
+        config = {"applications": [{"name": "system"}]}
+        check_writable(config)
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        with pytest.raises(CannotServe, match=f"{disk}/serve-app: Read-only file system"):
+            check_writable(config)
+        with pytest.raises(OSError, match="Read-only"):
+            secret_file(disk / "serve-app" / "ray-token")
