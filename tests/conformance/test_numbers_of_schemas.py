@@ -82,6 +82,28 @@ async def test_a_form_of_the_answer(client: httpx.AsyncClient, name: str) -> Non
     assert VALUES in SPACE.sub("", _unquoted(response.text))
 
 
+@pytest.mark.parametrize("name", FORMS)
+async def test_a_number_that_is_too_long_is_refused_with_its_place(
+    client: httpx.AsyncClient, name: str
+) -> None:
+    path, body = FORMS[name]
+    body = body.replace("0.1234567890123456789", "1e-401")
+    response = await client.post(path, content=body, headers={"content-type": "application/json"})
+    assert response.status_code in (400, 422), response.text
+    assert "$.properties.x" in response.text
+
+
+async def test_a_structural_tag_of_triton_names_the_place_too(client: httpx.AsyncClient) -> None:
+    body = {
+        "text_input": "x",
+        "guided_decoding_guide_type": "structural_tag",
+        "guided_decoding_guide": _TAGS.replace("0.1234567890123456789", "1e-401"),
+    }
+    response = await client.post(f"/v2/models/{DEMO}/generate", json=body)
+    assert response.status_code == 400, response.text
+    assert "$.properties.x" in response.text
+
+
 _TOOL: Final = f'{{"type":"function","function":{{"name":"f","parameters":{SCHEMA}}}}}'
 TOOLS: Final = {
     "openai": (
@@ -121,6 +143,17 @@ async def test_arguments_of_a_forced_call(client: httpx.AsyncClient, name: str, 
     assert response.status_code == 200, response.text
     found = "".join(_arguments(response.text)) if stream else _unquoted(response.text)
     assert VALUES in SPACE.sub("", found)
+
+
+async def test_a_tool_with_a_number_that_is_too_long_is_refused_by_name(client: httpx.AsyncClient) -> None:
+    path, body = TOOLS["openai"]
+    body = body.replace("0.1234567890123456789", "1e-401")
+    response = await client.post(path, content=body, headers={"content-type": "application/json"})
+    assert response.status_code == 400, response.text
+    error = response.json()["error"]
+    assert error["param"] == "tools"
+    assert "'f'" in error["message"]
+    assert "$.properties.x" in error["message"]
 
 
 def _unquoted(text: str) -> str:

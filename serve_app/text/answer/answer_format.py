@@ -14,6 +14,7 @@ from serve_app.text.answer.grammar import FIELD, form_of
 from serve_app.text.answer.parser import AnswerParser
 from serve_app.text.answer.reasoning import ReasoningFormat, ReasoningParser, find_reasoning_format
 from serve_app.text.answer.tools.detect import find_tool_format
+from serve_app.text.answer.tools.forcing import FIELD as TOOLS_FIELD
 from serve_app.text.answer.tools.forcing import CallRules, ThinkingRules, answer_grammar
 from serve_app.text.answer.tools.format import ToolFormat
 from serve_app.text.answer.tools.parser import ToolParser
@@ -95,7 +96,7 @@ class AnswerReader:
     def grammar_field(self) -> str:
         """The field that errors of the grammar are about."""
         if self._call_rules() is not None:
-            return "tools"
+            return TOOLS_FIELD
         return THINKING_FIELD if self._grammar is None else FIELD
 
     def parser(self) -> AnswerParser | None:

@@ -13,10 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from serve_app.errors import InvalidField
 from serve_app.text.answer.grammar import form_of_schema
 from serve_app.text.answer.reasoning import ReasoningFormat
 from serve_app.text.answer.tools.format import Spelling
 from serve_app.types import Grammar, GrammarKind
+
+FIELD: Final = "tools"  # as the replica calls it
 
 _TEXT: Final = r"/(.|\n)*/"  # no control token is part of it
 _BLANKS: Final = r"/[ \n]{0,4}/"
@@ -81,7 +84,10 @@ def _call_rules(calls: CallRules, token_ids: Mapping[str, int]) -> list[str]:
     rules = [f"calls: {_terms(spelling.first, token_ids)} call{more} {_terms(spelling.last, token_ids)}"]
     for i, function in enumerate(calls.functions):
         before = _terms(f"{spelling.name}{function['name']}{spelling.arguments}", token_ids)
-        arguments = form_of_schema(_arguments(function["parameters"]), calls.space)
+        try:
+            arguments = form_of_schema(_arguments(function["parameters"]), calls.space)
+        except InvalidField as error:
+            raise InvalidField(FIELD, f"the tool {function['name']!r}: {error.reason}") from error
         rules.append(f"call_{i}: {before} {arguments} {_terms(spelling.end, token_ids)}")
     return [*rules, "call: " + " | ".join(f"call_{i}" for i in range(len(calls.functions)))]
 

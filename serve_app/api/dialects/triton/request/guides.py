@@ -9,7 +9,7 @@ from serve_app.api.dialects.chat.response_format.grammar import FIELDS as PARSER
 from serve_app.api.dialects.chat.response_format.grammar import Form
 from serve_app.api.dialects.triton.request.row import BatchRow
 from serve_app.errors import InvalidField
-from serve_app.json_schema import SPACE, adapt
+from serve_app.json_schema import SPACE, UnusableSchema, adapt
 from serve_app.json_schema.exact import expression
 from serve_app.json_schema.numerals import loads
 from serve_app.types import Grammar, GrammarKind, MarkerRule
@@ -50,6 +50,8 @@ def _structural_tag(guide: str) -> Form:
     try:
         body = loads(guide)
         form = _tags(body["structures"], body["triggers"])
+    except UnusableSchema as error:
+        raise InvalidField(GUIDE, f"a schema cannot be used: {error}") from None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise _wrong_tag() from None
     if form.grammar is None or len(form.grammar.text) > limits.MAX_GRAMMAR_CHARS:
