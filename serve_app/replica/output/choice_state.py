@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from serve_app.replica.output.tensor_rows import of_tokens
@@ -82,15 +82,16 @@ class ChoiceState:
         if self.parser is None:
             parts = AnswerPart(step.text + tail)
         else:
-            rest = self.parser.feed(tail, last=finish is not None)
+            cut_off = finish is not FinishReason.EOS
+            rest = self.parser.feed(tail, last=finish is not None, cut=cut_off)
             if rest.reasoning:
                 self.num_reasoning = self.num_tokens
             parts = parts.followed_by(rest)
             if self.parser.complete and finish is not FinishReason.ERROR:
                 # The calls are complete, whatever else ended the sequence in the same step.
                 cut = output.finish is None
-                finish, stop = FinishReason.TOOL_CALLS, None
-            elif finish is FinishReason.EOS and self.parser.has_calls:
+                finish, stop = FinishReason.TOOL_CALLS if self.parser.calls_well else FinishReason.EOS, None
+            elif finish is FinishReason.EOS and self.parser.calls_well:
                 finish = FinishReason.TOOL_CALLS
         self.finish, self.stop = finish, stop
         described = tuple(self.output.describe(p) for p in positions) if self.wants_logprobs else None
@@ -102,16 +103,19 @@ class ChoiceState:
         """What new tokens say, up to the one that ends the answer; without a parser it is all in the step.
 
         Tokens that come together are read one by one where a call may end the answer, since what a draft or
-        a grammar brought behind the call is no part of it, and where thoughts are counted.
+        a grammar brought behind the call is no part of it, where thoughts are counted, and where stop strings
+        are looked for, since calls are not searched.
         """
         parser = self.parser
         if parser is None:
             return self.output.push(token_ids, end_token=end_token), AnswerPart()
-        size = 1 if parser.ends_itself or parser.thinks else max(1, len(token_ids))
+        one_by_one = parser.ends_itself or parser.thinks or self.output.has_stops
+        size = 1 if one_by_one else max(1, len(token_ids))
         text, used, stop, parts = "", 0, None, AnswerPart()
         for start in range(0, len(token_ids), size):
             piece = token_ids[start : start + size]
-            step = self.output.push(piece, end_token=end_token and start + size >= len(token_ids))
+            ends = end_token and start + size >= len(token_ids)
+            step = self.output.push(piece, end_token=ends, searched=not parser.in_call)
             text, used, stop = text + step.text, used + step.num_tokens_used, step.stop
             part = parser.feed(step.text, last=False)
             if part.reasoning:
@@ -132,6 +136,12 @@ class ChoiceState:
         if length_penalty is None:
             return self.cumulative_logprob
         return self.cumulative_logprob / math.pow(max(1, self.num_tokens), length_penalty)
+
+    def whole_calls(self) -> tuple[ToolCallDelta, ...]:
+        """The calls of a choice that is delivered whole: those with all of their arguments."""
+        whole = sorted(self.parser.whole_calls) if self.parser is not None else []
+        places = {index: place for place, index in enumerate(whole)}
+        return tuple(replace(call, index=places[call.index]) for call in self.calls if call.index in places)
 
     def keep(self, delta: ChoiceDelta) -> None:
         """Keep the content of a delta, for a choice that is delivered whole."""

@@ -253,7 +253,7 @@ class RequestState:
             index=index,
             text="".join(choice.text),
             reasoning="".join(choice.reasoning),
-            tool_calls=tuple(choice.calls),
+            tool_calls=choice.whole_calls(),
             token_ids=tuple(choice.token_ids),
             logprobs=tuple(choice.logprobs) if choice.wants_logprobs else None,
             finish=choice.finish,

@@ -108,7 +108,15 @@ class AnswerReader:
         max_calls = None if self._several else 1
         return AnswerParser(
             None if thoughts is None else ReasoningParser(thoughts.format, opened=thoughts.opened),
-            None if tools is None else ToolParser(tools, names, max_calls=max_calls),
+            None
+            if tools is None
+            else ToolParser(
+                tools,
+                names,
+                max_calls=max_calls,
+                forced=self._mode is not ToolMode.AUTO,
+                leads=self._is_json,
+            ),
         )
 
     def _offer(self, format: AnswerFormat, request: GenerateRequest) -> None:

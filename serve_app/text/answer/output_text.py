@@ -52,15 +52,22 @@ class OutputText:
         )
         self._matcher = StopMatcher(stops) if stops.strings else None
         self._left = min_tokens  # tokens until a stop string may end the text
+        self._searched = True
         self._show_end = stops.include_stop
         self._stop: str | None = None
 
-    def push(self, token_ids: Sequence[int], *, end_token: bool = False) -> TextStep:
+    @property
+    def has_stops(self) -> bool:
+        """Whether a stop string may end the text."""
+        return self._matcher is not None
+
+    def push(self, token_ids: Sequence[int], *, end_token: bool = False, searched: bool = True) -> TextStep:
         """Take the next tokens. After a match nothing is used any more.
 
         `end_token`: the last id is the stop token that ended the sequence. It is
-        used, and shown only with `include_stop`.
+        used, and shown only with `include_stop`. `searched`: a stop string may end in these tokens.
         """
+        self._searched = searched
         if self._stop is not None:
             return TextStep("", 0, self._stop)
         shown = token_ids[:-1] if end_token and not self._show_end else token_ids
@@ -68,7 +75,7 @@ class OutputText:
             return TextStep(self._detokenizer.push(shown), len(token_ids), None)
         parts: list[str] = []
         for used, token_id in enumerate(shown, start=1):
-            may_end, self._left = self._left <= 0, self._left - 1
+            may_end, self._left = searched and self._left <= 0, self._left - 1
             text, self._stop = self._matcher.push(self._detokenizer.push((token_id,)), may_end=may_end)
             parts.append(text)
             if self._stop is not None:
@@ -88,7 +95,7 @@ class OutputText:
         if self._matcher is None:
             return tail
         # Bytes that never became a character may still complete a stop string with U+FFFD.
-        text, self._stop = self._matcher.push(tail, may_end=self._left < 0)
+        text, self._stop = self._matcher.push(tail, may_end=self._searched and self._left < 0)
         return text if self._stop is not None else text + self._matcher.flush()
 
     def describe(self, position: PositionLogprobs) -> TextLogprob:

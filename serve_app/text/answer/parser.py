@@ -5,6 +5,7 @@ Joins the two parsers a model may need. Knows neither tokens nor the wire.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import NamedTuple
 
 from serve_app.text.answer.reasoning import ReasoningParser
@@ -32,9 +33,20 @@ class AnswerParser:
         self._tools = tools
 
     @property
-    def has_calls(self) -> bool:
-        """Whether a tool was called."""
-        return self._tools is not None and self._tools.num_calls > 0
+    def whole_calls(self) -> Set[int]:
+        """The indices of the calls whose arguments have ended."""
+        return frozenset() if self._tools is None else self._tools.whole
+
+    @property
+    def calls_well(self) -> bool:
+        """Whether tools were called, each with all of its arguments."""
+        return self._tools is not None and 0 < self._tools.num_calls == len(self._tools.whole)
+
+    @property
+    def in_call(self) -> bool:
+        """Whether what comes next belongs to a call."""
+        thinks = self._reasoning is not None and not self._reasoning.ended
+        return self._tools is not None and self._tools.in_call and not thinks
 
     @property
     def thinks(self) -> bool:
@@ -51,8 +63,11 @@ class AnswerParser:
         """Whether all the calls are there that are wanted, and nothing else is."""
         return self._tools is not None and self._tools.complete
 
-    def feed(self, text: str, *, last: bool) -> AnswerPart:
-        """Take more text; `last`: there will be none after it, and nothing is held back any more."""
+    def feed(self, text: str, *, last: bool, cut: bool = False) -> AnswerPart:
+        """Take more text; `last`: there will be none after it, and nothing is held back any more.
+
+        `cut`: the model had not ended. The beginning of a call is then no text.
+        """
         reasoning = ""
         if self._reasoning is not None:
             thought = self._reasoning.feed(text)
@@ -64,7 +79,7 @@ class AnswerParser:
             return AnswerPart(text, reasoning)
         pieces = self._tools.feed(text)
         if last:
-            pieces += self._tools.end()
+            pieces += self._tools.end(cut=cut)
         return AnswerPart(
             "".join(piece for piece in pieces if isinstance(piece, str)),
             reasoning,

@@ -74,6 +74,7 @@ class ReasoningParser:
         """`opened`: the prompt ended with the opening marker."""
         self._format = format
         self._opened = opened
+        self.ended = False  # all that comes is text
         self._source = Source()
         self._reasoning: list[str] = []
         self._text: list[str] = []
@@ -106,6 +107,7 @@ class ReasoningParser:
             yield from self._skip_blank()
             yield from self._reason()
             yield from self._skip_blank()
+        self.ended = True
         while True:
             self._text.append(source.pass_on(len(source.text)))
             if not (yield from source.more()):

@@ -162,12 +162,19 @@ async def test_a_call_that_is_cut_short_keeps_what_came(server: ModelServer, cho
     for limit in range(1, 12):
         sampling = SamplingParams(temperature=0.0, max_tokens=limit)
         cut = await run(server, asked(sampling=sampling, tool_choice=choice))
-        if cut.calls:
-            assert arguments.startswith(cut.calls[0][1])
-            assert cut.text() == ""
-        else:
-            assert "<tool_call>".startswith(cut.text()[:11])
+        assert cut.text() == ""
+        assert all(arguments.startswith(told) for _, told in cut.calls)
         assert cut.deltas[-1].finish is FinishReason.LENGTH
+        whole = await run(server, asked(sampling=sampling, tool_choice=choice, stream=False))
+        assert (whole.text(), whole.calls) in (("", []), ("", free.calls))
+
+
+async def test_a_stop_token_within_a_call_leaves_nothing_of_it(server: ModelServer) -> None:
+    free = await run(server, asked())
+    within = free.ids()[free.ids().index(free.ids()[-1]) - 4]
+    sampling = SamplingParams(temperature=0.0, max_tokens=60, stop_token_ids=(within,))
+    whole = await run(server, asked(sampling=sampling, stream=False))
+    assert (whole.text(), whole.calls, whole.finish()) == ("", [], FinishReason.STOP)
 
 
 async def test_every_choice_has_calls_of_its_own(server: ModelServer) -> None:

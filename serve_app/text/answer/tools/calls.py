@@ -8,7 +8,7 @@ Only tools that were offered are called. Knows no format.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Set
 from typing import Final, TypeAlias
 
 from serve_app.text.answer.source import BLANK, Malformed, Source
@@ -42,6 +42,8 @@ class Calls:
         self._pieces: list[Piece] = []
         self._index = -1  # of the last call
         self._open = False
+        self._whole: set[int] = set()  # calls whose arguments have ended
+        self.named = False  # the call that is read has the name of a tool on offer
         self._early: list[str] = []  # arguments that came before the name
         self._blank: str | None = ""  # whitespace, when nothing else came since the start or a call
 
@@ -49,6 +51,11 @@ class Calls:
     def count(self) -> int:
         """Calls that have begun."""
         return self._index + 1
+
+    @property
+    def whole(self) -> Set[int]:
+        """The indices of the calls whose arguments have ended."""
+        return self._whole
 
     def pieces(self) -> list[Piece]:
         """Everything that was written since the last call of this."""
@@ -70,6 +77,7 @@ class Calls:
         """Raises Malformed for a tool that was not offered."""
         if name not in self._names:
             raise Malformed
+        self.named = True
 
     def open(self, name: str) -> None:
         """Begin a call. What is held was its syntax."""
@@ -81,6 +89,7 @@ class Calls:
         if self._early:
             self._write("".join(self._early))
             self._early.clear()
+            self.arguments_ended()
 
     def take_arguments(self, count: int) -> None:
         """Take characters from the source as arguments. Raises Malformed when too many wait for a name."""
@@ -91,18 +100,29 @@ class Calls:
         self._source.take(count)
         self._early.append(self._source.text[start : start + count])
 
+    def arguments_ended(self) -> None:
+        """The arguments are whole, of the open call if there is one."""
+        if self._open:
+            self._whole.add(self._index)
+
     def close(self, default: str = "") -> None:
         """End the open call; `default` are its arguments when there are none. Raises LastCallEnded."""
         self._write(default)
+        self.arguments_ended()
         self._source.release()
         self._ended()
 
-    def abandon(self) -> None:
-        """The call broke: an open call stays as it is, and held characters are text. Raises LastCallEnded."""
+    def abandon(self, *, cut: bool) -> None:
+        """The call broke: an open call stays as it is, and held characters are text, unless it was cut.
+
+        Raises LastCallEnded.
+        """
         self._early.clear()
+        held = self._source.release()
         if self._open:
             self._ended()
-        self.text(self._source.release())
+        if not cut:
+            self.text(held)
 
     def end(self) -> None:
         """The text has ended."""

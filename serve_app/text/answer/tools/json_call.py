@@ -41,6 +41,7 @@ def call_object(source: Source, calls: Calls) -> Scan[None]:
             if name is not None:
                 calls.open(name)
             yield from balanced(source, calls.take_arguments)
+            calls.arguments_ended()
         else:
             yield from _value(source, first)
         if (yield from source.blank()) == "}":

@@ -1,13 +1,14 @@
 """The text of an answer -> plain text and tool calls, as it comes.
 
-For any text: what is not a call comes out as text, in order, nothing lost or doubled. The
-fragments of a call's arguments are, joined, what the model wrote. The time is linear in the
-text, however the text is cut into pieces. And nothing is raised.
+For any text: what is not a call comes out as text, in order, nothing lost or doubled. Only the markup
+of a call that an answer was cut in, before its name, is dropped. The fragments of a call's arguments are,
+joined, what the model wrote. The time is linear in the text, however the text is cut into pieces. And
+nothing is raised.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Set
 
 from serve_app.text.answer.source import BLANK, Malformed, Scan, Source, find_marker
 from serve_app.text.answer.tools.calls import Calls, LastCallEnded, Piece, new_call_id
@@ -27,15 +28,22 @@ class ToolParser:
         names: Collection[str],
         *,
         max_calls: int | None = None,
+        forced: bool = False,
+        leads: bool = False,
         new_id: Callable[[], str] = new_call_id,
     ) -> None:
         """`names` are those of the tools on offer; other calls are text.
 
-        What follows `max_calls` calls (>= 1) is dropped.
+        What follows `max_calls` calls (>= 1) is dropped. `forced`: the answer is calls and nothing else.
+        `leads`: it is calls from its first character on, or text and nothing else.
         """
         self._format = format
         self._source = Source()
         self._calls = Calls(self._source, names, new_id, max_calls)
+        self._forced = forced
+        self._leads = leads
+        self._cut = False
+        self._marked = False  # a marker came, and what it opens is being read
         self._run = self._parse()
         self.limited = max_calls is not None
         self.complete = False  # as many calls as are wanted have ended
@@ -46,6 +54,16 @@ class ToolParser:
         """Calls that have begun."""
         return self._calls.count
 
+    @property
+    def whole(self) -> Set[int]:
+        """The indices of the calls whose arguments have ended."""
+        return self._calls.whole
+
+    @property
+    def in_call(self) -> bool:
+        """Whether what comes next belongs to a call, so that it is no text."""
+        return self._forced or self._marked or self._calls.named
+
     def feed(self, text: str) -> list[Piece]:
         """What more text brings."""
         if text and not self.complete:
@@ -53,9 +71,9 @@ class ToolParser:
             next(self._run, None)
         return self._calls.pieces()
 
-    def end(self) -> list[Piece]:
-        """What was held back, when the answer has ended. To be called once."""
-        complete = self.complete
+    def end(self, *, cut: bool = False) -> list[Piece]:
+        """What was held back, when the answer has ended; `cut`: not by itself. To be called once."""
+        complete, self._cut = self.complete, cut
         self._source.end()
         for _ in self._run:
             pass
@@ -70,14 +88,17 @@ class ToolParser:
 
     def _parts(self) -> Scan[None]:
         source, calls = self._source, self._calls
-        found = (yield from self._opens_bare()) or (yield from self._next_marker())
+        found = yield from self._opens_bare()
+        if not found:
+            found = self._marked = yield from self._next_marker()
         while found:
             try:
                 yield from self._format.scan(source, calls)
             except Malformed:
-                calls.abandon()
+                calls.abandon(cut=self._cut and self.in_call)
+            self._marked = calls.named = False
             calls.text(source.release())
-            found = yield from self._next_marker()
+            found = self._marked = yield from self._next_marker()
         calls.end()
 
     def _opens_bare(self) -> Scan[bool]:
@@ -90,6 +111,8 @@ class ToolParser:
     def _next_marker(self) -> Scan[bool]:
         """Hand on text up to the next marker, which is taken; False when there is none."""
         source, marker = self._source, self._format.marker
+        if self._leads and not self._calls.count:
+            marker = yield from self._leading(marker)
         while True:
             count, found = find_marker(source, marker)
             self._calls.text(source.pass_on(count))
@@ -97,5 +120,18 @@ class ToolParser:
                 source.take(len(marker))
                 return True
             if not (yield from source.more()):
-                self._calls.text(source.pass_on(len(source.text)))
+                rest = source.pass_on(len(source.text))
+                if not (self._cut and self._forced):
+                    self._calls.text(rest)
                 return False
+
+    def _leading(self, marker: str) -> Scan[str]:
+        """The marker if it comes next, behind whitespace; empty where all the rest is text."""
+        source = self._source
+        try:
+            yield from source.blank()
+            yield from source.expect(marker)
+        except Malformed:
+            marker = ""
+        source.put_back()
+        return marker

@@ -51,6 +51,88 @@ def parse(
     return "".join(p for p in found if isinstance(p, str)), [(n, a) for n, a in calls], order
 
 
+def ended(parser: ToolParser, text: str, *, cut: bool) -> tuple[str, list[int]]:
+    """The text of an answer, and the calls that are whole."""
+    pieces = [piece for char in text for piece in parser.feed(char)] + parser.end(cut=cut)
+    return "".join(piece for piece in pieces if isinstance(piece, str)), sorted(parser.whole)
+
+
+@pytest.mark.parametrize("cut", [True, False])
+@pytest.mark.parametrize(
+    ("format", "answer"),
+    [
+        ("hermes", 'Well: <tool_call>\n{"name": "get_we'),
+        ("hermes", 'Well: <tool_call>{"arguments": {"a": 1}, '),
+        ("mistral", "Well: [TOOL_CALLS] [{"),
+        ("mistral", "Well: [TOOL_CALLS]get_weather"),
+        ("llama3", 'Well: <|python_tag|>{"na'),
+    ],
+)
+def test_markup_before_the_name_is_text_unless_the_answer_was_cut(format, answer, cut):
+    parser = ToolParser(FORMATS[format], NAMES)
+    assert ended(parser, answer, cut=cut) == ("Well: " if cut else answer, [])
+    assert parser.num_calls == 0
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_nothing_of_a_forced_call_that_is_cut_is_text(format):
+    form = FORMATS[format]
+    spelling = form.spelling
+    answer = (
+        spelling.first
+        + spelling.name
+        + "now"
+        + spelling.arguments
+        + '{"a": "b"}'
+        + spelling.end
+        + spelling.last
+    )
+    for length in range(1, len(answer) + 1):
+        parser = ToolParser(form, NAMES, forced=True)
+        assert parser.in_call
+        text, whole = ended(parser, answer[:length], cut=True)
+        assert text == ""
+        assert whole == ([0] if '"b"}' in answer[:length] else [])
+
+
+def test_a_bare_object_that_is_cut_is_text_until_it_names_a_tool():
+    bare = '{"name": "get_weather", "par'
+    assert ended(ToolParser(FORMATS["llama3"], NAMES), bare, cut=True) == ("", [])
+    assert (
+        ended(ToolParser(FORMATS["llama3"], NAMES), '{"name": "Ann", "a', cut=True)[0] == '{"name": "Ann", "a'
+    )
+    assert ended(ToolParser(FORMATS["llama3"], NAMES), '{"na', cut=True)[0] == '{"na'
+
+
+def test_text_after_a_broken_call_is_searched_again():
+    parser = ToolParser(FORMATS["hermes"], NAMES)
+    states = []
+    for text in ("a ", "<tool_call>", '{"name": "no such"', ', "x"', " b"):
+        parser.feed(text)
+        states.append(parser.in_call)
+    assert states == [False, True, False, False, False]
+
+
+@pytest.mark.parametrize(
+    "form", ['{"m": "<tool_call>', '["[TOOL_CALLS]', '"<tool_call>{}</tool_call>', " \n {"]
+)
+def test_a_form_holds_markers_as_text(form):
+    for format in ("hermes", "mistral"):
+        assert ended(ToolParser(FORMATS[format], NAMES, leads=True), form, cut=True)[0] == form
+
+
+def test_an_answer_in_a_form_may_be_calls_from_its_first_character_on():
+    call = '<tool_call>{"name": "now", "arguments": {}}</tool_call>'
+    for answer in (call, f" \n{call}\n{call}"):
+        parser = ToolParser(FORMATS["hermes"], NAMES, leads=True)
+        assert ended(parser, answer, cut=False) == ("", [*range(parser.num_calls)])
+        assert parser.num_calls == answer.count("name")
+    assert ended(ToolParser(FORMATS["hermes"], NAMES, leads=True), f"x {call}", cut=False) == (
+        f"x {call}",
+        [],
+    )
+
+
 WEATHER = '{ "city" :"Oslo, \\"}{", "days":[1, {"x": -2.5e3}] }'
 OBJECT = f'{{"name": "get_weather", "arguments": {WEATHER}}}'
 
