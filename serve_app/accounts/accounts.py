@@ -119,6 +119,8 @@ class Accounts:
             else _known(key)
             for key in snapshot.keys
         }
+        for digest in self._taken.keys() - before.keys():
+            self._bad.forgive(digest)
         self._had_keys = self._had_keys or bool(self._taken)
         self._waits = False
 
@@ -136,7 +138,7 @@ class Accounts:
         known = self._find(digest)
         # What a lookup by digest takes tells nothing of a key; the comparison is for the digest itself.
         if known is None or not hmac.compare_digest(known.digest, digest):
-            raise self._stranger(peer)
+            raise self._stranger(peer, digest)
         if isinstance(known, _Known):
             if self.is_stale:
                 raise _not_confirmed()
@@ -165,12 +167,12 @@ class Accounts:
             f"{ENVIRONMENT}), or allow_remote_without_keys on a closed network"
         )
 
-    def _stranger(self, peer: str | None) -> Exception:
+    def _stranger(self, peer: str | None, digest: bytes) -> Exception:
         if self._waits:
             return _not_known_yet()
         if self.is_stale:  # it may be a key that was made meanwhile
             return _not_confirmed()
-        wait_s = self._bad.add(peer)
+        wait_s = self._bad.add(peer, digest)
         if wait_s is None:
             return Unauthenticated("the API key is not valid")
         return QuotaExceeded(

@@ -3,6 +3,8 @@
 A key has 256 random bits, so guesses are hopeless however many there are. The count keeps loops with a wrong
 key from filling logs, and tells operators. It never stands between a good key and its answer: behind a proxy
 all clients may have one address, and a stranger could otherwise shut everybody out.
+
+A key that was only made on its way to this gateway was never a bad one: what it counted is taken back.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ logger = logging.getLogger(__name__)
 MOST: Final = 100  # bad keys of one address in a window that are each answered with 401
 WINDOW_S: Final = 60.0
 MAX_ADDRESSES: Final = 1_024  # remembered; the one that was quiet for longest is forgotten first
+MAX_UNKNOWN: Final = 1_024  # keys that may turn out to be good; the oldest is forgotten first
 
 
 @dataclass(slots=True)
@@ -34,14 +37,23 @@ class BadKeys:
         self.total = 0
         self._clock = clock
         self._windows: OrderedDict[str | None, _Window] = OrderedDict()
+        # By digest: the window where the key was counted last, and how often there.
+        self._unknown: OrderedDict[bytes, tuple[_Window, int]] = OrderedDict()
+        self._credit = 0  # counted in `total`, which never falls, and taken back
 
     def __len__(self) -> int:
         """Addresses that are remembered."""
         return len(self._windows)
 
-    def add(self, peer: str | None) -> float | None:
-        """Count one more of `peer`. Seconds until its window ends where there were too many, else None."""
-        self.total += 1
+    def add(self, peer: str | None, digest: bytes) -> float | None:
+        """Count one more of `peer`, of the key with `digest`.
+
+        Seconds until the window of `peer` ends where there were too many, else None.
+        """
+        if self._credit:
+            self._credit -= 1
+        else:
+            self.total += 1
         now = self._clock()
         window = self._windows.pop(peer, None)
         if window is None or now - window.began >= WINDOW_S:
@@ -51,7 +63,21 @@ class BadKeys:
             self._windows.popitem(last=False)
         window.count += 1
         if window.count <= MOST:
+            self._remember(digest, window)
             return None
         if window.count == MOST + 1:
             logger.warning("more than %d invalid API keys in a minute from %s", MOST, peer or "unknown")
         return window.began + WINDOW_S - now
+
+    def forgive(self, digest: bytes) -> None:
+        """The key with `digest` is good after all: take back what it counted."""
+        if (found := self._unknown.pop(digest, None)) is not None:
+            window, count = found
+            window.count -= count
+            self._credit += count
+
+    def _remember(self, digest: bytes, window: _Window) -> None:
+        before, count = self._unknown.get(digest, (window, 0))
+        self._unknown[digest] = (window, count + 1 if before is window else 1)
+        if len(self._unknown) > MAX_UNKNOWN:
+            self._unknown.popitem(last=False)

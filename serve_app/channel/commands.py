@@ -13,6 +13,7 @@ from serve_app.channel.frames import encoder
 from serve_app.channel.replies import read_reply
 from serve_app.types import Caller
 from serve_app.types.control import (
+    AwaitChanges,
     Command,
     CompareEntities,
     ComparisonReport,
@@ -25,6 +26,7 @@ from serve_app.types.control import (
     EndpointShown,
     ForgetResponse,
     Forgotten,
+    Followed,
     GetEndpoint,
     GetPermissions,
     GetRollout,
@@ -78,6 +80,7 @@ REPLIES: Final[dict[type[Command[Any]], type]] = {
     GetPermissions: Permissions,
     PutPermissions: Permissions,
     WatchSnapshot: Snapshot,
+    AwaitChanges: Followed,
     CreateKey: CreatedKey,
     ListKeys: KeyList,
     UpdateKey: KeyShown,

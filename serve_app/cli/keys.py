@@ -92,7 +92,7 @@ def _limits(command: Any) -> Any:
 @click.option("--currency", metavar="CODE", help="Of both budgets.  [default: USD]")
 @server_options
 def create(server: Server, service_principal: bool, days: int | None, **fields: Any) -> None:
-    """Make the key NAME on a running server, which every gateway knows within seconds.
+    """Make the key NAME on a running server.
 
     The key is shown once and stored nowhere; keep it now.
     """
@@ -139,7 +139,7 @@ def update(server: Server, id: str, clear: tuple[str, ...], **fields: Any) -> No
     if not body:
         raise click.UsageError("name what is to change")
     server.ask("PATCH", f"{PATH}/{quote(id, safe='')}", body)
-    print_note("changed; every gateway knows within seconds")
+    print_note("changed")
 
 
 @keys.command()
@@ -160,9 +160,9 @@ def rotate(server: Server, id: str, grace_hours: float) -> None:
 @click.argument("id")
 @server_options
 def revoke(server: Server, id: str) -> None:
-    """End the key with this ID or name, for good. Every gateway knows within seconds."""
+    """End the key with this ID or name, for good."""
     server.ask("DELETE", f"{PATH}/{quote(id, safe='')}")
-    print_note("revoked; every gateway knows within seconds")
+    print_note("revoked")
 
 
 def _given(fields: dict[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ SILENT_S: Final = 30.0  # a gateway reports every 10 s; one that is silent for t
 class _Heard:
     at: float
     report: GatewayReport
+    number: int
 
 
 class Gateways:
@@ -26,12 +27,18 @@ class Gateways:
         self._clock = clock
         self._since = clock()
         self._heard: dict[str, _Heard] = {}
+        self._given_up: set[str] = set()  # gateways that did not follow in time, and said nothing since
         self._declared: dict[str, Any] = {}
 
-    def take(self, report: GatewayReport) -> bool:
-        """Note a report. Whether it says anything new."""
+    def take(self, report: GatewayReport, number: int = 0) -> bool:
+        """Note a report. Whether it says anything new. `number` grows with each report of a gateway."""
         before = self._heard.get(report.gateway)
-        self._heard[report.gateway] = _Heard(self._clock(), report)
+        if before is not None and before.number > number:
+            return False
+        self._given_up.discard(report.gateway)
+        if report.is_leaving:
+            return self._heard.pop(report.gateway, None) is not None
+        self._heard[report.gateway] = _Heard(self._clock(), report, number)
         if report.declared or report.in_force:  # a gateway that starts has not read its deploy file yet
             self._declared = report.declared
         return before is None or before.report != report
@@ -52,12 +59,26 @@ class Gateways:
         True without any gateway: then nobody routes by an older one. But a control plane that has just
         started has yet to hear of them.
         """
-        if not len(self) and self._clock() < self._since + FIRST_S:
-            return False
-        return all(
-            report.in_force >= version and endpoint not in report.waiting and apps.issubset(report.ready)
-            for report in self
+        return self.are_known and not any(
+            _is_behind(report, version, endpoint) or not apps.issubset(report.ready) for report in self
         )
+
+    @property
+    def are_known(self) -> bool:
+        """Whether all gateways have been heard of, as far as anybody can tell."""
+        return len(self) > 0 or self._clock() >= self._since + FIRST_S
+
+    def behind(self, version: int, endpoint: str = "") -> frozenset[str]:
+        """The gateways that do not serve by the snapshot `version` yet, or not `endpoint`."""
+        return frozenset(each.gateway for each in self if _is_behind(each, version, endpoint))
+
+    def awaited(self, gateways: frozenset[str]) -> frozenset[str]:
+        """Those of `gateways` that are worth a wait."""
+        return gateways - self._given_up
+
+    def give_up(self, gateways: frozenset[str]) -> None:
+        """Nobody waits for `gateways` any more until they say something: they may be dead."""
+        self._given_up = (self._given_up | gateways) & self._heard.keys()
 
     def __iter__(self) -> Iterator[GatewayReport]:
         oldest = self._clock() - SILENT_S
@@ -66,3 +87,7 @@ class Gateways:
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+
+def _is_behind(report: GatewayReport, version: int, endpoint: str) -> bool:
+    return report.in_force < version or endpoint in report.waiting

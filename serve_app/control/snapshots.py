@@ -1,12 +1,14 @@
 """Makes snapshots and gives them to gateways, which wait for the next one in a long poll.
 
 An area of the control plane calls `changed` after its data changed. A snapshot is then read from the
-database in one transaction, and has a new version if it differs from the one before.
+database in one transaction, and has a new version if it differs from the one before. Who made the change may
+wait until all gateways serve by it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -20,11 +22,12 @@ from serve_app.control.gateways import Gateways
 from serve_app.control.handlers import Handlers
 from serve_app.errors import Unavailable
 from serve_app.types import Caller
-from serve_app.types.control import Grant, KnownKey, Snapshot, WatchSnapshot
+from serve_app.types.control import AwaitChanges, Followed, Grant, KnownKey, Snapshot, WatchSnapshot
 
 logger = logging.getLogger(__name__)
 
 RETRY_S: Final = 1.0  # after the database did not answer
+FOLLOW_S: Final = 5.0  # for gateways to serve by a change; a living one takes milliseconds
 
 
 @dataclass(slots=True)
@@ -48,15 +51,18 @@ class Snapshots:
         self._newest: Snapshot | None = None
         self._stale = asyncio.Event()
         self._stale.set()
-        self._made = asyncio.Event()  # set, and replaced, with each snapshot
+        self._changes = 0  # how often `changed` was called
+        self._seen = -1  # how many of these the newest snapshot has
+        self._news = asyncio.Event()  # set, and replaced, when there may be a new snapshot or report
         self.on_report: Callable[[], None] = lambda: None  # called when a gateway says something new
 
     def changed(self) -> None:
         """The data of a part changed: make a new snapshot soon. Never waits."""
+        self._changes += 1
         self._stale.set()
 
     def handlers(self) -> Handlers:
-        return {WatchSnapshot: self._watch}
+        return {WatchSnapshot: self._watch, AwaitChanges: self._follow}
 
     async def run(self) -> None:
         """Make snapshots, until cancelled."""
@@ -72,13 +78,17 @@ class Snapshots:
                 logger.exception("a snapshot could not be made")
 
     async def _make(self) -> None:
+        changes = self._changes
         newest = await self._database.run(lambda session: self._read(session, self._newest))
-        if newest is self._newest:
-            return
-        self._newest = newest
-        logger.info("snapshot %d", newest.version)
-        made, self._made = self._made, asyncio.Event()
-        made.set()
+        self._seen = changes
+        if newest is not self._newest:
+            self._newest = newest
+            logger.info("snapshot %d", newest.version)
+        self._announce()
+
+    def _announce(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
 
     def _read(self, session: Session, before: Snapshot | None) -> Snapshot:
         over = self._parts.over_budget(session)
@@ -104,14 +114,37 @@ class Snapshots:
         One that has only its version where there is none by the end of the wait. A gateway may come with a
         version of another database, so any other version is news.
         """
-        if self._gateways.take(command.report):
+        if self._gateways.take(command.report, command.number):
+            self._announce()
             self.on_report()
         try:
             async with asyncio.timeout(command.wait_s):
                 while self._newest is None or self._newest.version == command.after:
-                    await self._made.wait()
+                    await self._news.wait()
                 return self._newest
         except TimeoutError:
             if self._newest is None:
                 raise Unavailable("the control plane has no snapshot yet", retry_after_s=RETRY_S) from None
             return Snapshot(version=command.after)
+
+    async def _follow(self, command: AwaitChanges, caller: Caller) -> Followed:
+        """How many gateways do not serve by the changes until now, after a wait for them.
+
+        A gateway that did not follow in time is not waited for again before it says something.
+        """
+        changes, endpoint, gateways = self._changes, command.endpoint, self._gateways
+        version: int | None = None  # of the first snapshot that has the changes
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FOLLOW_S):
+                while self._newest is None or self._seen < changes:
+                    await self._news.wait()
+                version = self._newest.version
+                while not gateways.are_known or gateways.awaited(gateways.behind(version, endpoint)):
+                    await self._news.wait()
+        if version is None:
+            return Followed(behind=len(gateways))
+        behind = gateways.behind(version, endpoint)
+        if late := gateways.awaited(behind):
+            logger.warning("%d gateways do not serve by snapshot %d yet", len(late), version)
+            gateways.give_up(late)
+        return Followed(behind=len(behind))

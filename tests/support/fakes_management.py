@@ -10,6 +10,7 @@ from typing import Any, cast
 from serve_app.errors import AlreadyExists, Conflict, ModelNotFound, ServeError, UnsupportedField
 from serve_app.types import Caller
 from serve_app.types.control import (
+    AwaitChanges,
     Command,
     ConfigShown,
     ConfigWanted,
@@ -20,6 +21,7 @@ from serve_app.types.control import (
     EndpointShown,
     EntityShown,
     EntityState,
+    Followed,
     GetEndpoint,
     GetPermissions,
     GetRollout,
@@ -48,12 +50,15 @@ class FakeManagement:
         self.grants: dict[str, tuple[Grant, ...]] = {}
         self.problem: str | None = None
         self.refuse = refuse  # what every command is answered with
+        self.behind = 0  # gateways that do not serve by a change yet
         self.failure = ""  # what the next configuration fails with
         self._looks = looks
         self._left: dict[str, int] = {}
         self._made = 0
 
     async def do(self, command: Command[ReplyT], caller: Caller) -> ReplyT:
+        if isinstance(command, AwaitChanges):
+            return cast("ReplyT", Followed(behind=self.behind))
         self.commands.append(command)
         if self.refuse is not None:
             raise self.refuse

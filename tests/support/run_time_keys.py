@@ -14,7 +14,7 @@ from serve_app.control.keys.keys import Keys
 from serve_app.control.keys.permissions import Grants
 from serve_app.errors import UnsupportedField
 from serve_app.types import Caller
-from serve_app.types.control import Command, Grant, KnownKey, ReplyT, Snapshot
+from serve_app.types.control import AwaitChanges, Command, Followed, Grant, KnownKey, ReplyT, Snapshot
 
 
 def run_time_key(name: str, scopes: Sequence[str] = ("inference",), **fields: Any) -> tuple[str, KnownKey]:
@@ -49,6 +49,8 @@ class KeyPlane:
         self._handlers = joined([self._keys.handlers(), self._grants.handlers()])
 
     async def do(self, command: Command[ReplyT], caller: Caller) -> ReplyT:
+        if isinstance(command, AwaitChanges):
+            return cast("ReplyT", Followed(behind=0))  # `push` was before
         handler = self._handlers.get(type(command))
         if handler is None:
             raise UnsupportedField(None, "the control plane does not know this command")

@@ -22,15 +22,16 @@ from serve_app.api.edge.connection import reply, reply_in_parts
 from serve_app.api.edge.query import checked_query
 from serve_app.api.management.strict_body import NoBody, StrictBody, parse_strict
 from serve_app.api.services import Services
-from serve_app.errors import ModelNotFound, RouteNotFound, Unauthenticated
+from serve_app.errors import ModelNotFound, RouteNotFound, ServeError, Unauthenticated
 from serve_app.limits import MAX_MANAGEMENT_BODY_BYTES, MAX_MODEL_NAME_CHARS
 from serve_app.types import Caller
-from serve_app.types.control import Command, EndpointShown, GetEndpoint, ReplyT
+from serve_app.types.control import AwaitChanges, Change, Command, EndpointShown, GetEndpoint, ReplyT
 
 IS_OFF: Final = (
     "this server has no control plane, so it is managed by its deploy file alone; "
     "set control.enabled in the Gateway's config to manage it over this API"
 )
+BEHIND: Final = "x-gateways-behind"  # how many gateways do not serve by the change yet
 _JSON: Final = "application/json"
 
 BodyT = TypeVar("BodyT", bound=StrictBody)
@@ -46,6 +47,7 @@ class Asked(Generic[BodyT]):
     path: Mapping[str, str]  # the parameters of the path, by name
     query: Mapping[str, str]  # of several values of one name the last
     body: BodyT
+    headers: dict[str, str] = field(default_factory=dict)  # of the answer
 
     @property
     def view(self) -> CallerView:
@@ -60,8 +62,23 @@ class Asked(Generic[BodyT]):
         return await self.do(GetEndpoint(name=name))
 
     async def do(self, command: Command[ReplyT]) -> ReplyT:
-        """The control plane's reply to `command`. Raises ServeError."""
-        return await self.management.do(command, self.caller)
+        """The control plane's reply to `command`; to a change, once gateways serve by it. Raises ServeError.
+
+        The answer says so where some gateways do not yet.
+        """
+        reply = await self.management.do(command, self.caller)
+        if isinstance(command, Change):
+            await self._follow(command.changed_endpoint)
+        return reply
+
+    async def _follow(self, endpoint: str) -> None:
+        try:
+            behind = (await self.management.do(AwaitChanges(endpoint=endpoint), self.caller)).behind
+        except ServeError:  # what was changed stays changed
+            self.headers[BEHIND] = "unknown"
+            return
+        if behind:
+            self.headers[BEHIND] = str(behind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,13 +123,13 @@ class CommandRoute(Generic[BodyT]):
         )
         answer = await self._handle(asked)
         if isinstance(answer, Page):
-            headers = {"content-type": answer.media, **answer.headers}
+            headers = {"content-type": answer.media, **answer.headers, **asked.headers}
             if answer.parts is None:
                 await reply(send, 200, headers, answer.body)
             else:
                 await reply_in_parts(send, 200, headers, answer.parts)
         else:
-            await reply(send, 200, {"content-type": _JSON}, msgspec.json.encode(answer))
+            await reply(send, 200, {"content-type": _JSON, **asked.headers}, msgspec.json.encode(answer))
 
     async def _read(self, scope: AsgiScope, receive: Receive) -> BodyT:
         if self._body is NoBody:

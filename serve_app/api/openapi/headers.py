@@ -42,6 +42,9 @@ REQUEST_HEADERS: Final[dict[str, dict[str, Any]]] = {
 RESPONSE_HEADERS: Final[dict[str, dict[str, Any]]] = {
     "X-Request-Id": _response("The client's id of the request, or the server's own."),
     "served-model-name": _response("The served entity that answered."),
+    "X-Gateways-Behind": _response(
+        "After a change: how many gateways do not serve by it yet. Without it all of them do."
+    ),
     "X-Ignored-Fields": _response("The fields of the request that nothing comes of, separated by commas."),
     "Retry-After": _response("Seconds after which another try may succeed.", "integer"),
     "x-should-retry": _response("false where another try is no use."),
@@ -67,7 +70,7 @@ def answer_names(status: int) -> tuple[str, ...]:
     """The headers that an answer of this status may have."""
     found = ["X-Request-Id"]
     if status < 400:
-        found += ["served-model-name", "X-Ignored-Fields"]
+        found += ["served-model-name", "X-Ignored-Fields", "X-Gateways-Behind"]
     if status in _OF_STATUS:
         found.append(_OF_STATUS[status])
     if status == 429 or status >= 500:

@@ -17,6 +17,7 @@ from serve_app.endpoints.permissions import Level, level_of
 from serve_app.errors import ModelNotFound, PermissionDenied
 from serve_app.types import Caller, Scope
 from serve_app.types.control import (
+    AwaitChanges,
     Command,
     CompareEntities,
     CreateEndpoint,
@@ -66,8 +67,10 @@ OF_ENDPOINT: Final = MappingProxyType[type[Command[Any]], tuple[Level, str]](
 JUDGED_BELOW: Final = frozenset[type[Command[Any]]](
     {GetPermissions, PutPermissions, GiveFeedback, KeepResponse, RecallResponses, ForgetResponse}
 )
-# Commands that gateways send for themselves. No route sends one.
-OF_GATEWAYS: Final = frozenset[type[Command[Any]]]({WatchSnapshot, ShipUsage, TellLive, ReadLive})
+# Commands that gateways send for themselves. No client can send one.
+OF_GATEWAYS: Final = frozenset[type[Command[Any]]](
+    {WatchSnapshot, AwaitChanges, ShipUsage, TellLive, ReadLive}
+)
 
 
 class Access:

@@ -217,7 +217,7 @@ class GatewayReplica:
             if self._live is not None:
                 self._live.close()
             if self._control is not None:
-                self._control.feed.close()
+                await self._control.feed.leave()
             self._catalogues.close()
             if self._services is not None:
                 self._services.copies.close()

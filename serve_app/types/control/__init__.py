@@ -7,7 +7,7 @@ needs to serve without the control plane: endpoints, keys and what is used up.
 
 from __future__ import annotations
 
-from serve_app.types.control.command import Command, Done, ReplyT
+from serve_app.types.control.command import Change, Command, Done, ReplyT
 from serve_app.types.control.endpoints import (
     ConfigShown,
     ConfigWanted,
@@ -75,10 +75,19 @@ from serve_app.types.control.rollouts import (
     StartRollout,
     StopRollout,
 )
-from serve_app.types.control.snapshot import GatewayReport, KnownKey, Snapshot, WatchSnapshot
+from serve_app.types.control.snapshot import (
+    AwaitChanges,
+    Followed,
+    GatewayReport,
+    KnownKey,
+    Snapshot,
+    WatchSnapshot,
+)
 from serve_app.types.control.usage import ReportUsage, SettledPart, Shipped, ShipUsage, UsageReport, UsageRow
 
 __all__ = [
+    "AwaitChanges",
+    "Change",
     "Command",
     "CompareEntities",
     "ComparisonReport",
@@ -99,6 +108,7 @@ __all__ = [
     "Estimate",
     "ForgetResponse",
     "Forgotten",
+    "Followed",
     "GatewayReport",
     "GetEndpoint",
     "GetPermissions",

@@ -14,5 +14,15 @@ class Command(Generic[ReplyT]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Change(Command[ReplyT]):
+    """A command that is in force once gateways have the next snapshot."""
+
+    @property
+    def changed_endpoint(self) -> str:
+        """The endpoint that gateways must not hold back; "": the change is of no single one."""
+        return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
     """The reply to a command that has nothing else to say."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from serve_app.types.control.command import Command, Done
+from serve_app.types.control.command import Change, Command, Done
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,18 +140,22 @@ class ListEndpoints(Command[EndpointList]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteEndpoint(Command[Done]):
+class DeleteEndpoint(Change[Done]):
     """Remove an endpoint. Its name is free at once; its replicas finish what they have."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PutAiGateway(Command[EndpointShown]):
+class PutAiGateway(Change[EndpointShown]):
     """Replace the parts of the settings that are named; a part that is None is taken away."""
 
     name: str
     settings: dict[str, Any]
+
+    @property
+    def changed_endpoint(self) -> str:
+        return self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,7 +212,7 @@ class GetPermissions(Command[Permissions]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PutPermissions(Command[Permissions]):
+class PutPermissions(Change[Permissions]):
     """Set grants: all of them, or only those of the principals that are named."""
 
     endpoint_id: str

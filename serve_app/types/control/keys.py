@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from serve_app.types.control.command import Command, Done
+from serve_app.types.control.command import Change, Command, Done
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class KeyList:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CreateKey(Command[CreatedKey]):
+class CreateKey(Change[CreatedKey]):
     name: str
     user: str = ""  # none: the name
     is_service_principal: bool = False
@@ -60,8 +60,8 @@ class CreateKey(Command[CreatedKey]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateKey(Command[KeyShown]):
-    """Change what is not None. A key's scopes and endpoints change within seconds on every gateway."""
+class UpdateKey(Change[KeyShown]):
+    """Change what is not None. What a key may do changes on every gateway."""
 
     id: str
     groups: tuple[str, ...] | None = None
@@ -89,7 +89,7 @@ class ListKeys(Command[KeyList]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RevokeKey(Command[Done]):
-    """End a key, by its id or its name, with its former secrets. It stops within seconds on every gateway."""
+class RevokeKey(Change[Done]):
+    """End a key, by its id or its name, with its former secrets. It stops on every gateway."""
 
     id: str

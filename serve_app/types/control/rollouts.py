@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from serve_app.types.control.command import Command, Done
+from serve_app.types.control.command import Change, Command, Done
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class RolloutShown:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StartRollout(Command[RolloutShown]):
+class StartRollout(Change[RolloutShown]):
     """Move the traffic to `entity` in steps of percentages, each at least `interval_s` long."""
 
     endpoint: str
@@ -53,6 +53,10 @@ class StartRollout(Command[RolloutShown]):
     interval_s: float = 60.0
     guards: Guards = Guards()
 
+    @property
+    def changed_endpoint(self) -> str:
+        return self.endpoint
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetRollout(Command[RolloutShown]):
@@ -60,11 +64,15 @@ class GetRollout(Command[RolloutShown]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StopRollout(Command[RolloutShown]):
+class StopRollout(Change[RolloutShown]):
     """End a rollout: back to the former traffic, or all to the new entity."""
 
     endpoint: str
     promote: bool = False
+
+    @property
+    def changed_endpoint(self) -> str:
+        return self.endpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,8 +145,12 @@ class CompareEntities(Command[ComparisonReport]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PutShadow(Command[Done]):
+class PutShadow(Change[Done]):
     """Copy a share of an endpoint's requests to one of its entities, see endpoints.ai_gateway.Shadow."""
 
     endpoint: str
     shadow: dict[str, Any] | None  # None: copy nothing from now on
+
+    @property
+    def changed_endpoint(self) -> str:
+        return self.endpoint

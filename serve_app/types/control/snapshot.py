@@ -46,6 +46,7 @@ class GatewayReport:
     in_force: int  # version of the snapshot by which it routes; 0: none yet
     waiting: dict[str, tuple[str, ...]] = field(default_factory=dict)  # endpoint -> applications it waits for
     ready: tuple[str, ...] = ()  # applications that can answer, as it sees them
+    is_leaving: bool = False  # its last report: it serves nobody any more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,3 +56,18 @@ class WatchSnapshot(Command[Snapshot]):
     report: GatewayReport
     after: int
     wait_s: float
+    number: int = 0  # grows with each command of the gateway: an older report may arrive after a newer one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Followed:
+    """How many gateways do not serve by a change yet."""
+
+    behind: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AwaitChanges(Command[Followed]):
+    """Wait until all gateways that are heard of serve by the changes until now, for a bounded time."""
+
+    endpoint: str = ""  # whose new models the gateways must have, too

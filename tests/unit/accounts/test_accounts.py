@@ -183,6 +183,23 @@ def test_bad_keys_are_counted_by_address_and_never_shut_out_a_good_one():
         caller_of(found, "sk-more", "10.0.0.1")
 
 
+def test_a_key_that_was_asked_with_before_it_was_known_was_no_bad_one():
+    found = accounts(clock=Clock())
+    found.take(snapshot(KNOWN))
+    early = new_secret()
+    for _ in range(MOST):
+        with pytest.raises(Unauthenticated):
+            caller_of(found, early, "10.0.0.1")
+    found.take(snapshot(KNOWN, replace(KNOWN, name="early", digest=digest_of(early))))
+    assert caller_of(found, early, "10.0.0.1").key_id == "early"
+    for n in range(MOST):
+        with pytest.raises(Unauthenticated):
+            caller_of(found, f"sk-{n}", "10.0.0.1")
+    assert found.bad_keys == MOST
+    with pytest.raises(QuotaExceeded):
+        caller_of(found, "sk-more", "10.0.0.1")
+
+
 def test_a_hundred_thousand_bad_keys_leave_nothing_behind():
     found = accounts()
     found.take(snapshot(KNOWN))

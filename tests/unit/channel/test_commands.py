@@ -11,6 +11,7 @@ from serve_app.channel.replies import encode_reply
 from serve_app.errors import Conflict
 from serve_app.types import Caller, Scope, control
 from serve_app.types.control import (
+    Change,
     Command,
     ConfigWanted,
     CreateEndpoint,
@@ -28,7 +29,7 @@ CALLER = Caller(key_id="ops", scopes=frozenset({Scope.MANAGE}), salt="s", groups
 def test_every_command_has_a_reply() -> None:
     public = {getattr(control, name) for name in control.__all__}
     commands = {each for each in public if isinstance(each, type) and issubclass(each, Command)}
-    assert commands - {Command} == set(REPLIES)
+    assert commands - {Command, Change} == set(REPLIES)
 
 
 def test_a_command_arrives_with_its_caller() -> None:

@@ -42,7 +42,7 @@ LIST: Final = replace(
 )
 UPDATE: Final = management(
     "Change an API key",
-    Answer(what="The key as it is now, within seconds on every gateway.", type=KeyJson),
+    Answer(what="The key as it is now on every gateway.", type=KeyJson),
     body=UpdateKeyBody,
     examples={"a larger budget": {"budget": 200}},
     conditions=_CHANGES,
@@ -58,7 +58,7 @@ ROTATE: Final = management(
 )
 REVOKE: Final = management(
     "End an API key",
-    Answer(what="It ends within seconds on every gateway; answers under way are finished.", type=Nothing),
+    Answer(what="It has ended on every gateway; answers under way are finished.", type=Nothing),
     conditions=(*OF_ENDPOINT, Conflict),
 )
 CREATE_TOKEN: Final = management(
@@ -73,7 +73,7 @@ LIST_TOKENS: Final = management(
 )
 DELETE_TOKEN: Final = management(
     "End a key of the caller",
-    Answer(what="It ends within seconds on every gateway.", type=Nothing),
+    Answer(what="It has ended on every gateway.", type=Nothing),
     body=DeleteTokenBody,
     examples={"one": {"token_id": "9f2c61d0a7e34b58"}},
     conditions=_CHANGES,

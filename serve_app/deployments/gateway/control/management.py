@@ -14,6 +14,8 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,6 +35,7 @@ COMMAND_S: Final = 30.0  # for the reply to a command; the slowest asks the clus
 POLL_S: Final = 10.0  # a poll waits this long for news, and so a gateway reports at least as often
 SLACK_S: Final = 10.0  # for which the reply to a poll may be late
 PAUSE_S: Final = 0.5  # after a failed call
+LEAVE_S: Final = 2.0  # for the last report; without it a gateway counts as living for a while
 RECONNECT_S: Final = 5.0  # for which a command waits for a control plane that restarts
 RETRY_AFTER_S: Final = 2.0  # told to clients: Serve replaces a control plane within seconds
 AWAY: Final = "the control plane does not answer; try again"
@@ -81,6 +84,7 @@ class SnapshotFeed:
         self._heard = asyncio.Event()  # the control plane answered the latest poll
         self.problem: str | None = None  # why the latest poll was not answered; None: it was
         self._told: GatewayReport | None = None
+        self._numbers = count(1)  # of reports: calls may overtake each other
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_new = True
         self._is_kept = True  # the file has `current`
@@ -136,6 +140,14 @@ class SnapshotFeed:
         for task in self._tasks:
             task.cancel()
 
+    async def leave(self) -> None:
+        """Close, and let the control plane know that nobody need wait for this gateway."""
+        self.close()
+        if self._heard.is_set():
+            command = self._command(replace(self._report(), is_leaving=True), after=0, wait_s=0.0)
+            with contextlib.suppress(ServeError):
+                await self._link.call(command, ITSELF, LEAVE_S)
+
     async def _poll(self) -> None:
         while True:
             try:
@@ -170,12 +182,15 @@ class SnapshotFeed:
         after = 0 if self.current is None or self._is_new else self.current.version
         report = self._report()
         self._told = report
-        command = WatchSnapshot(report=report, after=after, wait_s=wait_s)
+        command = self._command(report, after, wait_s)
         found = await self._link.call(command, ITSELF, wait_s + SLACK_S)
         if found.version == after:
             return None
         self._is_new = False  # what came from the file is replaced whatever its version is
         return found
+
+    def _command(self, report: GatewayReport, after: int, wait_s: float) -> WatchSnapshot:
+        return WatchSnapshot(report=report, after=after, wait_s=wait_s, number=next(self._numbers))
 
     def _take(self, snapshot: Snapshot) -> None:
         self.current = snapshot

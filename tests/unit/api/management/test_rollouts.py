@@ -12,7 +12,7 @@ from serve_app.accounts.keys import new_key
 from serve_app.control.database.database import Database
 from serve_app.endpoints.ai_gateway import Shadow
 from serve_app.types import Caller, Scope
-from serve_app.types.control import Command, GiveFeedback, Guards, StartRollout
+from serve_app.types.control import AwaitChanges, Command, Followed, GiveFeedback, Guards, StartRollout
 from tests.support.described import Document
 from tests.support.gateway import Gateway, bearer, gateway
 from tests.support.rollouts import RolloutBench, usage_row
@@ -33,6 +33,8 @@ class Plane:
         self.commands: list[Command[Any]] = []
 
     async def do(self, command: Command[Any], caller: Caller) -> Any:
+        if isinstance(command, AwaitChanges):
+            return Followed(behind=0)
         self.commands.append(command)
         return await self.bench.handlers[type(command)](command, caller)
 
