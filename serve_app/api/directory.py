@@ -36,10 +36,24 @@ class Directory:
 
     def take(self, endpoints: Iterable[Endpoint], waiting: Mapping[str, Sequence[str]] | None = None) -> None:
         """`endpoints` from now on. `waiting`: those that will change once these applications answer."""
-        self.waiting = dict(waiting or {})
+        self._hold({endpoint.name: endpoint for endpoint in endpoints}, waiting or {})
+
+    def change(
+        self, changes: Mapping[str, Endpoint | None], waiting: Mapping[str, Sequence[str]] | None = None
+    ) -> None:
+        """As `take`, of those that change. None: the endpoint of this name is gone."""
+        # A copy: views of requests under way keep what they have.
+        changed = self._endpoints | {name: each for name, each in changes.items() if each is not None}
+        for name in changes.keys() & changed.keys():
+            if changes[name] is None:
+                del changed[name]
+        self._hold(changed, waiting or {})
+
+    def _hold(self, endpoints: dict[str, Endpoint], waiting: Mapping[str, Sequence[str]]) -> None:
+        self.waiting = dict(waiting)
         self.created = int(time.time())  # Unix seconds
-        self._endpoints = {endpoint.name: endpoint for endpoint in endpoints}
-        self.has_v1_dialects = any(each.v1_dialect is not None for each in self._endpoints.values())
+        self._endpoints = endpoints
+        self.has_v1_dialects = any(each.v1_dialect is not None for each in endpoints.values())
 
     def permit(self, grants: Mapping[str, Sequence[Grant]]) -> None:
         """`grants` from now on, by the name of the endpoint. One without grants is open to every key."""

@@ -7,7 +7,6 @@ Knows no file and no format.
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,7 +18,6 @@ from serve_app.api.context import RequestContext
 from serve_app.api.guard.guard import Rules
 from serve_app.api.guard.values import checked
 from serve_app.api.services import Services
-from serve_app.endpoints.ai_gateway import InferenceTable
 from serve_app.errors import ModelNotFound, PermissionDenied
 from serve_app.types import Usage
 from serve_app.types.payload import BodyForm, Payload
@@ -27,10 +25,6 @@ from serve_app.types.payload import BodyForm, Payload
 MAX_BODY_BYTES: Final = 2**20  # as Databricks has it; of a larger body only the code is kept
 REQUEST_TOO_LARGE: Final = "MAX_REQUEST_SIZE_EXCEEDED"
 RESPONSE_TOO_LARGE: Final = "MAX_RESPONSE_SIZE_EXCEEDED"
-CATALOG: Final = "main"  # where the settings name none
-SCHEMA: Final = "default"
-
-_UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def record(
@@ -52,19 +46,13 @@ def record(
     is_whole = len(request) <= MAX_BODY_BYTES
     context.recording = Recording(
         payloads=services.payloads,
-        folder=folder_of(table, endpoint.name),
+        folder=table.table(endpoint.name),
         request=request if is_whole else None,
         codes=() if is_whole else (REQUEST_TOO_LARGE,),
         form=form,
         redact=None if rules is None or not rules.knows_pii else partial(_redacted, rules=rules),
         endpoint=endpoint.name,
     )
-
-
-def folder_of(table: InferenceTable, endpoint: str) -> tuple[str, str, str]:
-    """Catalogue, schema and table."""
-    prefix = table.table_name_prefix or _UNSAFE.sub("_", endpoint)
-    return table.catalog_name or CATALOG, table.schema_name or SCHEMA, f"{prefix}_payload"
 
 
 @dataclass(slots=True, kw_only=True)

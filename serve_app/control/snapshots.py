@@ -12,7 +12,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy.orm import Session
 
@@ -34,7 +34,7 @@ FOLLOW_S: Final = 5.0  # for gateways to serve by a change; a living one takes m
 class SnapshotParts:
     """Where the parts of a snapshot come from. Each reads inside of the snapshot's transaction."""
 
-    endpoints: Callable[[Session], tuple[dict[str, Any], ...]] = lambda session: ()
+    endpoints: Callable[[Session], dict[str, bytes]] = lambda session: {}
     keys: Callable[[Session], tuple[KnownKey, ...]] = lambda session: ()
     grants: Callable[[Session], dict[str, tuple[Grant, ...]]] = lambda session: {}
     # Name of a key -> why its requests are refused, and what its answers say; "": nothing.

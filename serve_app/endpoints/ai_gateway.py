@@ -5,8 +5,9 @@ A deploy file may have them under `ai_gateway` of an endpoint; the management AP
 
 from __future__ import annotations
 
+import re
 from importlib.util import find_spec
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
@@ -14,6 +15,10 @@ from serve_app.config import ConfigModel
 
 Words = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=256)]
 Region = Annotated[str, StringConstraints(pattern="^[A-Z]{2}$")]
+
+CATALOG: Final = "main"  # of inference tables, where the settings name none
+SCHEMA: Final = "default"
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def _check_installed(package: str, extra: str) -> None:
@@ -127,6 +132,11 @@ class InferenceTable(ConfigModel):
         pattern=r"^[A-Za-z0-9_-]{1,255}$",
         description="The table is PREFIX_payload; none: by endpoint.",
     )
+
+    def table(self, endpoint: str) -> tuple[str, str, str]:
+        """Catalogue, schema and table of the endpoint of this name."""
+        prefix = self.table_name_prefix or _UNSAFE.sub("_", endpoint)
+        return self.catalog_name or CATALOG, self.schema_name or SCHEMA, f"{prefix}_payload"
 
     @model_validator(mode="after")
     def _can_be_written(self) -> InferenceTable:

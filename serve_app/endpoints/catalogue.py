@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from pydantic import Field, ValidationError, model_validator
@@ -12,6 +13,7 @@ from serve_app.config import ConfigModel
 from serve_app.endpoints.endpoint import Databricks, Endpoint, Kind, Limits, Price, ServedEntity
 
 MAX_PROBLEMS: Final = 20  # named in one message
+MAX_ENDPOINTS: Final = 10_000  # of one gateway, declared and made at run time
 
 _OWNERS: Final[Mapping[str, type[ConfigModel]]] = {
     "endpoints": Endpoint,
@@ -37,12 +39,12 @@ class CatalogueError(ValueError):
 class Catalogue(ConfigModel):
     """The endpoints, each under its own name."""
 
-    endpoints: tuple[Endpoint, ...] = Field((), max_length=10_000)
+    endpoints: tuple[Endpoint, ...] = Field((), max_length=MAX_ENDPOINTS)
 
     @model_validator(mode="after")
     def _agrees(self) -> Catalogue:
-        names = [endpoint.name for endpoint in self.endpoints]
-        twice = sorted({name for name in names if names.count(name) > 1})
+        counts = Counter(endpoint.name for endpoint in self.endpoints)
+        twice = sorted(name for name, count in counts.items() if count > 1)
         if twice:
             raise ValueError(f"endpoints: {twice[0]!r} is there twice; an endpoint's name is unique")
         users: dict[str, list[tuple[Endpoint, ServedEntity]]] = {}
@@ -50,7 +52,7 @@ class Catalogue(ConfigModel):
             for entity in endpoint.served_entities:
                 users.setdefault(entity.app, []).append((endpoint, entity))
         for app, uses in users.items():
-            _check_app(app, uses)
+            check_app(app, uses)
         return self
 
     @property
@@ -111,7 +113,8 @@ def _endpoint_name(raw: Mapping[str, Any], location: tuple[str | int, ...]) -> s
     return f" (endpoint {name!r})" if isinstance(name, str) else ""
 
 
-def _check_app(app: str, uses: list[tuple[Endpoint, ServedEntity]]) -> None:
+def check_app(app: str, uses: Sequence[tuple[Endpoint, ServedEntity]]) -> None:
+    """Raises ValueError unless these entities can all use the application."""
     first, entity = uses[0]
     for other, another in uses[1:]:
         if Kind.PROVISIONED in (first.kind, other.kind):

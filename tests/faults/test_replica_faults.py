@@ -62,7 +62,9 @@ def models(ray_cluster: Cluster) -> Iterator[None]:
 async def backend(models: None) -> AsyncIterator[ServeBackend]:
     """A gateway's backend in this process."""
     backend = ServeBackend(await Receiver.start(LOOPBACK), patience_s=WAIT_S)
-    backend.serve(Endpoint(name=name) for name in ("pair", "narrow", "absent"))
+    for name in ("pair", "narrow", "absent"):
+        backend.watch(Endpoint(name=name))
+        backend.serve(Endpoint(name=name))
     await until(lambda: all(backend.info(app_name(name)) for name in ("pair", "narrow")))
     yield backend
     await backend.close()
@@ -246,12 +248,15 @@ async def test_what_waits_for_a_model_that_is_gone_is_let_go_before_it_is_back(
 async def test_a_model_that_no_endpoint_names_any_more_still_answers_who_knows_of_it(models: None) -> None:
     backend = ServeBackend(await Receiver.start(LOOPBACK))
     pair, narrow = Endpoint(name="pair"), Endpoint(name="narrow")
-    backend.serve([narrow], coming=[pair])
+    backend.watch(narrow)
+    backend.serve(narrow)
+    backend.watch(pair)
     await backend.looked(WAIT_S)
     await until(lambda: all(map(backend.answers, (*pair.served_entities, *narrow.served_entities))))
     assert backend.routes() == [app_name("narrow")]
     assert not backend.is_ready(app_name("pair"))  # known, but nobody is sent there yet
-    backend.serve([pair])
+    backend.serve(pair)
+    backend.unwatch(narrow)
     assert backend.routes() == [app_name("pair")]
     assert len(await patiently(backend, request("tokens=5", model="narrow"))) == 5
     assert backend.stats().keys() == {app_name("pair")}
@@ -278,7 +283,8 @@ async def test_a_stopping_replica_finishes_what_it_has(backend: ServeBackend) ->
     app = model_deployment(drained).options(graceful_shutdown_timeout_s=30).bind(drained, FakeServer.start)
     serve.run(app, name=app_name("drained"), route_prefix=None)
     other = ServeBackend(await Receiver.start("127.0.0.1"))
-    other.serve([Endpoint(name="drained")])
+    other.watch(Endpoint(name="drained"))
+    other.serve(Endpoint(name="drained"))
     await until(lambda: other.info(app_name("drained")))
     stream = lists(other.generate(request("tokens=150 step=0.02", model="drained")))
     texts = [delta.text for delta in await anext(stream)]

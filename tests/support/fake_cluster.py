@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -131,7 +132,9 @@ class FakeGateway:
         if found.version != self.snapshot.version:
             self.snapshot = found
             self._cluster.routes = frozenset(
-                entity["app"] for endpoint in found.endpoints for entity in endpoint["served_entities"]
+                entity["app"]
+                for endpoint in self.endpoints.values()
+                for entity in endpoint["served_entities"]
             )
             self.news.set()
 
@@ -147,7 +150,7 @@ class FakeGateway:
     @property
     def endpoints(self) -> dict[str, dict[str, Any]]:
         """Those of the newest snapshot, by name."""
-        return {str(endpoint["name"]): endpoint for endpoint in self.snapshot.endpoints}
+        return {name: json.loads(raw) for name, raw in self.snapshot.endpoints.items()}
 
 
 @asynccontextmanager

@@ -24,7 +24,7 @@ from serve_app.control.endpoints.cluster import AppStatus, Offer
 from serve_app.control.plane import ControlPlane
 from serve_app.deployments.gateway.control.live import RemoteLive
 from serve_app.deployments.gateway.control.shipper import Shipper
-from serve_app.endpoints.beside import beside
+from serve_app.endpoints.beside import Beside
 from serve_app.endpoints.catalogue import Catalogue, parse_catalogue
 from serve_app.endpoints.endpoint import Endpoint
 from serve_app.errors import Unavailable
@@ -146,11 +146,13 @@ async def _follow(
 
 
 def _take(snapshot: Snapshot, declared: Catalogue, services: Services, backend: ClusterBackend) -> None:
-    both, _ = beside(declared, [Endpoint.model_validate(each) for each in snapshot.endpoints])
-    made = both.endpoints[len(declared.endpoints) :]
-    services.directory.run_time = frozenset(endpoint.name for endpoint in made)
-    services.directory.take(both.endpoints)
+    both = Beside()
+    both.declare(declared.endpoints)
+    both.change({name: Endpoint.model_validate_json(raw) for name, raw in snapshot.endpoints.items()})
+    services.directory.run_time = both.run_time
+    services.directory.take(both.endpoints.values())
     services.directory.permit(snapshot.grants)
     if isinstance(services.accounts, Accounts):
         services.accounts.take(snapshot)
-    backend.cluster.routes = frozenset(Catalogue(endpoints=made).apps)
+    made = [both.endpoints[name] for name in both.run_time]
+    backend.cluster.routes = frozenset(e.app for endpoint in made for e in endpoint.served_entities)

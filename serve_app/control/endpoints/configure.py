@@ -16,7 +16,7 @@ from serve_app.control.endpoints.offers import Offers
 from serve_app.control.endpoints.room import LeastMemory, check_room
 from serve_app.control.endpoints.sizing import size
 from serve_app.control.endpoints.state import RUN_TIME, AppSpec, Config, Entity
-from serve_app.endpoints.endpoint import MAX_ENTITIES
+from serve_app.endpoints.endpoint import MAX_ENTITIES, Kind
 from serve_app.endpoints.names import app_name
 from serve_app.errors import InvalidField
 from serve_app.types.control import ConfigWanted, EntityWanted
@@ -55,7 +55,9 @@ class Configurator:
             if name in names[:index]:
                 raise InvalidField(f"{ENTITIES}[{index}].name", f"{name!r} is there twice; give each its own")
         reusable = list(former.entities) if former is not None else []
-        make = self._provisioned if is_provisioned else self._shared
+        kind, make = (
+            (Kind.PROVISIONED, self._provisioned) if is_provisioned else (Kind.PAY_PER_TOKEN, self._shared)
+        )
         entities = tuple(
             replace(
                 make(endpoint, each, f"{ENTITIES}[{index}]", reusable),
@@ -65,7 +67,9 @@ class Configurator:
             for index, each in enumerate(named)
         )
         traffic = _traffic(wanted.traffic, names)
-        made = Config(version=version, entities=entities, traffic=traffic, stored=wanted.stored)
+        made = Config(
+            version=version, entities=entities, traffic=traffic, stored=wanted.stored, kind=kind.value
+        )
         if self.config.check_resources:
             running = {spec.name: spec for spec in (former.specs if former is not None else ())}
             check_room(made.specs, running, self.room, self.least_memory, ENTITIES)

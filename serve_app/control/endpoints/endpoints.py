@@ -16,15 +16,17 @@ from serve_app.control.database.database import Database
 from serve_app.control.endpoints import registry
 from serve_app.control.endpoints.cluster import Cluster, Offer, Room
 from serve_app.control.endpoints.configure import Configurator
+from serve_app.control.endpoints.known import KnownEndpoints
+from serve_app.control.endpoints.named import check_named
 from serve_app.control.endpoints.offers import Offers
 from serve_app.control.endpoints.reconciler import Reconciler
-from serve_app.control.endpoints.shown import Sights, declared, declared_id, is_provisioned, shown
+from serve_app.control.endpoints.shown import Sights, declared, declared_id, shown
 from serve_app.control.endpoints.state import Config, loaded
 from serve_app.control.endpoints.tables import EndpointRow
 from serve_app.control.endpoints.tasks import check_tasks
 from serve_app.control.gateways import Gateways
 from serve_app.control.handlers import Handlers
-from serve_app.endpoints.ai_gateway import AiGateway
+from serve_app.endpoints.ai_gateway import AiGateway, InferenceTable
 from serve_app.endpoints.catalogue import Catalogue, CatalogueError, parse_catalogue
 from serve_app.endpoints.endpoint import Endpoint, Kind
 from serve_app.errors import AlreadyExists, Conflict, InvalidField, ModelNotFound
@@ -76,12 +78,14 @@ class Endpoints:
         self._config = config
         self._gateways = gateways
         self._changed = changed
+        self._known = KnownEndpoints()
         self._read_declared: tuple[dict[str, Any], dict[str, Endpoint]] = ({}, {})
         self.reconciler = Reconciler(
             database,
             cluster,
             gateways,
             changed,
+            self._known,
             start_timeout_s=config.start_timeout_s,
             declared=self.declared,
         )
@@ -106,13 +110,10 @@ class Endpoints:
     def wake(self) -> None:
         self.reconciler.wake()
 
-    def snapshot(self, session: Session) -> tuple[dict[str, Any], ...]:
-        """The endpoints that serve, for gateways."""
-        return tuple(
-            registry.served(row, loaded(row.serving))
-            for row in registry.every(session)
-            if row.serving is not None
-        )
+    def snapshot(self, session: Session) -> dict[str, bytes]:
+        """The endpoints that serve, for gateways: by name, as JSON."""
+        every = self._known.read(session).values()
+        return {each.row.name: served for each in every if (served := each.served) is not None}
 
     def declared(self) -> Mapping[str, Endpoint]:
         """The endpoints of the deploy file by name, as the gateways have them."""
@@ -128,7 +129,8 @@ class Endpoints:
 
     def untracked(self, session: Session) -> frozenset[str]:
         """The endpoints whose usage tracking is off."""
-        made = {row.name: AiGateway.model_validate(row.ai_gateway) for row in registry.every(session)}
+        rows = [each.row for each in self._known.read(session).values()]
+        made = {row.name: AiGateway.model_validate(row.ai_gateway) for row in rows}
         declared = {name: endpoint.ai_gateway for name, endpoint in self.declared().items()}
         return frozenset(name for name, each in (made | declared).items() if not each.tracks_usage)
 
@@ -151,6 +153,8 @@ class Endpoints:
                 session, ground, command.name, command.config, None, 1, command.is_provisioned, creator
             )
             check_tasks(config, command.task, self.declared())
+            settings = _ai_gateway(command.ai_gateway)
+            self._check_named(session, command.name, settings, caller)
             row = registry.add(
                 session,
                 name=command.name,
@@ -160,7 +164,7 @@ class Endpoints:
                 config=config,
                 description=command.description,
                 tags=dict(command.tags),
-                ai_gateway=_ai_gateway(command.ai_gateway),
+                ai_gateway=settings,
                 stored=command.stored,
             )
             return _detached(session, row)
@@ -183,7 +187,7 @@ class Endpoints:
                 command.config,
                 former,
                 row.config_version + 1,
-                is_provisioned(row),
+                any(each.is_sized for each in command.config.entities),
                 creator,
             )
             check_tasks(config, row.task, self.declared())
@@ -201,8 +205,8 @@ class Endpoints:
 
     async def _list(self, command: ListEndpoints, caller: Caller) -> EndpointList:
         sights = self._sights()
-        rows = await self._database.run(_all_detached)
-        found = {row.name: shown(row, sights) for row in rows}
+        known = await self._database.run(self._known.read)
+        found = {each.row.name: shown(each.row, sights) for each in known.values()}
         found |= {name: declared(endpoint, sights) for name, endpoint in self.declared().items()}
         seen = (found[name] for name in sorted(found) if not caller.endpoints or name in caller.endpoints)
         return EndpointList(endpoints=tuple(seen))
@@ -220,7 +224,9 @@ class Endpoints:
         def work(session: Session) -> EndpointRow:
             row = registry.find(session, command.name)
             merged = {**row.ai_gateway, **command.settings}
-            row.ai_gateway = _ai_gateway({key: value for key, value in merged.items() if value is not None})
+            settings = _ai_gateway({key: value for key, value in merged.items() if value is not None})
+            self._check_named(session, row.name, settings, caller)
+            row.ai_gateway = settings
             for config in (row.serving, row.pending):
                 if config is not None:
                     registry.check(row, loaded(config), shadow=row.shadow)
@@ -303,6 +309,27 @@ class Endpoints:
             now=time.time(),
         )
 
+    def _check_named(self, session: Session, endpoint: str, settings: dict[str, Any], caller: Caller) -> None:
+        """Raises InvalidField where the settings name what is not the caller's."""
+
+        def tables() -> dict[str, InferenceTable | None]:
+            made = {
+                name: AiGateway.model_validate(raw).inference_table_config
+                for name, raw in registry.settings(session).items()
+            }
+            declared = {
+                name: each.ai_gateway.inference_table_config for name, each in self.declared().items()
+            }
+            return made | declared
+
+        check_named(
+            endpoint,
+            AiGateway.model_validate(settings),
+            caller,
+            exists=lambda name: name in self.declared() or registry.has(session, name),
+            tables=tables,
+        )
+
     def _changed_to(self, row: EndpointRow) -> EndpointShown:
         """The endpoint after a change, which gateways and the reconciler hear of."""
         self._changed()
@@ -344,12 +371,6 @@ def _detached(session: Session, row: EndpointRow) -> EndpointRow:
     session.refresh(row)
     session.expunge(row)
     return row
-
-
-def _all_detached(session: Session) -> list[EndpointRow]:
-    rows = registry.every(session)
-    session.expunge_all()
-    return rows
 
 
 def _with_events(session: Session, name: str) -> tuple[EndpointRow, list[tuple[float, str]]]:

@@ -17,8 +17,9 @@ from sqlalchemy.orm import Session
 from serve_app.control.database.database import Database
 from serve_app.control.endpoints import registry
 from serve_app.control.endpoints.cluster import AppSeen, AppStatus, Cluster
+from serve_app.control.endpoints.known import KnownEndpoint, KnownEndpoints
 from serve_app.control.endpoints.plan import Action, Delete, Deploy, Fail, Promote, Seen, Settle, Wanted, plan
-from serve_app.control.endpoints.state import RUN_TIME, Config, loaded
+from serve_app.control.endpoints.state import RUN_TIME
 from serve_app.control.endpoints.tables import EndpointRow
 from serve_app.control.endpoints.tasks import TaskProblem, task_of
 from serve_app.control.gateways import Gateways
@@ -49,6 +50,7 @@ class Reconciler:
         cluster: Cluster,
         gateways: Gateways,
         changed: Callable[[], None],
+        known: KnownEndpoints,
         *,
         start_timeout_s: float,
         declared: Callable[[], Mapping[str, Endpoint]],
@@ -59,6 +61,7 @@ class Reconciler:
         self._cluster = cluster
         self._gateways = gateways
         self._changed = changed
+        self._known = known
         self._start_timeout_s = start_timeout_s
         self._declared = declared
         self._clock = clock
@@ -93,9 +96,9 @@ class Reconciler:
 
     async def turn(self) -> float:
         """Look, plan and act once. The seconds until the next turn."""
-        rows = await self._database.run(_read)
+        rows = await self._database.run(self._known.read)
         self.apps = await self._cluster.apps()
-        wanted = [self._wanted(row, serving, pending) for row, serving, pending in rows.values()]
+        wanted = [self._wanted(each) for each in rows.values()]
         actions = plan(wanted, await self._seen(wanted))
         for action in actions:
             try:
@@ -110,17 +113,20 @@ class Reconciler:
             return BUSY_S
         return CALM_S if wanted else EMPTY_S
 
-    def _wanted(self, row: EndpointRow, serving: Config | None, pending: Config | None) -> Wanted:
+    def _wanted(self, known: KnownEndpoint) -> Wanted:
+        row, serving, pending = known.row, known.serving, known.pending
         is_busy = row.update_state == UpdateState.IN_PROGRESS.value
         is_late = time.time() > row.pending_since + self._start_timeout_s
-        own = frozenset(spec.name for spec in serving.specs) if serving is not None else frozenset()
-        is_followed = self._gateways.follow(row.switch_version, row.name, own) or is_late
+        is_followed: bool | None = None
+        if row.switch_version:
+            own = frozenset(spec.name for spec in serving.specs) if serving is not None else frozenset()
+            is_followed = is_late or self._gateways.follow(row.switch_version, row.name, own)
         return Wanted(
             id=row.id,
             serving=() if serving is None else serving.specs,
             pending=pending.specs if pending is not None and is_busy else None,
             is_late=is_late,
-            is_followed=is_followed if row.switch_version else None,
+            is_followed=is_followed,
         )
 
     async def _seen(self, wanted: list[Wanted]) -> Seen:
@@ -158,7 +164,7 @@ class Reconciler:
         self._restarts[app] = (now + longer, longer)
         return True
 
-    async def _act(self, action: Action, rows: Mapping[str, _Read]) -> None:
+    async def _act(self, action: Action, rows: Mapping[str, KnownEndpoint]) -> None:
         match action:
             case Deploy(spec):
                 logger.info("application %s: %d to %d replicas", spec.name, *spec.size)
@@ -167,14 +173,15 @@ class Reconciler:
                 logger.info("application %s goes", app)
                 await self._cluster.delete(app)
             case Promote(endpoint):
-                await self._promote(*rows[endpoint])
+                await self._promote(rows[endpoint])
             case Fail(endpoint, app, reason):
-                row, _, pending = rows[endpoint]
-                await self._fail(row, self._explained(row, pending, app, reason))
+                row = rows[endpoint].row
+                await self._fail(row, self._explained(rows[endpoint], app, reason))
             case Settle(endpoint):
-                await self._change(rows[endpoint][0], registry.settle)
+                await self._change(rows[endpoint].row, registry.settle)
 
-    async def _promote(self, row: EndpointRow, serving: Config | None, pending: Config | None) -> None:
+    async def _promote(self, known: KnownEndpoint) -> None:
+        row, pending = known.row, known.pending
         if pending is None:
             return
         infos = {spec.name: await self._cluster.info(spec.name) for spec in pending.specs}
@@ -201,7 +208,8 @@ class Reconciler:
 
         await self._database.run(checked)
 
-    def _explained(self, row: EndpointRow, pending: Config | None, app: str | None, reason: str) -> str:
+    def _explained(self, known: KnownEndpoint, app: str | None, reason: str) -> str:
+        row, pending = known.row, known.pending
         said = f": {reason.strip()}" if reason.strip() else ""
         if app is None:
             return (
@@ -214,21 +222,3 @@ class Reconciler:
 
     def _stays(self, row: EndpointRow) -> str:
         return STILL if row.serving is not None else "nothing serves yet: update or delete the endpoint"
-
-
-_Read = tuple[EndpointRow, Config | None, Config | None]
-
-
-def _read(session: Session) -> dict[str, _Read]:
-    """Every endpoint by id, with its configurations; detached from the session."""
-    rows = registry.every(session)
-    found = {
-        row.id: (
-            row,
-            None if row.serving is None else loaded(row.serving),
-            None if row.pending is None else loaded(row.pending),
-        )
-        for row in rows
-    }
-    session.expunge_all()
-    return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from dataclasses import replace
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -37,9 +38,13 @@ def by_id(session: Session, id: str) -> EndpointRow | None:
     return session.get(EndpointRow, id)
 
 
-def every(session: Session) -> list[EndpointRow]:
-    """All endpoints, by name."""
-    return list(session.scalars(select(EndpointRow).order_by(EndpointRow.name)))
+def has(session: Session, name: str) -> bool:
+    return session.scalar(select(EndpointRow.id).where(EndpointRow.name == name)) is not None
+
+
+def settings(session: Session) -> dict[str, dict[str, Any]]:
+    """The AI-gateway settings of all endpoints, by name."""
+    return dict(session.execute(select(EndpointRow.name, EndpointRow.ai_gateway)).tuples().all())
 
 
 def entities(session: Session, endpoint: str) -> tuple[Entity, ...]:
@@ -56,10 +61,7 @@ def set_traffic(session: Session, endpoint: str, traffic: dict[str, int]) -> Non
     """Change the split in place: entities, version and replicas stay. Raises InvalidField, Conflict."""
     row = find(session, endpoint)
     refuse_busy(row)
-    config = _serving(row)
-    made = Config(
-        version=config.version, entities=config.entities, traffic=dict(traffic), stored=config.stored
-    )
+    made = replace(_serving(row), traffic=dict(traffic))
     check(row, made, shadow=row.shadow)
     row.serving = dumped(made)
     row.updated = time.time()
@@ -89,7 +91,7 @@ def add(
     stored: dict[str, Any],
 ) -> EndpointRow:
     """A new endpoint, whose first configuration comes up. Raises AlreadyExists, InvalidField."""
-    if session.scalar(select(EndpointRow.id).where(EndpointRow.name == name)) is not None:
+    if has(session, name):
         raise AlreadyExists(f"the endpoint {name!r} exists already; update it, or choose another name")
     now = time.time()
     row = EndpointRow(
@@ -145,6 +147,7 @@ def promote(session: Session, row: EndpointRow, *, task: str) -> None:
     before = None if row.serving is None else served(row, loaded(row.serving))
     row.shadow = _kept_shadow(row, config)
     row.task = task
+    row.kind = config.kind or row.kind
     row.serving, row.pending = row.pending, None
     row.updated = time.time()
     if served(row, config) == before:  # only sizes differ, so no snapshot will
@@ -212,11 +215,12 @@ def check(
 
 def served(row: EndpointRow, config: Config, *, task: str | None = None) -> dict[str, Any]:
     """An endpoint with one of its configurations, as plain values of `endpoints.endpoint.Endpoint`."""
+    kind = config.kind or row.kind
     made = {
         "name": row.name,
         "task": task or row.task or Task.CHAT.value,
-        "kind": row.kind,
-        "served_entities": [_entity(each, row.kind).model_dump(mode="json") for each in config.entities],
+        "kind": kind,
+        "served_entities": [_entity(each, kind).model_dump(mode="json") for each in config.entities],
         "traffic": config.traffic,
         "ai_gateway": row.ai_gateway,
     }

@@ -9,7 +9,7 @@ from typing import Final
 from serve_app.control.endpoints.cluster import AppSeen, AppStatus
 from serve_app.control.endpoints.state import Config, Entity, loaded
 from serve_app.control.endpoints.tables import EndpointRow
-from serve_app.endpoints.endpoint import Endpoint, Kind
+from serve_app.endpoints.endpoint import Endpoint
 from serve_app.types.control import (
     ConfigShown,
     EndpointShown,
@@ -111,10 +111,6 @@ def declared(endpoint: Endpoint, sights: Sights) -> EndpointShown:
         shadow=None if endpoint.shadow is None else endpoint.shadow.model_dump(mode="json"),
         declared=True,
     )
-
-
-def is_provisioned(row: EndpointRow) -> bool:
-    return row.kind == Kind.PROVISIONED.value
 
 
 def _config(config: Config, sights: Sights, *, is_serving: bool, has_failed: bool = False) -> ConfigShown:

@@ -55,6 +55,7 @@ class Config:
     entities: tuple[Entity, ...]
     traffic: dict[str, int]
     stored: dict[str, Any] = field(default_factory=dict)
+    kind: str = ""  # see endpoints.endpoint.Kind; "": the endpoint's, of a version that kept none here
 
     @property
     def specs(self) -> tuple[AppSpec, ...]:

@@ -97,6 +97,8 @@ class Access:
         needed, field = rule
         name = getattr(command, field)
         level = level_of(caller, name, (await self._by_endpoint(caller)).get(name, ()))
+        if level is None and isinstance(command, CreateEndpoint):
+            raise PermissionDenied(f"the API key is limited to endpoints, and {name!r} is none of them")
         if level is None:
             raise ModelNotFound("name", f"there is no endpoint {name!r} that was made at run time")
         if level < needed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, Final
@@ -41,25 +42,38 @@ class ServeBackend:
         self._migrations = Migrations()
         self._quarantine = Quarantine()
         self._models: dict[EntityKey, RemoteModel] = {}
+        self._watched: Counter[EntityKey] = Counter()  # how many endpoints name each of `_models`
         self._by_app: dict[str, RemoteModel] = {}  # those that requests go to
         receiver.on_silence = self._suspect
         self._watching = asyncio.ensure_future(self._watch_nodes())
 
-    def serve(self, endpoints: Iterable[Endpoint], coming: Iterable[Endpoint] = ()) -> None:
-        """Watch the models of `endpoints` and `coming`, and send requests to those of `endpoints`.
-
-        A model that neither names any more is not watched. Requests that know it still reach it.
-        """
-        entities = {_key(e): e for endpoint in endpoints for e in endpoint.served_entities}
-        ahead = {_key(e): e for endpoint in coming for e in endpoint.served_entities}
-        for key in self._models.keys() - entities.keys() - ahead.keys():
-            model = self._models.pop(key)
-            model.retire()
-            asyncio.get_running_loop().call_later(FORGET_S, self._forget, key[0], model)
-        for key, entity in (ahead | entities).items():
+    def watch(self, endpoint: Endpoint) -> None:
+        """Look for the models of `endpoint`, until `unwatch` is called as often as this."""
+        for entity in endpoint.served_entities:
+            key = _key(entity)
             if key not in self._models:
                 self._models[key] = RemoteModel(entity, self._new_route)
-        self._by_app |= {key[0]: self._models[key] for key in entities}
+            self._watched[key] += 1
+
+    def serve(self, endpoint: Endpoint) -> None:
+        """Send requests to the models of `endpoint`, which is watched."""
+        for entity in endpoint.served_entities:
+            self._by_app[entity.app] = self._models[_key(entity)]
+
+    def unwatch(self, endpoint: Endpoint) -> None:
+        """`endpoint` is gone or another one. Requests that know a model nobody names still reach it."""
+        for entity in endpoint.served_entities:
+            key = _key(entity)
+            self._watched[key] -= 1
+            if not self._watched[key]:
+                del self._watched[key]
+                model = self._models.pop(key)
+                model.retire()
+                asyncio.get_running_loop().call_later(FORGET_S, self._forget, entity.app, model)
+
+    def watches(self, entity: ServedEntity) -> bool:
+        """Whether some endpoint names `entity`, be it in use or still coming."""
+        return _key(entity) in self._models
 
     def answers(self, entity: ServedEntity) -> bool:
         """Whether the model of `entity` can answer, be it in use or still coming."""
@@ -81,6 +95,10 @@ class ServeBackend:
 
     def is_ready(self, app: str) -> bool:
         return self.missing(app) is None
+
+    def ready(self) -> tuple[str, ...]:
+        """The applications that can answer, of all that endpoints name."""
+        return tuple(app for app in self._named() if self.is_ready(app))
 
     def missing(self, app: str) -> str | None:
         model = self._by_app.get(app)

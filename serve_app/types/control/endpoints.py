@@ -26,6 +26,18 @@ class EntityWanted:
     scale_to_zero_enabled: bool = False
     stored: dict[str, Any] = field(default_factory=dict)  # fields that are returned and have no effect
 
+    @property
+    def is_sized(self) -> bool:
+        """Whether it asks for replicas of its own, and says how many."""
+        return any(
+            each is not None
+            for each in (
+                *(self.provisioned_model_units, self.workload_size),
+                *(self.min_provisioned_throughput, self.max_provisioned_throughput),
+                *(self.min_provisioned_concurrency, self.max_provisioned_concurrency),
+            )
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigWanted:
@@ -123,7 +135,11 @@ class CreateEndpoint(Command[EndpointShown]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateConfig(Command[EndpointShown]):
-    """Replace what answers. The former configuration serves until the new one is ready."""
+    """Replace what answers. The former configuration serves until the new one is ready.
+
+    The endpoint is provisioned from then on if one of its entities says how many replicas it gets, and else
+    pay-per-token.
+    """
 
     name: str
     config: ConfigWanted

@@ -30,7 +30,8 @@ class Snapshot:
     """All that was made at run time. A newer version replaces an older one as a whole."""
 
     version: int  # grows with every change, also over restarts of the control plane
-    endpoints: tuple[dict[str, Any], ...] = ()  # each an `endpoints.endpoint.Endpoint`, as plain values
+    # By name, each an `endpoints.endpoint.Endpoint` as JSON: what is equal is not read again.
+    endpoints: dict[str, bytes] = field(default_factory=dict)
     keys: tuple[KnownKey, ...] = ()
     grants: dict[str, tuple[Grant, ...]] = field(
         default_factory=dict

@@ -50,7 +50,7 @@ def test_a_snapshot_arrives_whole() -> None:
         endpoints=("mine",),
         expires=1.5,
     )
-    snapshot = Snapshot(version=2**40, endpoints=({"name": "mine"},), keys=(key,))
+    snapshot = Snapshot(version=2**40, endpoints={"mine": b'{"name": "mine"}'}, keys=(key,))
     report = control.GatewayReport(gateway="g", declared={}, in_force=1, waiting={"mine": ("rt-a",)})
     watch = WatchSnapshot(report=report, after=1, wait_s=2.5)
     assert decode_command(encode_command(watch, CALLER)) == (watch, CALLER)

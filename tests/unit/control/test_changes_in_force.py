@@ -80,9 +80,11 @@ async def test_a_silent_gateway_is_named_once_it_had_its_time_and_holds_nobody_u
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with plane_over(tmp_path, FakeCluster()) as (plane, gateway):
-        late = LateGateway(plane)
+        late, gateways = LateGateway(plane), plane.snapshots._gateways
         await late.tell(gateway.snapshot.version)
         await plane.do(ADMIN, OPERATOR)
+        while not gateway.snapshot.keys or gateways.behind(gateway.snapshot.version) != {"late"}:
+            await asyncio.sleep(0.005)
         monkeypatch.setattr(snapshots, "FOLLOW_S", 0.05)
         assert await behind(plane) == 1
         monkeypatch.setattr(snapshots, "FOLLOW_S", 3600.0)

@@ -1,24 +1,27 @@
 """The endpoints of a gateway from both sources: the deploy file, and the control plane's snapshots.
 
 What the deploy file declares goes first: a run-time endpoint of the same name, or one that does not fit
-beside it, is left out.
+beside it, is left out. A snapshot costs what it changes: the rest is compared as bytes, and not read again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from serve_app.api.directory import Directory
 from serve_app.deployments.gateway.backend import ServeBackend
 from serve_app.deployments.gateway.control.takeover import LOOK_S, Takeover
-from serve_app.endpoints.beside import beside
+from serve_app.endpoints.beside import Beside
 from serve_app.endpoints.catalogue import Catalogue
-from serve_app.endpoints.endpoint import Endpoint
+from serve_app.endpoints.endpoint import Endpoint, ServedEntity
 from serve_app.types.control import GatewayReport, Snapshot
 
 logger = logging.getLogger(__name__)
+
+LEFT_OUT: Final = "the run-time endpoint %s is left out: %s"
 
 
 class Catalogues:
@@ -30,9 +33,11 @@ class Catalogues:
         self._directory = directory
         self._backend = backend
         self._takeover = Takeover(directory, backend, wait_s, on_change=lambda: self.on_change())
-        self._declared: Catalogue | None = None  # None: not read yet, so nothing is in effect
-        self._run_time: tuple[Endpoint, ...] = ()
+        self._beside = Beside()
+        self._declared: dict[str, Any] | None = None  # None: not read yet, so nothing is in effect
+        self._raw: Mapping[str, bytes] = {}  # the run-time endpoints of the newest snapshot
         self._version = 0
+        self._late: dict[str, ServedEntity] = {}  # by application: of run time, and could not answer yet
         self._watching: asyncio.Task[None] | None = None
         self.on_change: Callable[[], None] = lambda: None  # called when `report` may say something new
 
@@ -43,29 +48,35 @@ class Catalogues:
 
     def declare(self, catalogue: Catalogue) -> None:
         """These are the endpoints of the deploy file from now on."""
-        self._declared = catalogue
-        self._put_into_effect()
+        changes = self._beside.declare(catalogue.endpoints)
+        is_first, self._declared = self._declared is None, catalogue.dump()
+        for name, why in self._beside.left_out.items():
+            logger.error(LEFT_OUT, name, why)
+        self._put_into_effect(self._beside.endpoints if is_first else changes)
 
     def take(self, snapshot: Snapshot) -> None:
         """These are the endpoints of the control plane from now on."""
-        found = tuple(_readable(snapshot.endpoints))
+        before, self._raw = self._raw, snapshot.endpoints
         self._version = snapshot.version
-        if found != self._run_time:
-            self._run_time = found
+        changed = {
+            name: _read(name, raw) for name, raw in snapshot.endpoints.items() if before.get(name) != raw
+        }
+        changes = self._beside.change(dict.fromkeys(before.keys() - self._raw.keys()) | changed)
+        if changed or changes:
+            for name in changed.keys() & self._beside.left_out.keys():
+                logger.error(LEFT_OUT, name, self._beside.left_out[name])
             if self._declared is not None:
-                self._put_into_effect()
+                self._put_into_effect(changes)
         self.on_change()
 
     def report(self) -> GatewayReport:
         """What the control plane is told of this gateway."""
-        declared = self._declared or Catalogue()
-        apps = dict.fromkeys(e.app for endpoint in self._directory for e in endpoint.served_entities)
         return GatewayReport(
             gateway=self._gateway,
-            declared=declared.dump(),
+            declared=self._declared or {},
             in_force=self._version if self._declared is not None else 0,
             waiting={name: tuple(apps) for name, apps in self._directory.waiting.items()},
-            ready=tuple(app for app in apps if self._backend.is_ready(app)),
+            ready=self._backend.ready(),
         )
 
     def close(self) -> None:
@@ -73,35 +84,34 @@ class Catalogues:
         if self._watching is not None:
             self._watching.cancel()
 
-    def _put_into_effect(self) -> None:
-        declared = self._declared or Catalogue()
-        both, left_out = beside(declared, self._run_time)
-        for name, why in left_out.items():
-            logger.error("the run-time endpoint %s is left out: %s", name, why)
-        self._directory.run_time = frozenset(
-            endpoint.name for endpoint in both.endpoints[len(declared.endpoints) :]
-        )
-        self._takeover.begin(both)
+    def _put_into_effect(self, changes: Mapping[str, Endpoint | None]) -> None:
+        self._directory.run_time = self._beside.run_time
+        self._takeover.begin(changes)
         self.on_change()
-        if self._watching is not None:
-            self._watching.cancel()
-        made = Catalogue(endpoints=both.endpoints[len(declared.endpoints) :])
-        self._watching = asyncio.ensure_future(self._watch(frozenset(made.apps)))
+        for name in changes.keys() & self._directory.run_time:
+            endpoint = changes[name]
+            self._late |= {} if endpoint is None else {each.app: each for each in endpoint.served_entities}
+        if self._late and (self._watching is None or self._watching.done()):
+            self._watching = asyncio.ensure_future(self._watch())
 
-    async def _watch(self, apps: frozenset[str]) -> None:
-        """Report each of `apps` as soon as it can answer: an update waits for it."""
-        while apps:
-            late = frozenset(app for app in apps if not self._backend.is_ready(app))
-            if late != apps:
-                apps = late
+    async def _watch(self) -> None:
+        """Report each application that is late as soon as it can answer: an update waits for it."""
+        while self._late:
+            late = {
+                app: entity
+                for app, entity in self._late.items()
+                if self._backend.watches(entity) and not self._backend.is_ready(app)
+            }
+            if late.keys() != self._late.keys():
+                self._late = late
                 self.on_change()
             await asyncio.sleep(LOOK_S)
 
 
-def _readable(raw: Iterable[dict[str, object]]) -> Iterable[Endpoint]:
-    """The endpoints that this version of the server understands."""
-    for each in raw:
-        try:
-            yield Endpoint.model_validate(each)
-        except ValueError as error:
-            logger.error("the run-time endpoint %s is not understood: %s", each.get("name"), error)
+def _read(name: str, raw: bytes) -> Endpoint | None:
+    """The endpoint; None where this version of the server does not understand it."""
+    try:
+        return Endpoint.model_validate_json(raw)
+    except ValueError as error:
+        logger.error("the run-time endpoint %s is not understood: %s", name, error)
+        return None

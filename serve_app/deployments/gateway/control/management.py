@@ -207,7 +207,7 @@ class SnapshotFeed:
             return
         was_kept, self._is_kept = self._is_kept, False
         try:
-            await asyncio.to_thread(_write, self._file, _encoder.encode(self.current))
+            await asyncio.to_thread(_write, self._file, self.current)
             self._is_kept = True
         except OSError as error:
             if was_kept or is_new:
@@ -264,13 +264,13 @@ def _confirm(path: Path) -> None:
         os.utime(path)
 
 
-def _write(path: Path, data: bytes) -> None:
+def _write(path: Path, snapshot: Snapshot) -> None:
     """All of it or nothing, readable by this user alone: digests of keys are in it."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")  # made with mode 0600
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
+            file.write(_encoder.encode(snapshot))
         os.replace(name, path)
     except OSError:
         Path(name).unlink(missing_ok=True)

@@ -1,15 +1,15 @@
-"""Puts a new catalogue into effect: endpoint by endpoint, each as soon as its models can answer."""
+"""Puts changed endpoints into effect: each as soon as its models can answer."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from serve_app.api.directory import Directory
 from serve_app.deployments.gateway.backend import ServeBackend
-from serve_app.endpoints.catalogue import Catalogue
+from serve_app.endpoints.endpoint import Endpoint
 from serve_app.endpoints.succession import succession
 
 logger = logging.getLogger(__name__)
@@ -18,7 +18,7 @@ LOOK_S: Final = 0.1  # between two looks whether the awaited applications can an
 
 
 class Takeover:
-    """Puts catalogues into effect; the newest wins."""
+    """Puts endpoints into effect; the newest of a name wins. A change costs nothing for what stays."""
 
     def __init__(
         self,
@@ -35,50 +35,73 @@ class Takeover:
         self._directory = directory
         self._backend = backend
         self._wait_s = wait_s
+        self._coming: dict[
+            str, tuple[Endpoint, float]
+        ] = {}  # that are not in effect, and until when they wait
         self._task: asyncio.Task[None] | None = None
 
-    def begin(self, catalogue: Catalogue) -> None:
-        """Take over at once the endpoints that need not wait, and the others as soon as they can answer."""
-        self.close()
+    def begin(self, changes: Mapping[str, Endpoint | None]) -> None:
+        """Take over at once what need not wait, and the rest as soon as it can answer. None: it is gone."""
         self._directory.refused = False
         until = asyncio.get_running_loop().time() + self._wait_s
-        if not self._advance(catalogue, until):
-            self._task = asyncio.ensure_future(self._follow(catalogue, until))
+        for name, endpoint in changes.items():
+            if endpoint is not None:
+                self._backend.watch(endpoint)  # looks for what is new, so that one can tell
+            if (former := self._coming.pop(name, None)) is not None:
+                self._backend.unwatch(former[0])
+            if endpoint is not None:
+                self._coming[name] = endpoint, until
+        self._advance([name for name, endpoint in changes.items() if endpoint is None])
+        if self._coming and (self._task is None or self._task.done()):
+            self._task = asyncio.ensure_future(self._follow())
 
     def close(self) -> None:
         """Stop: endpoints that still wait stay as they are."""
         if self._task is not None:
             self._task.cancel()
 
-    async def _follow(self, catalogue: Catalogue, until: float) -> None:
-        while True:
+    async def _follow(self) -> None:
+        while self._coming:
             await asyncio.sleep(LOOK_S)
-            if self._advance(catalogue, until):
-                return
+            self._advance()
 
-    def _advance(self, catalogue: Catalogue, until: float) -> bool:
-        """Whether all of `catalogue` is in effect."""
-        before = dict(self._directory.waiting)
-        is_late = asyncio.get_running_loop().time() >= until
-        old, new = tuple(self._directory), catalogue.endpoints
-        self._backend.serve(old, coming=new)  # looks for what is new, so that one can tell
-        now = succession(() if is_late else old, new, self._backend.answers)
-        self._backend.serve(now.endpoints, coming=new)
-        self._directory.take(now.endpoints, now.waiting)
-        for name in before.keys() - now.waiting.keys():
-            if is_late:
+    def _advance(self, gone: list[str] | None = None) -> None:
+        """Put into effect what can be, and take `gone` away."""
+        before, now = dict(self._directory.waiting), asyncio.get_running_loop().time()
+        late = {name for name, (_, until) in self._coming.items() if now >= until}
+        old = [
+            endpoint
+            for name in self._coming.keys() - late
+            if (endpoint := self._directory.named(name)) is not None
+        ]
+        coming = [endpoint for endpoint, _ in self._coming.values()]
+        waiting = succession(old, coming, self._backend.answers).waiting
+        taken: dict[str, Endpoint | None] = dict.fromkeys(gone or ())
+        taken |= {endpoint.name: endpoint for endpoint in coming if endpoint.name not in waiting}
+        if not taken and waiting == before:
+            return
+        former = [self._directory.named(name) for name in taken]
+        for endpoint in taken.values():
+            if endpoint is not None:
+                del self._coming[endpoint.name]
+                self._backend.serve(endpoint)
+        self._directory.change(taken, waiting)
+        for endpoint in former:
+            if endpoint is not None:
+                self._backend.unwatch(endpoint)
+        for name in before.keys() - waiting.keys():
+            if name in late:
                 logger.warning(
                     "endpoint %s changes without %s: the wait is over", name, ", ".join(before[name])
                 )
             else:
                 logger.info("endpoint %s has changed", name)
-        for name in now.waiting.keys() - before.keys():
+        for name in waiting.keys() - before.keys():
             logger.info(
                 "endpoint %s stays as it was until %s can answer, at most %.0f s",
                 name,
-                ", ".join(now.waiting[name]),
+                ", ".join(waiting[name]),
                 self._wait_s,
             )
-        if before.keys() != now.waiting.keys():
+        if before.keys() != waiting.keys():
             self._on_change()
-        return not now.waiting

@@ -28,7 +28,7 @@ from serve_app.types.control import (
 )
 from tests.support.small_disk import fill, free, small_disk
 
-ENDPOINT = {"name": "mine", "served_entities": [{"model": "demo-chat"}]}
+ENDPOINTS = {"mine": b'{"name": "mine", "served_entities": [{"model": "demo-chat"}]}'}
 KEY = KnownKey(
     digest=b"x" * 32,
     name="alice",
@@ -90,7 +90,7 @@ async def until(holds: Any) -> None:
 
 async def test_the_newest_snapshot_is_taken_and_kept_in_a_private_file(tmp_path: Path) -> None:
     file = tmp_path / "folder" / "snapshot"
-    link = FakeLink(Snapshot(version=7, endpoints=(ENDPOINT,), keys=(KEY,)))
+    link = FakeLink(Snapshot(version=7, endpoints=ENDPOINTS, keys=(KEY,)))
     async with feeding(link, file) as (feed, taken):
         await feed.first(10.0)
         await until(file.exists)
@@ -107,7 +107,7 @@ async def test_without_a_control_plane_the_kept_snapshot_is_taken(
 ) -> None:
     monkeypatch.setattr(control, "PAUSE_S", 0.01)
     file = tmp_path / "snapshot"
-    link = FakeLink(Snapshot(version=7, endpoints=(ENDPOINT,), keys=(KEY,)))
+    link = FakeLink(Snapshot(version=7, endpoints=ENDPOINTS, keys=(KEY,)))
     async with feeding(link, file) as (feed, _):
         await feed.first(10.0)
         await until(file.exists)

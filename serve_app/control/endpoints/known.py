@@ -1,0 +1,65 @@
+"""All endpoints of the database, each read once for each version of its row: a look costs what changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import msgspec
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from serve_app.control.endpoints import registry
+from serve_app.control.endpoints.state import Config, loaded
+from serve_app.control.endpoints.tables import EndpointRow
+
+AT_ONCE: Final = 500  # rows of one statement
+
+
+@dataclass(frozen=True)
+class KnownEndpoint:
+    """A row, detached from its session, and what its columns hold."""
+
+    row: EndpointRow
+    serving: Config | None
+    pending: Config | None
+
+    @cached_property
+    def served(self) -> bytes | None:
+        """For gateways: the endpoint as JSON. None: nothing serves yet."""
+        return None if self.serving is None else msgspec.json.encode(registry.served(self.row, self.serving))
+
+
+class KnownEndpoints:
+    """Used by transactions alone, which come one after the other."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, KnownEndpoint] = {}
+
+    def read(self, session: Session) -> dict[str, KnownEndpoint]:
+        """All of them by id, in the order of their names."""
+        columns = select(EndpointRow.id, EndpointRow.row_version).order_by(EndpointRow.name)
+        versions: dict[str, int] = dict(session.execute(columns).tuples().all())
+        before = self._known
+        stale = [
+            id
+            for id, version in versions.items()
+            if id not in before or before[id].row.row_version != version
+        ]
+        fresh: dict[str, KnownEndpoint] = {}
+        for start in range(0, len(stale), AT_ONCE):
+            rows = select(EndpointRow).where(EndpointRow.id.in_(stale[start : start + AT_ONCE]))
+            for row in session.scalars(rows):
+                fresh[row.id] = _known(row)
+                session.expunge(row)
+        self._known = {id: known for id in versions if (known := fresh.get(id) or before.get(id)) is not None}
+        return self._known
+
+
+def _known(row: EndpointRow) -> KnownEndpoint:
+    return KnownEndpoint(
+        row,
+        None if row.serving is None else loaded(row.serving),
+        None if row.pending is None else loaded(row.pending),
+    )
