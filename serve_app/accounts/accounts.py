@@ -124,6 +124,10 @@ class Accounts:
         self._had_keys = self._had_keys or bool(self._taken)
         self._waits = False
 
+    def declared(self) -> Iterable[Caller]:
+        """See `api.backend.Accounts`."""
+        return [key.caller for key in self._static()]
+
     def is_declared(self, name: str) -> bool:
         """Whether a key of the file or the environment has this name, or all callers without a key."""
         return name == ANONYMOUS or any(key.caller.key_id == name for key in self._static())

@@ -6,7 +6,7 @@ provides an `Accounts`, and tests provide fakes of both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from starlette.types import Scope
@@ -235,6 +235,10 @@ class Accounts(Protocol):
     @property
     def is_stale(self) -> bool:
         """Whether keys that were made at run time are refused, as nobody has confirmed them for too long."""
+        ...
+
+    def declared(self) -> Iterable[Caller]:
+        """The callers of the keys that the operator gave, which nothing at run time changes."""
         ...
 
     def is_declared(self, name: str) -> bool:

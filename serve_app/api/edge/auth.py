@@ -77,7 +77,7 @@ class Scoped:
         """`others`: a key with one of these scopes may come in as well."""
         self._app = app
         self.needed = needed  # None: open to everyone
-        self.scopes = () if needed is None else (needed, *others)
+        self.scopes = () if needed is None else tuple(dict.fromkeys((needed, *others)))
         self._route = route
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:

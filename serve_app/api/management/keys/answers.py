@@ -6,6 +6,7 @@ from typing import Any, Final, NotRequired
 
 from typing_extensions import TypedDict
 
+from serve_app.types import Caller
 from serve_app.types.control import KeyShown
 
 NEVER: Final = -1  # Databricks' word for a token that does not end
@@ -41,10 +42,18 @@ class CreatedKeyJson(TypedDict):
     key_info: KeyJson
 
 
+class DeclaredKeyJson(TypedDict):
+    """A key of the key file or the environment, which alone change it."""
+
+    name: str
+    scopes: list[str]
+
+
 class KeysJson(TypedDict):
-    """Keys, the oldest first."""
+    """Keys that were made at run time, the oldest first, and those of the operator by name."""
 
     keys: list[KeyJson]
+    declared_keys: list[DeclaredKeyJson]
 
 
 class TokenJson(TypedDict):
@@ -118,6 +127,10 @@ def key_json(key: KeyShown) -> dict[str, Any]:
     amounts = {"budget": key.budget, "soft_budget": key.soft_budget, "spent": key.spent}
     shown |= {name: _ms(value) for name, value in times.items() if value is not None}
     return shown | {name: value for name, value in amounts.items() if value is not None}
+
+
+def declared_json(caller: Caller) -> dict[str, Any]:
+    return {"name": caller.key_id, "scopes": sorted(caller.scopes)}
 
 
 def token_json(key: KeyShown) -> dict[str, Any]:

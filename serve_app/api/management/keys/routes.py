@@ -7,13 +7,13 @@ from typing import Any, Final
 
 from serve_app.api.management.command_route import Asked, CommandRoute
 from serve_app.api.management.keys import operations, tokens
-from serve_app.api.management.keys.answers import key_json
+from serve_app.api.management.keys.answers import declared_json, key_json
 from serve_app.api.management.keys.bodies import CreateKeyBody, RotateKeyBody, UpdateKeyBody
 from serve_app.api.management.paths import BASE
 from serve_app.api.management.strict_body import NoBody
 from serve_app.api.route import Entry
 from serve_app.api.services import Services
-from serve_app.errors import AlreadyExists, InvalidField
+from serve_app.errors import AlreadyExists, Conflict, InvalidField
 from serve_app.types import Scope
 from serve_app.types.control import CreatedKey, ListKeys, RevokeKey
 
@@ -53,17 +53,31 @@ async def _list(asked: Asked[NoBody]) -> dict[str, Any]:
     if everything not in ("true", "false"):
         raise InvalidField("all", "must be true or false")
     listed = await asked.do(ListKeys(everything=everything == "true"))
-    return {"keys": [key_json(key) for key in listed.keys]}
+    declared = sorted(asked.services.accounts.declared(), key=lambda caller: caller.key_id)
+    return {
+        "keys": [key_json(key) for key in listed.keys],
+        "declared_keys": [declared_json(caller) for caller in declared],
+    }
 
 
 async def _update(asked: Asked[UpdateKeyBody]) -> dict[str, Any]:
-    return key_json(await asked.do(asked.body.command(asked.path["id"])))
+    return key_json(await asked.do(asked.body.command(_changeable(asked))))
 
 
 async def _rotate(asked: Asked[RotateKeyBody]) -> dict[str, Any]:
-    return _created(await asked.do(asked.body.command(asked.path["id"])))
+    return _created(await asked.do(asked.body.command(_changeable(asked))))
 
 
 async def _revoke(asked: Asked[NoBody]) -> dict[str, Any]:
-    await asked.do(RevokeKey(id=asked.path["id"]))
+    await asked.do(RevokeKey(id=_changeable(asked)))
     return {}
+
+
+def _changeable(asked: Asked[Any]) -> str:
+    """The id or name of a key in the path. Raises Conflict for a key of the operator."""
+    id = asked.path["id"]
+    if any(caller.key_id == id for caller in asked.services.accounts.declared()):
+        raise Conflict(
+            f"the key {id} is of the key file or the environment, which alone change it: take its line out"
+        )
+    return id
