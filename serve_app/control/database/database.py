@@ -14,7 +14,13 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from serve_app.control.database.migrate import upgrade
-from serve_app.control.database.problem import DatabaseProblem, has_collided, is_away, is_bad_text
+from serve_app.control.database.problem import (
+    DatabaseProblem,
+    has_collided,
+    is_away,
+    is_bad_text,
+    is_full,
+)
 from serve_app.control.database.url import open_engine
 from serve_app.errors import InvalidField, Unavailable
 
@@ -24,6 +30,7 @@ T = TypeVar("T")
 
 RETRY_S: Final = 2.0  # told to clients
 TRIES: Final = 5  # of a transaction that meets others
+FULL: Final = "the disk of the database is full: nothing can be changed before there is room"
 PAUSE_S: Final = 0.05  # before the second try; longer before each later one
 
 
@@ -90,7 +97,8 @@ class Database:
                     raise
                 self.problem = f"the database {self._place} does not answer: {_reason(error)}"
                 logger.warning("%s", self.problem)
-                raise Unavailable("the database does not answer; try again", retry_after_s=RETRY_S) from error
+                told = FULL if is_full(error) else "the database does not answer; try again"
+                raise Unavailable(told, retry_after_s=RETRY_S) from error
         raise AssertionError("the last try returns or raises")
 
     def _try(self, work: Callable[[Session], T]) -> T:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 from typing import Any, Final
 
@@ -10,6 +11,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError
 # SQLSTATE classes and codes: connections, resources, an operator's stop, a lock that did not come in time.
 _AWAY: Final = ("08", "53", "57P", "57014", "55P03", "25006")
 _COLLIDED: Final = ("40",)  # the transaction met another one, and may be tried again
+_DISK_FULL: Final = "53100"
 _BAD_TEXT: Final = "22021"
 # The lowest byte of SQLite's codes: busy, locked, read-only, input or output, corrupt, full, cannot open, no
 # database. An operator may put another file in the place of a broken one.
@@ -31,6 +33,17 @@ def is_away(error: Exception) -> bool:
     return (
         error.connection_invalidated or isinstance(error, InterfaceError) or _state(error).startswith(_AWAY)
     )
+
+
+def is_full(error: Exception) -> bool:
+    """Whether there is no room left to write: on the disk, or in the database's file."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    if not isinstance(error, DBAPIError):
+        return False
+    if isinstance(error.orig, sqlite3.Error):
+        return getattr(error.orig, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL
+    return _state(error) == _DISK_FULL
 
 
 def has_collided(error: Exception) -> bool:

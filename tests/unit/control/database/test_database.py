@@ -15,6 +15,7 @@ from serve_app.control.database.url import open_engine
 from serve_app.control.ledger.tables import Spending
 from serve_app.errors import InvalidField, Unavailable
 from tests.support.databases import open_database
+from tests.support.small_disk import fill, free, small_disk
 
 
 def spend(key_id, cost=1.0):
@@ -199,3 +200,16 @@ def test_a_file_that_is_no_database_is_named_until_it_is_out_of_the_way(
     asyncio.run(database.run(spend("alice")))
     assert database.problem is None
     database.close()
+
+
+async def test_a_full_disk_is_called_that(tmp_path):
+    with small_disk(tmp_path / "disk", 2**20) as disk:
+        database = open_database(f"sqlite:///{disk / 'control.db'}")
+        await database.run(spend("alice"))
+        fill(disk)
+        with pytest.raises(Unavailable, match="disk of the database is full"):
+            await database.run(lambda session: [spend(f"key-{n}" * 100)(session) for n in range(1_000)])
+        free(disk)
+        await database.run(spend("bob"))
+        assert await database.run(count) == 2
+        database.close()
