@@ -130,8 +130,10 @@ class FakeManagement:
         pending = ConfigShown(
             version=version, entities=entities, traffic=config.traffic, stored=config.stored
         )
-        self._left[shown.name] = self._looks
-        found = replace(shown, pending=pending, update=UpdateState.IN_PROGRESS, updated=time.time())
+        self._left[shown.name], now = self._looks, time.time()
+        found = replace(
+            shown, pending=pending, update=UpdateState.IN_PROGRESS, updated=now, pending_since=now
+        )
         self.endpoints[shown.name] = found
         return found
 

@@ -62,6 +62,7 @@ def shown(row: EndpointRow, sights: Sights) -> EndpointShown:
         creator=row.creator,
         created=row.created,
         updated=row.updated,
+        pending_since=row.pending_since,
         is_ready=config is not None and any(each.state is EntityState.READY for each in config.entities),
         update=update,
         message=row.message,

@@ -104,6 +104,7 @@ class EndpointShown:
     message: str = ""  # why an update failed, and what to do
     config: ConfigShown | None = None  # that serves; None: none did yet
     pending: ConfigShown | None = None  # that comes up, or failed
+    pending_since: float = 0.0  # when the newest configuration was asked for; Unix seconds
     description: str = ""
     tags: dict[str, str] = field(default_factory=dict)  # key -> value
     ai_gateway: dict[str, Any] = field(default_factory=dict)  # see endpoints.ai_gateway.AiGateway

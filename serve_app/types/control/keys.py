@@ -74,7 +74,7 @@ class UpdateKey(Change[KeyShown]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RotateKey(Command[CreatedKey]):
+class RotateKey(Change[CreatedKey]):
     """Give a key, by its id or its name, a new secret. The former one ends after `grace_s`."""
 
     id: str

@@ -41,7 +41,7 @@ def endpoint_json(shown: EndpointShown, caller: Caller) -> dict[str, Any]:
     if shown.shadow is not None:
         found["shadow"] = shown.shadow
     if shown.pending is not None:
-        found["pending_config"] = {**_config(shown.pending), "start_time": milliseconds(shown.updated)}
+        found["pending_config"] = {**_config(shown.pending), "start_time": milliseconds(shown.pending_since)}
     return found
 
 

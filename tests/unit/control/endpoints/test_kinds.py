@@ -17,6 +17,7 @@ from serve_app.types.control import (
     EndpointShown,
     EntityWanted,
     GetEndpoint,
+    PatchTags,
     UpdateConfig,
     UpdateState,
 )
@@ -94,3 +95,15 @@ async def test_a_model_that_nobody_runs_is_refused_in_words_of_what_was_asked(tm
             with pytest.raises(InvalidField) as caught:
                 await plane.do(UpdateConfig(name="mine", config=wanted), OPERATOR)
             assert ("say how many" in str(caught.value)) is not bool(size)
+
+
+async def test_a_pending_configuration_began_when_it_was_asked_for(tmp_path: Path) -> None:
+    cluster = FakeCluster()
+    cluster.held.add("2")
+    async with plane_over(tmp_path, cluster) as (plane, _):
+        await plane.do(CreateEndpoint(name="mine", config=config(), is_provisioned=False), OPERATOR)
+        await settled(plane)
+        wanted = config(entity_version="2", provisioned_model_units=1)
+        since = (await plane.do(UpdateConfig(name="mine", config=wanted), OPERATOR)).pending_since
+        tagged = await plane.do(PatchTags(name="mine", add={"team": "sea"}), OPERATOR)
+        assert since == tagged.pending_since < tagged.updated
