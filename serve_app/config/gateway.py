@@ -65,6 +65,11 @@ class GatewayConfig(ConfigModel):
     v1_dialect: Literal["openai", "mindie"] = Field(
         "openai", description="The protocol of /v1 where neither header nor prefix names one."
     )
+    pictures: Literal["note", "refuse"] = Field(
+        "note",
+        description="Pictures in Anthropic's messages and in responses: a note to the model stands in their "
+        "place, and they are listed as ignored; or they are an error.",
+    )
     mindie: MindieConfig = MindieConfig()
     ovms: OvmsConfig = OvmsConfig()
     trtllm: TrtllmConfig = TrtllmConfig()

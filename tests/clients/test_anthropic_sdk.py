@@ -131,9 +131,9 @@ async def test_an_answer_goes_on_where_it_was_begun(sdk: anthropic.AsyncAnthropi
 
 
 async def test_an_error_is_of_the_packages_type(sdk: anthropic.AsyncAnthropic) -> None:
-    image: Any = [{"role": "user", "content": [{"type": "image", "source": {}}]}]
+    upload: Any = [{"role": "user", "content": [{"type": "container_upload"}]}]
     with pytest.raises(anthropic.BadRequestError, match=r"messages\.0\.content\.0\.type") as refused:
-        await sdk.messages.create(model=DEMO, max_tokens=5, messages=image)
+        await sdk.messages.create(model=DEMO, max_tokens=5, messages=upload)
     assert refused.value.request_id
     with pytest.raises(anthropic.NotFoundError):
         await sdk.messages.create(model="nothing", max_tokens=5, messages=asked(CAPITAL))

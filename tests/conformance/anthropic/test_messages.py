@@ -22,6 +22,7 @@ from tests.support.message_events import message_events_of, message_of
 module_loop = pytest.mark.asyncio(loop_scope="module")
 
 PATH: Final = "/v1/messages"
+DIALECT: Final = MessageDialect(notes_pictures=True)
 USER: Final[Any] = {"role": "user", "content": "Tell me!"}
 TOOL: Final[Any] = {"name": "f", "input_schema": {"type": "object"}}
 OTHER: Final[Any] = {**TOOL, "name": "g"}
@@ -126,7 +127,7 @@ UNSOUND: Final[dict[str, tuple[list[Any], str]]] = {
     "content-a-number": ([{"role": "user", "content": 5}], "messages.0.content"),
     "a-block-of-no-type": ([told({"text": "x"})], "messages.0.content.0"),
     "too-many-blocks": ([told(*[TEXT] * 257)], "messages.0.content"),
-    "an-image": ([told(TEXT, {"type": "image", "source": {}})], "messages.0.content.1.type"),
+    "an-upload": ([told(TEXT, {"type": "container_upload"})], "messages.0.content.1.type"),
     "a-pdf": ([told({"type": "document", "source": {"type": "base64"}})], "messages.0.content.0.source.type"),
     "source": ([told({"type": "document"})], "messages.0.content.0.source"),
     "text": ([told({"type": "text"})], "messages.0.content.0.text"),
@@ -138,8 +139,8 @@ UNSOUND: Final[dict[str, tuple[list[Any], str]]] = {
     "id": ([answered({**CALL, "id": None})], "messages.0.content.0.id"),
     "name": ([answered({**CALL, "name": ""})], "messages.0.content.0.name"),
     "tool_use_id": ([told({**RESULT, "tool_use_id": 5})], "messages.0.content.0.tool_use_id"),
-    "a-picture-as-a-result": (
-        [told({**RESULT, "content": [{"type": "image"}]})], "messages.0.content.0.content.0.type",
+    "a-call-as-a-result": (
+        [told({**RESULT, "content": [CALL]})], "messages.0.content.0.content.0.type",
     ),
     "a-call-without-a-result": ([USER, answered(CALL)], "messages"),
 }  # fmt: skip
@@ -414,17 +415,17 @@ async def test_what_nothing_comes_of_is_listed() -> None:
 )
 def test_a_split_sticks_to_whom_the_client_names(fields: dict[str, Any], key: str | None) -> None:
     """By `user`, else by `metadata.user_id`."""
-    assert MessageDialect().parse(json.dumps(body(**fields)).encode()).user == key
+    assert DIALECT.parse(json.dumps(body(**fields)).encode()).user == key
 
 
 def test_thinking_budget_tokens_limit_the_thoughts() -> None:
     thinking = {"type": "enabled", "budget_tokens": 2048}
-    (request,) = MessageDialect().parse(json.dumps(body(thinking=thinking)).encode()).requests
+    (request,) = DIALECT.parse(json.dumps(body(thinking=thinking)).encode()).requests
     assert request.thinking_tokens == 2048
 
 
 def test_stop_sequences_and_max_tokens_are_those_of_the_request() -> None:
-    call = MessageDialect().parse(json.dumps(body(stop_sequences=["x", "y"], max_tokens=7)).encode())
+    call = DIALECT.parse(json.dumps(body(stop_sequences=["x", "y"], max_tokens=7)).encode())
     (request,) = call.requests
     assert (request.stop, request.sampling.max_tokens, request.overflow) == (("x", "y"), 7, Overflow.CLAMP)
 

@@ -12,6 +12,7 @@ from openai.types.responses import Response
 
 from serve_app.api.dialects.base import Call
 from serve_app.api.dialects.openai.errors import render_error
+from serve_app.api.dialects.responses.body import Reading
 from serve_app.api.dialects.responses.dialect import ResponseDialect
 from serve_app.errors import GenerationFailed, QuotaExceeded
 from serve_app.types import FinishReason, Prompt
@@ -25,7 +26,7 @@ from tests.support.response_events import events_of
 
 module_loop = pytest.mark.asyncio(loop_scope="module")
 
-DIALECT: Final = ResponseDialect(render_error, keeps=False)
+DIALECT: Final = ResponseDialect(render_error, Reading(keeps=False, notes_pictures=True))
 ROUTE: Final = Route("/v1/responses", {"input": "Tell me!"}, length="max_output_tokens")
 
 TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}}
@@ -146,8 +147,8 @@ UNSOUND: Final[dict[str, tuple[list[Any], str]]] = {
     "role": ([{"type": "message", "content": "x"}], "input.0.role"),
     "content": ([{"role": "user"}], "input.0.content"),
     "content-a-number": ([USER, {"role": "user", "content": 5}], "input.1.content"),
-    "image": (
-        [{"role": "user", "content": [{"type": "input_image", "image_url": "data:"}]}],
+    "file": (
+        [{"role": "user", "content": [{"type": "input_file", "file_data": "data:"}]}],
         "input.0.content.0.type",
     ),
     "call_id": ([{**CALL, "call_id": None}], "input.0.call_id"),

@@ -11,12 +11,13 @@ from serve_app.api.dialects.anthropic import shapes, told
 from serve_app.api.dialects.anthropic.messages import ASSISTANT, parse_messages
 from serve_app.api.dialects.anthropic.tools import parse_tools
 from serve_app.api.dialects.chat.fields import NAMES, AnswerFields
+from serve_app.api.dialects.chat.pictures import with_notes
 from serve_app.api.dialects.chat.response_format.grammar import Form, parse_schema
 from serve_app.api.dialects.chat.templating import TemplatingFields, with_effort, with_thinking
 from serve_app.api.dialects.chat.thinking import ThinkingOptions
 from serve_app.api.dialects.chat.tools import ToolOffer
 from serve_app.api.dialects.fields import Described, Integer, OneOf, Text, Texts
-from serve_app.api.edge.body import WireModel
+from serve_app.api.edge.body import WireModel, parse_body
 from serve_app.api.edge.told import Told
 from serve_app.errors import InvalidField, UnsupportedField
 from serve_app.types import Prompt, Templating
@@ -177,3 +178,17 @@ class MessageBody(PromptFields, AnswerFields):
         is_new = self.output_config is not None and self.output_config.format is not None
         is_old = (self.__pydantic_extra__ or {}).get(_OLD_FORMAT) is not None
         return _OLD_FORMAT if is_old and not is_new else FORMAT
+
+
+def parse_message(raw: bytes, *, notes_pictures: bool) -> tuple[MessageBody, tuple[str, ...]]:
+    """The body of a message, and the places of its pictures, each of which has become a note.
+
+    `notes_pictures`: false leaves them, as an error of the messages. Raises InvalidBody, InvalidField or
+    UnsupportedField.
+    """
+    body = parse_body(MessageBody, raw)
+    body.check_message()
+    if not notes_pictures:
+        return body, ()
+    messages, pictures = with_notes(body.messages, "messages")
+    return body.model_copy(update={"messages": messages}), pictures

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from serve_app.api.dialects.anthropic.body import MessageBody
-from serve_app.api.edge.body import parse_body
+from serve_app.api.dialects.anthropic.body import parse_message
 from serve_app.api.exchange.ask import Inquiry, length_of
 from serve_app.types import Tokens
 
 
-def parse_count(raw: bytes) -> Inquiry[Tokens]:
-    """The body is that of the message; its length is not needed.
+def parse_count(raw: bytes, *, notes_pictures: bool) -> Inquiry[Tokens]:
+    """The body is that of the message; its length is not needed. `notes_pictures`: as in messages.
 
     Raises InvalidBody, InvalidField or UnsupportedField.
     """
-    body = parse_body(MessageBody, raw)
-    body.check_message()
+    body, _ = parse_message(raw, notes_pictures=notes_pictures)
     body.form()
     return length_of(
         body.to_prompt(body.offer().read), model=body.endpoint(None), names=body.names, answer=_told

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from serve_app.api.dialects.anthropic.body import MessageBody
+from serve_app.api.dialects.anthropic.body import parse_message
 from serve_app.api.dialects.anthropic.errors import render_error
 from serve_app.api.dialects.anthropic.renderer import MessageRenderer
 from serve_app.api.dialects.base import Call, ErrorReply
 from serve_app.api.dialects.chat import wire
-from serve_app.api.edge.body import parse_body
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import InvalidField, ServeError
 from serve_app.types import GenerateRequest, Overflow
@@ -18,10 +17,13 @@ class MessageDialect:
 
     stream_type = wire.STREAM_TYPE
 
+    def __init__(self, *, notes_pictures: bool) -> None:
+        """`notes_pictures`: a note stands in place of a picture; else it is an error."""
+        self._notes_pictures = notes_pictures
+
     def parse(self, raw: bytes, endpoint: str | None = None) -> Call:
         """Raises InvalidBody, InvalidField or UnsupportedField."""
-        body = parse_body(MessageBody, raw)
-        body.check_message()
+        body, pictures = parse_message(raw, notes_pictures=self._notes_pictures)
         model = body.endpoint(endpoint)
         if body.max_tokens is None:
             raise InvalidField("max_tokens", "is required")
@@ -45,7 +47,7 @@ class MessageDialect:
             stream=bool(body.stream),
             timeout_s=body.timeout,
             tells_filtered=True,
-            ignored=(*body.ignored, *form.ignored, *offer.ignored),
+            ignored=(*body.ignored, *pictures, *form.ignored, *offer.ignored),
             renderer=lambda id, info: MessageRenderer(id, info, hides_thoughts=hides_thoughts),
             names=body.names,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from serve_app.api.dialects.anthropic.count_tokens import parse_count
 from serve_app.api.dialects.anthropic.dialect import MessageDialect
@@ -17,7 +18,9 @@ from serve_app.types import Scope
 
 def routes(services: Services) -> Iterator[Entry]:
     """All of them."""
-    messages, count = GenerateRoute(MessageDialect(), services), QuestionRoute(parse_count, services)
+    notes = services.config.pictures == "note"
+    messages = GenerateRoute(MessageDialect(notes_pictures=notes), services)
+    count = QuestionRoute(partial(parse_count, notes_pictures=notes), services)
     for base in ANTHROPIC_BASES:
         for path, app, operation in (
             ("messages", messages, MESSAGES),

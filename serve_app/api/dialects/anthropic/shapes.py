@@ -66,7 +66,14 @@ class SearchResultBlock(TypedDict):
     content: Texts
 
 
-Shown: TypeAlias = TextBlock | DocumentBlock | SearchResultBlock
+@with_config(extra="allow")
+class ImageBlock(TypedDict):
+    """A picture. The model reads a note in its place."""
+
+    type: Literal["image"]
+
+
+Shown: TypeAlias = TextBlock | ImageBlock | DocumentBlock | SearchResultBlock
 Blocks: TypeAlias = Annotated[list[Shown], Field(max_length=limits.MAX_CONTENT_PARTS)]
 
 

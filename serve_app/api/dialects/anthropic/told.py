@@ -22,8 +22,9 @@ FIELDS: Final[Mapping[str, Told]] = {
         "words of the system behind others stand in the user's turn", accepts="user, assistant or system"
     ),
     "messages.content": Told(
-        "joined by line breaks; of the user `text`, `document`, `search_result`, `tool_result`; of the "
-        "assistant `text`, `thinking`, `redacted_thinking`, `tool_use`",
+        "joined by line breaks; of the user `text`, `image` (a note stands in its place), `document`, "
+        "`search_result`, `tool_result`; of the assistant `text`, `thinking`, `redacted_thinking`, "
+        "`tool_use`",
         accepts=f"{_CONTENT} blocks",
     ),
     "messages.source": Told(

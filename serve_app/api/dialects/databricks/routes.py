@@ -13,6 +13,7 @@ from serve_app.api.dialects.databricks.errors import render_error
 from serve_app.api.dialects.databricks.invocations import InvocationRoute, TaskRoute
 from serve_app.api.dialects.databricks.operations import INVOCATION, KEPT_RESPONSES, RESPONSES, task_operation
 from serve_app.api.dialects.family import Family
+from serve_app.api.dialects.responses.body import Reading
 from serve_app.api.dialects.responses.dialect import ResponseDialect
 from serve_app.api.exchange.generate import GenerateRoute
 from serve_app.api.exchange.kept_route import KeptRoute
@@ -29,8 +30,8 @@ GATEWAY: Final = "/ai-gateway/mlflow/v1"  # where its AI gateway has the same ta
 def routes(services: Services) -> Iterator[Entry]:
     """All of them."""
     chat, completions, embeddings = map(task_operation, (Task.CHAT, Task.COMPLETIONS, Task.EMBEDDINGS))
-    keeps = services.responses is not None
-    responses = GenerateRoute(ResponseDialect(render_error, keeps=keeps), services)
+    reading = Reading(services.responses is not None, services.config.pictures == "note")
+    responses = GenerateRoute(ResponseDialect(render_error, reading), services)
     for base in (*BASES, ROOT, GATEWAY):
         yield _entry(f"{base}/chat/completions", TaskRoute(Task.CHAT, services), chat)
         yield _entry(f"{base}/completions", TaskRoute(Task.COMPLETIONS, services), completions)

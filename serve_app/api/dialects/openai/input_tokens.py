@@ -5,22 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from serve_app.api.dialects.base import Referring
-from serve_app.api.dialects.responses.body import ResponseBody
+from serve_app.api.dialects.responses.body import Reading, ResponseBody, parse_response
 from serve_app.api.dialects.responses.kept import Earlier
-from serve_app.api.edge.body import parse_body
 from serve_app.api.exchange.ask import Inquiry, length_of
 from serve_app.types import Tokens
 
 
-def parse_input_tokens(raw: bytes, *, keeps: bool) -> Inquiry[Tokens] | Referring[Inquiry[Tokens]]:
-    """The body is that of the response. `keeps`: whether responses are kept.
-
-    Raises InvalidBody, InvalidField or UnsupportedField.
-    """
-    body = parse_body(ResponseBody, raw)
-    body.check_response()
+def parse_input_tokens(raw: bytes, reading: Reading) -> Inquiry[Tokens] | Referring[Inquiry[Tokens]]:
+    """The body is that of the response. Raises InvalidBody, InvalidField or UnsupportedField."""
+    body, _ = parse_response(raw, reading)
     body.form_of_text()
-    references = body.references(are_kept=keeps)
+    references = body.references(are_kept=reading.keeps)
     if not references:
         return _inquiry(body, Earlier())
     return Referring(

@@ -18,6 +18,7 @@ from serve_app.api.dialects.openai.completions import CompletionDialect
 from serve_app.api.dialects.openai.embeddings import EmbeddingDialect
 from serve_app.api.dialects.openai.errors import render_error
 from serve_app.api.dialects.openai.input_tokens import parse_input_tokens
+from serve_app.api.dialects.responses.body import Reading
 from serve_app.api.dialects.responses.dialect import ResponseDialect
 from serve_app.api.exchange.ask import QuestionRoute
 from serve_app.api.exchange.embed import EmbedRoute
@@ -34,9 +35,9 @@ def routes(services: Services) -> Iterator[Entry]:
     chat = GenerateRoute(ChatDialect(), services)
     completions = GenerateRoute(CompletionDialect(), services)
     embeddings = EmbedRoute(EmbeddingDialect(), services)
-    keeps = services.responses is not None
-    responses = GenerateRoute(ResponseDialect(render_error, keeps=keeps), services)
-    input_tokens = QuestionRoute(partial(parse_input_tokens, keeps=keeps), services)
+    reading = Reading(services.responses is not None, services.config.pictures == "note")
+    responses = GenerateRoute(ResponseDialect(render_error, reading), services)
+    input_tokens = QuestionRoute(partial(parse_input_tokens, reading=reading), services)
     for base in OVMS_BASES:
         yield _entry(f"{base}{CHAT}", chat, operations.CHAT)
     for base in BASES:

@@ -29,7 +29,8 @@ def routes(services: Services) -> Iterator[Entry]:
     config = services.config.ovms
     chat = GenerateRoute(ChatDialect(config), services)
     completions = GenerateRoute(CompletionDialect(config), services)
-    responses = GenerateRoute(ResponseDialect(config), services)
+    notes = services.config.pictures == "note"
+    responses = GenerateRoute(ResponseDialect(config, notes_pictures=notes), services)
     embeddings = EmbedRoute(EmbeddingDialect(config), services)
     rerank = EmbedRoute(RerankDialect(config), services)
     tokenize = QuestionRoute(parse_tokenize, services, operations.errors(config).render)

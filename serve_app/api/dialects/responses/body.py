@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 from serve_app import limits
 from serve_app.api.dialects.chat.fields import NAMES, AnswerFields
+from serve_app.api.dialects.chat.pictures import with_notes
 from serve_app.api.dialects.chat.templating import TemplatingFields, with_effort
 from serve_app.api.dialects.chat.tools import ToolOffer
 from serve_app.api.dialects.fields import Integer, Text
@@ -15,6 +16,7 @@ from serve_app.api.dialects.responses.fields import NOT_KEPT, ResponseFields
 from serve_app.api.dialects.responses.input_items import parse_input
 from serve_app.api.dialects.responses.kept import PREVIOUS, Earlier, References
 from serve_app.api.dialects.responses.tools import parse_tools
+from serve_app.api.edge.body import parse_body
 from serve_app.api.edge.told import Told
 from serve_app.errors import UnsupportedField
 from serve_app.types import Prompt, Templating
@@ -70,3 +72,23 @@ class ResponseBody(ResponseFields, AnswerFields, TemplatingFields):
         """What the model reads, behind what is kept. Raises InvalidField or UnsupportedField."""
         messages = parse_input(earlier.resolved(self.input), self.instructions, history=earlier.history)
         return Prompt(messages=messages, tools=tools, templating=self.templating())
+
+
+class Reading(NamedTuple):
+    """How bodies of responses are read, by settings of the server."""
+
+    keeps: bool  # responses, for later requests
+    notes_pictures: bool  # a note stands in place of a picture; else it is an error
+
+
+def parse_response(raw: bytes, reading: Reading) -> tuple[ResponseBody, tuple[str, ...]]:
+    """The body of a response, and the places of its pictures, each of which has become a note.
+
+    Raises InvalidBody, InvalidField or UnsupportedField.
+    """
+    body = parse_body(ResponseBody, raw)
+    body.check_response()
+    if not reading.notes_pictures:
+        return body, ()
+    input, pictures = with_notes(body.input, "input")
+    return body.model_copy(update={"input": input}), pictures

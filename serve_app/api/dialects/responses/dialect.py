@@ -7,11 +7,10 @@ from typing import Final
 
 from serve_app.api.dialects.base import Call, ErrorReply, Referring
 from serve_app.api.dialects.chat import wire
-from serve_app.api.dialects.responses.body import ResponseBody
+from serve_app.api.dialects.responses.body import Reading, ResponseBody, parse_response
 from serve_app.api.dialects.responses.kept import Earlier, packed
 from serve_app.api.dialects.responses.openai_wire import OpenaiWire
 from serve_app.api.dialects.responses.renderer import ResponseRenderer
-from serve_app.api.edge.body import parse_body
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import ServeError
 from serve_app.types import GenerateRequest, ModelInfo
@@ -25,27 +24,28 @@ class ResponseDialect:
 
     stream_type = wire.STREAM_TYPE
 
-    def __init__(self, render_error: Callable[[ServeError], ErrorReply], *, keeps: bool) -> None:
-        """`render_error`: of the protocol whose route it is. `keeps`: whether responses are kept."""
+    def __init__(self, render_error: Callable[[ServeError], ErrorReply], reading: Reading) -> None:
+        """`render_error`: of the protocol whose route it is."""
         self._render_error = render_error
-        self._keeps = keeps
+        self._reading = reading
 
     def parse(self, raw: bytes, endpoint: str | None = None) -> Call | Referring[Call]:
         """Raises InvalidBody, InvalidField or UnsupportedField."""
-        body = parse_body(ResponseBody, raw)
-        body.check_response()
-        references = body.references(are_kept=self._keeps)
+        body, pictures = parse_response(raw, self._reading)
+        references = body.references(are_kept=self._reading.keeps)
         if not references:
-            return self._call(body, endpoint, Earlier())
+            return self._call(body, endpoint, Earlier(), pictures)
         return Referring(
             model=body.endpoint(endpoint),
             ids=references.responses,
             last=references.previous,
             names=body.names,
-            complete=lambda kept: self._call(body, endpoint, references.found(kept)),
+            complete=lambda kept: self._call(body, endpoint, references.found(kept), pictures),
         )
 
-    def _call(self, body: ResponseBody, endpoint: str | None, earlier: Earlier) -> Call:
+    def _call(
+        self, body: ResponseBody, endpoint: str | None, earlier: Earlier, pictures: tuple[str, ...]
+    ) -> Call:
         """Raises as `parse`, and NotKept."""
         model = body.endpoint(endpoint)
         form = body.form_of_text()
@@ -62,7 +62,7 @@ class ResponseDialect:
             **body.row_options(),
         )
         asked = body.without(*_NOT_ANSWERED)
-        stores = self._keeps and body.store is not False
+        stores = self._reading.keeps and body.store is not False
         input = packed(earlier.resolved(body.input)) if stores else b""
 
         def renderer(id: str, info: ModelInfo) -> ResponseRenderer:
@@ -77,7 +77,10 @@ class ResponseDialect:
             stream=bool(body.stream),
             timeout_s=body.timeout,
             tells_filtered=True,
-            ignored=(*body.ignored, *(() if stores else body.unkept), *form.ignored, *offer.ignored),
+            ignored=(
+                *(*body.ignored, *(() if stores else body.unkept)),
+                *(*pictures, *form.ignored, *offer.ignored),
+            ),
             renderer=renderer,
             names=body.names,
         )

@@ -47,8 +47,15 @@ class InputText(TypedDict):
     text: str
 
 
+@with_config(extra="allow")
+class InputImage(TypedDict):
+    """A picture. The model reads a note in its place."""
+
+    type: Literal["input_image"]
+
+
 Content: TypeAlias = (
-    str | Annotated[list[InputText | RefusalPart], Field(max_length=limits.MAX_CONTENT_PARTS)]
+    str | Annotated[list[InputText | InputImage | RefusalPart], Field(max_length=limits.MAX_CONTENT_PARTS)]
 )
 
 

@@ -27,13 +27,15 @@ FIELDS: Final[Mapping[str, Told]] = {
     "input.role": Told(
         "of a message; developer counts as system", accepts="user, assistant, system or developer"
     ),
-    "input.content": Told("of a message; parts are joined by line breaks", accepts=_TEXTS),
+    "input.content": Told(
+        "of a message; parts are joined by line breaks; a note stands in place of a picture", accepts=_TEXTS
+    ),
     "input.call_id": Told(
         "of a call, and of its output", accepts=f"a string of 1 to {MAX_NAME_CHARS} characters"
     ),
     "input.arguments": Told("of a call: JSON as the model wrote it", accepts="a string"),
     "input.input": Told("of a call of a custom tool: its text", accepts="a string"),
-    "input.output": Told("what the tool answered", accepts=_TEXTS),
+    "input.output": Told("what the tool answered; a note stands in place of a picture", accepts=_TEXTS),
     "instructions": Told("default none; the system's message, before the input"),
     "max_output_tokens": Told("default the model's, else up to the window; more than fits is an error"),
     "top_logprobs": Told("alternatives a token; above 0 also turns log-probabilities on", default=0),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from serve_app.api.dialects.base import Call, ErrorReply
+from serve_app.api.dialects.chat.pictures import with_notes
 from serve_app.api.dialects.ovms import wire
 from serve_app.api.dialects.ovms.errors import render_error
 from serve_app.api.dialects.ovms.fields import LARGE
@@ -28,13 +29,16 @@ class ResponseDialect:
 
     stream_type = wire.STREAM_TYPE
 
-    def __init__(self, config: OvmsConfig) -> None:
+    def __init__(self, config: OvmsConfig, *, notes_pictures: bool) -> None:
+        """`notes_pictures`: a note stands in place of a picture; else it is an error."""
         self._config = config
+        self._notes_pictures = notes_pictures
 
     def parse(self, raw: bytes, endpoint: str | None = None) -> Call:
         """Raises InvalidBody, InvalidField or UnsupportedField."""
         body = parse_body(ResponseBody, raw)
         body.check(self._config)
+        items, pictures = with_notes(body.input, "input") if self._notes_pictures else (body.input, ())
         model = endpoint or body.model or ""
         offer = parse_tools(
             body.tools,
@@ -50,7 +54,7 @@ class ResponseDialect:
             id="",
             model=model,
             prompt=Prompt(
-                messages=parse_input(body.input, body.instructions, keeps_thoughts=True),
+                messages=parse_input(items, body.instructions, keeps_thoughts=True),
                 tools=offer.tools,
                 templating=body.templating(),
             ),
@@ -70,6 +74,7 @@ class ResponseDialect:
             ignored=(
                 *body.moot,
                 *body.unkept,
+                *pictures,
                 *form.ignored,
                 *offer.ignored,
             ),  # unknown fields are in silence

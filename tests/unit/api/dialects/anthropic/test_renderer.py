@@ -44,7 +44,8 @@ DELTAS = [
 
 
 def renderer(**fields: Any) -> Renderer:
-    return MessageDialect().parse(json.dumps({**BODY, **fields}).encode()).renderer("r1", model_info())
+    dialect = MessageDialect(notes_pictures=True)
+    return dialect.parse(json.dumps({**BODY, **fields}).encode()).renderer("r1", model_info())
 
 
 def streamed(deltas: list[TokenDelta], **fields: Any) -> list[dict[str, Any]]:

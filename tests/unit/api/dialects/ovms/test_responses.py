@@ -21,7 +21,11 @@ USAGE = Usage(prompt_tokens=5, completion_tokens=9, reasoning_tokens=3)
 
 def renderer(**fields: Any) -> Renderer:
     body = {"model": "demo", "input": "x", **fields}
-    return ResponseDialect(OvmsConfig()).parse(json.dumps(body).encode()).renderer("r1", model_info())
+    return (
+        ResponseDialect(OvmsConfig(), notes_pictures=True)
+        .parse(json.dumps(body).encode())
+        .renderer("r1", model_info())
+    )
 
 
 def streamed(deltas: list[TokenDelta], **fields: Any) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ import pytest
 
 from serve_app.api.dialects.base import Call, Choice, Renderer
 from serve_app.api.dialects.openai.errors import render_error
+from serve_app.api.dialects.responses.body import Reading
 from serve_app.api.dialects.responses.dialect import ResponseDialect
 from serve_app.errors import GenerationFailed
 from serve_app.types import FinishReason, TokenDelta, ToolCallDelta, Usage
@@ -43,7 +44,9 @@ DELTAS = [
 
 
 def parsed(body: dict[str, Any]) -> Call:
-    call = ResponseDialect(render_error, keeps=False).parse(json.dumps(body).encode())
+    call = ResponseDialect(render_error, Reading(keeps=False, notes_pictures=True)).parse(
+        json.dumps(body).encode()
+    )
     assert isinstance(call, Call)
     return call
 

@@ -1,0 +1,31 @@
+"""Pictures in the content of messages, for models that read text alone: a note stands in place of each.
+
+An agent that once took a screenshot sends it again with each request. Refused, its session would be over.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+NOTE: Final = "[There was a picture here. The model reads text alone, and does not see it.]"
+KINDS: Final = ("image", "input_image")  # types of parts: Anthropic's, and those of responses
+# Members of a message, an item or a part that have parts. Arguments of calls are no content.
+_OF_PARTS: Final = ("content", "output", "source")
+
+
+def with_notes(value: Any, where: str) -> tuple[Any, tuple[str, ...]]:
+    """`value`, a list of messages or items, with notes; and the places of the pictures."""
+    places: list[str] = []
+    return _noted(value, where, places), tuple(places)
+
+
+def _noted(value: Any, where: str, places: list[str]) -> Any:
+    if isinstance(value, list):
+        return [_noted(part, f"{where}.{i}", places) for i, part in enumerate(value)]
+    if not isinstance(value, dict):
+        return value
+    if value.get("type") in KINDS:
+        places.append(where)
+        return {"type": "text", "text": NOTE}
+    members = {name: _noted(value[name], f"{where}.{name}", places) for name in _OF_PARTS if name in value}
+    return {**value, **members} if members else value
