@@ -5,11 +5,13 @@ from __future__ import annotations
 import msgspec
 from starlette.types import Receive, Scope, Send
 
+from serve_app.api.context import header
 from serve_app.api.edge.auth import caller_of
 from serve_app.api.edge.connection import reply
 from serve_app.api.pages.condition import condition
 from serve_app.api.services import Services
-from serve_app.errors import ServeError
+from serve_app.errors import ServeError, Unavailable
+from serve_app.loopback import is_local_name, is_loopback
 from serve_app.telemetry import CONTENT_TYPE, Metrics
 
 _JSON = {"content-type": "application/json", "cache-control": "no-store"}
@@ -44,6 +46,9 @@ class Ready:
         services = self._services
         try:
             caller_of(scope, services.accounts, services.peer_of, services.config.allowed_hosts)
+        except Unavailable:  # nobody is known yet, and whoever starts the server must hear why
+            host = header(scope, b"host") or "localhost"
+            return is_loopback(services.peer_of(scope)) and is_local_name(host, services.config.allowed_hosts)
         except ServeError:
             return False
         return True

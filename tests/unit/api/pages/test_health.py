@@ -64,7 +64,11 @@ async def test_a_gateway_that_knows_no_keys_yet_is_ready_for_those_of_its_file_a
     key, line = new_key("operator")
     async with gateway(at_run_time=True) as g:
         assert (await g.post(CHAT, chat_body())).status_code == 503
-        assert (await g.client.get("/readyz")).status_code == 503
+        answer = await g.client.get("/readyz")
+        assert answer.status_code == 503
+        assert "has not answered yet" in answer.json()["reasons"][0]
+        rebound = await g.client.get("/readyz", headers={"host": "evil.example"})
+        assert rebound.json() == {"status": "not ready"}
         take(g.app.state.services, Snapshot(version=1))
         assert (await g.client.get("/readyz")).json() == {"status": "ready"}
     async with gateway(keys=line, at_run_time=True) as g:
