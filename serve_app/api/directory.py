@@ -14,11 +14,12 @@ from serve_app.api.backend import Backend
 from serve_app.endpoints.catalogue import Catalogue
 from serve_app.endpoints.endpoint import Endpoint
 from serve_app.endpoints.permissions import Level, level_of
-from serve_app.errors import ModelNotFound, PermissionDenied
+from serve_app.errors import ModelNotFound, PermissionDenied, Unavailable
 from serve_app.types import Caller, Scope
 from serve_app.types.control.endpoints import Grant
 
 UNSEEN: Final = "no such model that the API key may use"  # also of one that does not exist
+UNREADY_S: Final = 5.0  # told to clients: a model takes seconds to load, or minutes
 QUERY: Final = Level.CAN_QUERY.name
 
 
@@ -27,6 +28,7 @@ class Directory:
 
     def __init__(self, catalogue: Catalogue | None = None) -> None:
         self._grants: dict[str, Sequence[Grant]] = {}
+        self._unready: Mapping[str, str] = {}
         self.replace(catalogue or Catalogue())
 
     def replace(self, catalogue: Catalogue) -> None:
@@ -59,9 +61,14 @@ class Directory:
         """`grants` from now on, by the name of the endpoint. One without grants is open to every key."""
         self._grants = dict(grants)
 
+    def expect(self, unready: Mapping[str, str]) -> None:
+        """Endpoints of which nothing serves yet, from now on, each with why."""
+        self._unready = unready
+
     def seen_by(self, caller: Caller | None) -> CallerView:
         """The endpoints that `caller` may use. None: nobody is known, who sees nothing."""
-        return CallerView({} if caller is None else self._endpoints, self._grants, self.created, caller)
+        endpoints = {} if caller is None else self._endpoints
+        return CallerView(endpoints, self._grants, self.created, caller, self._unready)
 
     def named(self, name: str) -> Endpoint | None:
         """An endpoint for the server's own use, and never for a caller's request."""
@@ -83,19 +90,26 @@ class CallerView:
         grants: Mapping[str, Sequence[Grant]],
         created: int,
         caller: Caller | None,
+        unready: Mapping[str, str],
     ) -> None:
         self.created = created  # Unix seconds
         self._endpoints = endpoints
         self._grants = grants
         self._caller = caller
+        self._unready = unready
 
     def find(self, name: str) -> Endpoint:
-        """Raises ModelNotFound, or PermissionDenied for one that the caller may see and not query."""
+        """Raises ModelNotFound, or PermissionDenied for one that the caller may see and not query.
+
+        Raises Unavailable for one of which nothing serves yet.
+        """
         level = self._level(name)
         if level is None:
             raise ModelNotFound("model", "no such model" if self._is_whole else UNSEEN)
         if level < Level.CAN_QUERY:
             raise PermissionDenied(f"the API key's user may see this endpoint and lacks {QUERY} on it")
+        if name not in self._endpoints:
+            raise Unavailable(f"the endpoint {name!r} {self._unready[name]}", retry_after_s=UNREADY_S)
         return self._endpoints[name]
 
     def shows(self, name: str) -> bool:
@@ -134,7 +148,7 @@ class CallerView:
                 yield endpoint
 
     def _level(self, name: str) -> Level | None:
-        if self._caller is None or name not in self._endpoints:
+        if self._caller is None or not (name in self._endpoints or name in self._unready):
             return None
         return level_of(self._caller, name, self._grants.get(name, ()))
 

@@ -67,6 +67,7 @@ class ControlPlane:
         self.rollouts = Rollouts(database, splits)
         self._retention = Retention(database, config.usage_days, responses.keep_days)
         parts.endpoints = self.endpoints.snapshot
+        parts.unready = self.endpoints.unready
         parts.keys = self.keys.in_force
         parts.grants = grants.by_endpoint
         parts.over_budget = self.ledger.over_budget

@@ -35,6 +35,7 @@ class SnapshotParts:
     """Where the parts of a snapshot come from. Each reads inside of the snapshot's transaction."""
 
     endpoints: Callable[[Session], dict[str, bytes]] = lambda session: {}
+    unready: Callable[[Session], dict[str, str]] = lambda session: {}
     keys: Callable[[Session], tuple[KnownKey, ...]] = lambda session: ()
     grants: Callable[[Session], dict[str, tuple[Grant, ...]]] = lambda session: {}
     # Name of a key -> why its requests are refused, and what its answers say; "": nothing.
@@ -101,6 +102,7 @@ class Snapshots:
         found = Snapshot(
             version=0 if before is None else before.version,
             endpoints=self._parts.endpoints(session),
+            unready=self._parts.unready(session),
             keys=keys,
             grants=self._parts.grants(session),
         )
@@ -121,11 +123,11 @@ class Snapshots:
             async with asyncio.timeout(command.wait_s):
                 while self._newest is None or self._newest.version == command.after:
                     await self._news.wait()
-                return self._newest
+                return replace(self._newest, problem=self._database.problem or "")
         except TimeoutError:
             if self._newest is None:
                 raise Unavailable("the control plane has no snapshot yet", retry_after_s=RETRY_S) from None
-            return Snapshot(version=command.after)
+            return Snapshot(version=command.after, problem=self._database.problem or "")
 
     async def _follow(self, command: AwaitChanges, caller: Caller) -> Followed:
         """How many gateways do not serve by the changes until now, after a wait for them.

@@ -30,6 +30,7 @@ def take(services: Services, snapshot: Snapshot) -> None:
     if not isinstance(accounts, Accounts):
         raise TypeError("these accounts take no snapshots")
     services.directory.permit(snapshot.grants)
+    services.directory.expect(snapshot.unready)
     accounts.take(snapshot)
 
 

@@ -152,6 +152,7 @@ def _take(snapshot: Snapshot, declared: Catalogue, services: Services, backend: 
     services.directory.run_time = both.run_time
     services.directory.take(both.endpoints.values())
     services.directory.permit(snapshot.grants)
+    services.directory.expect(snapshot.unready)
     if isinstance(services.accounts, Accounts):
         services.accounts.take(snapshot)
     made = [both.endpoints[name] for name in both.run_time]

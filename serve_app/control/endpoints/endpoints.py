@@ -12,11 +12,11 @@ from sqlalchemy.orm import Session
 
 from serve_app.config import ControlConfig
 from serve_app.control import counters
-from serve_app.control.database.database import Database
+from serve_app.control.database.database import RETRY_S, Database
 from serve_app.control.endpoints import registry
 from serve_app.control.endpoints.cluster import Cluster, Offer, Room
 from serve_app.control.endpoints.configure import Configurator
-from serve_app.control.endpoints.known import KnownEndpoints
+from serve_app.control.endpoints.known import KnownEndpoint, KnownEndpoints
 from serve_app.control.endpoints.named import check_named
 from serve_app.control.endpoints.offers import Offers
 from serve_app.control.endpoints.reconciler import Reconciler
@@ -29,7 +29,7 @@ from serve_app.control.handlers import Handlers
 from serve_app.endpoints.ai_gateway import AiGateway, InferenceTable
 from serve_app.endpoints.catalogue import Catalogue, CatalogueError, parse_catalogue
 from serve_app.endpoints.endpoint import Endpoint, Kind
-from serve_app.errors import AlreadyExists, Conflict, InvalidField, ModelNotFound
+from serve_app.errors import AlreadyExists, Conflict, InvalidField, ModelNotFound, Unavailable
 from serve_app.types import Caller
 from serve_app.types.control import (
     ConfigWanted,
@@ -115,6 +115,11 @@ class Endpoints:
         every = self._known.read(session).values()
         return {each.row.name: served for each in every if (served := each.served) is not None}
 
+    def unready(self, session: Session) -> dict[str, str]:
+        """The endpoints of which nothing serves yet, and why."""
+        every = self._known.read(session).values()
+        return {each.row.name: why for each in every if (why := each.unready) is not None}
+
     def declared(self) -> Mapping[str, Endpoint]:
         """The endpoints of the deploy file by name, as the gateways have them."""
         raw, found = self._read_declared
@@ -199,13 +204,21 @@ class Endpoints:
     async def _get(self, command: GetEndpoint, caller: Caller) -> EndpointShown:
         if (endpoint := self.declared().get(command.name)) is not None:
             return declared(endpoint, self._sights())
-        return shown(
-            await self._database.run(lambda s: _detached(s, registry.find(s, command.name))), self._sights()
-        )
+        try:
+            row = await self._database.run(lambda s: _detached(s, registry.find(s, command.name)))
+        except Unavailable:
+            known = (each.row for each in self._kept().values() if each.row.name == command.name)
+            if (row_kept := next(known, None)) is None:
+                raise registry.unknown(command.name) from None
+            row = row_kept
+        return shown(row, self._sights())
 
     async def _list(self, command: ListEndpoints, caller: Caller) -> EndpointList:
         sights = self._sights()
-        known = await self._database.run(self._known.read)
+        try:
+            known = await self._database.run(self._known.read)
+        except Unavailable:
+            known = self._kept()
         found = {each.row.name: shown(each.row, sights) for each in known.values()}
         found |= {name: declared(endpoint, sights) for name, endpoint in self.declared().items()}
         seen = (found[name] for name in sorted(found) if not caller.endpoints or name in caller.endpoints)
@@ -275,6 +288,12 @@ class Endpoints:
         if command.is_build:
             return Logs(text="".join(f"{_stamp(at)} {text}\n" for at, text in events))
         return Logs(text=await self._cluster.logs(entity.app))
+
+    def _kept(self) -> Mapping[str, KnownEndpoint]:
+        """The endpoints as they were before the database went away. Raises Unavailable if none were read."""
+        if self._known.newest is None:
+            raise Unavailable("the database does not answer; try again", retry_after_s=RETRY_S)
+        return self._known.newest
 
     async def _ground(self) -> _Ground:
         room = await self._cluster.room() if self._config.check_resources else Room()

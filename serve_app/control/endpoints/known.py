@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from serve_app.control.endpoints import registry
 from serve_app.control.endpoints.state import Config, loaded
 from serve_app.control.endpoints.tables import EndpointRow
+from serve_app.types.control import UpdateState
 
 AT_ONCE: Final = 500  # rows of one statement
 
@@ -30,12 +31,22 @@ class KnownEndpoint:
         """For gateways: the endpoint as JSON. None: nothing serves yet."""
         return None if self.serving is None else msgspec.json.encode(registry.served(self.row, self.serving))
 
+    @property
+    def unready(self) -> str | None:
+        """Why nothing serves yet, for those who ask the endpoint; None: something serves."""
+        if self.serving is not None:
+            return None
+        if self.row.update_state == UpdateState.UPDATE_FAILED.value:
+            return "did not come up; who manages it sees why in its state"
+        return "comes up: its config_update is IN_PROGRESS; try again"
+
 
 class KnownEndpoints:
     """Used by transactions alone, which come one after the other."""
 
     def __init__(self) -> None:
         self._known: dict[str, KnownEndpoint] = {}
+        self.newest: dict[str, KnownEndpoint] | None = None  # as read last, for a database that is away
 
     def read(self, session: Session) -> dict[str, KnownEndpoint]:
         """All of them by id, in the order of their names."""
@@ -54,6 +65,7 @@ class KnownEndpoints:
                 fresh[row.id] = _known(row)
                 session.expunge(row)
         self._known = {id: known for id in versions if (known := fresh.get(id) or before.get(id)) is not None}
+        self.newest = self._known
         return self._known
 
 

@@ -196,6 +196,7 @@ class Reconciler:
     async def _fail(self, row: EndpointRow, message: str) -> None:
         logger.warning("endpoint %s: %s", row.name, message)
         await self._change(row, lambda session, fresh: registry.fail(session, fresh, message))
+        self._changed()
 
     async def _change(self, row: EndpointRow, work: Callable[[Session, EndpointRow], None]) -> None:
         """Do `work` on the row, unless it was changed since the plan was made."""

@@ -30,8 +30,12 @@ def find(session: Session, name: str) -> EndpointRow:
     """Raises ModelNotFound."""
     row = session.scalar(select(EndpointRow).where(EndpointRow.name == name))
     if row is None:
-        raise ModelNotFound("name", f"there is no endpoint {name!r} that was made at run time")
+        raise unknown(name)
     return row
+
+
+def unknown(name: str) -> ModelNotFound:
+    return ModelNotFound("name", f"there is no endpoint {name!r} that was made at run time")
 
 
 def by_id(session: Session, id: str) -> EndpointRow | None:

@@ -15,7 +15,7 @@ from serve_app.control.handlers import Handlers
 from serve_app.control.keys.rules import check_grants
 from serve_app.control.keys.tables import EndpointGrant
 from serve_app.endpoints.permissions import Level, level_of
-from serve_app.errors import InvalidField, ModelNotFound, PermissionDenied
+from serve_app.errors import InvalidField, ModelNotFound, PermissionDenied, Unavailable
 from serve_app.limits import MAX_ENDPOINT_GRANTS
 from serve_app.types import Caller
 from serve_app.types.control import GetPermissions, Grant, Permissions, PutPermissions
@@ -31,6 +31,7 @@ class Grants:
         self._database = database
         self._changed = changed
         self._name_of = name_of
+        self._newest: dict[str, tuple[Grant, ...]] | None = None  # as read last
 
     def handlers(self) -> Handlers:
         return {GetPermissions: self._get, PutPermissions: self._put}
@@ -42,7 +43,17 @@ class Grants:
         for row in session.scalars(rows):
             found.setdefault(row.endpoint_id, []).append(_grant(row))
         names = {endpoint_id: self._name_of(session, endpoint_id) for endpoint_id in found}
-        return {name: tuple(found[id]) for id, name in names.items() if name is not None}
+        self._newest = {name: tuple(found[id]) for id, name in names.items() if name is not None}
+        return self._newest
+
+    async def known(self) -> dict[str, tuple[Grant, ...]]:
+        """The grants by the endpoint's name; as they were read last while the database is away."""
+        try:
+            return await self._database.run(self.by_endpoint)
+        except Unavailable:
+            if self._newest is None:
+                raise
+            return self._newest
 
     async def _get(self, command: GetPermissions, caller: Caller) -> Permissions:
         """Raises ModelNotFound, also for an endpoint that the caller may not see."""

@@ -133,6 +133,7 @@ class GatewayReplica:
         feed = SnapshotFeed(link, kept, self._catalogues.report)
         # Grants go first: no endpoint is there for a moment without its own.
         feed.subscribe(lambda snapshot: self._directory.permit(snapshot.grants))
+        feed.subscribe(lambda snapshot: self._directory.expect(snapshot.unready))
         feed.subscribe(self._accounts.take)
         self._accounts.snapshot_age_s = lambda: feed.age_s
         feed.subscribe(self._catalogues.take)

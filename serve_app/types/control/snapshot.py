@@ -30,8 +30,10 @@ class Snapshot:
     """All that was made at run time. A newer version replaces an older one as a whole."""
 
     version: int  # grows with every change, also over restarts of the control plane
+    problem: str = ""  # of a reply: why nothing can be changed now; "": it can
     # By name, each an `endpoints.endpoint.Endpoint` as JSON: what is equal is not read again.
     endpoints: dict[str, bytes] = field(default_factory=dict)
+    unready: dict[str, str] = field(default_factory=dict)  # endpoints of which nothing serves yet, and why
     keys: tuple[KnownKey, ...] = ()
     grants: dict[str, tuple[Grant, ...]] = field(
         default_factory=dict

@@ -161,7 +161,6 @@ class SnapshotFeed:
             if not self._heard.is_set():
                 logger.info("the control plane answers")
                 self._heard.set()
-            self.problem = None
             self._confirmed = time.monotonic()
             if found is not None:
                 self._take(found)
@@ -184,10 +183,11 @@ class SnapshotFeed:
         self._told = report
         command = self._command(report, after, wait_s)
         found = await self._link.call(command, ITSELF, wait_s + SLACK_S)
+        self.problem = found.problem or None
         if found.version == after:
             return None
         self._is_new = False  # what came from the file is replaced whatever its version is
-        return found
+        return replace(found, problem="")
 
     def _command(self, report: GatewayReport, after: int, wait_s: float) -> WatchSnapshot:
         return WatchSnapshot(report=report, after=after, wait_s=wait_s, number=next(self._numbers))
