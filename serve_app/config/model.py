@@ -14,6 +14,8 @@ from serve_app.limits import MAX_REPETITION_PENALTY, MAX_TEMPERATURE, MAX_TOKENS
 
 WATERMARK_KEY: Final = 15_485_863  # the millionth prime, as in the scheme's first description
 
+EXACT_BLOCK_SIZES: Final = (16, 32, 64)  # with which tests hold that answers do not depend on the batch
+
 
 class EngineConfig(ConfigModel):
     """One engine: how much it batches and how much cache it may hold."""
@@ -25,7 +27,9 @@ class EngineConfig(ConfigModel):
     max_waiting: int = Field(
         256, ge=0, le=100_000, description="Requests waiting for their first step; more are refused."
     )
-    block_size: int = Field(32, ge=1, le=1024, description="Tokens in one block of the KV cache.")
+    block_size: int = Field(
+        32, ge=1, le=1024, description="Tokens in one block of the KV cache: 16, 32 or 64."
+    )
     kv_cache_dtype: Literal["auto", "int8"] = Field(
         "auto",
         description="How the KV cache keeps keys and values. auto: in the type of the weights; int8: in a "
@@ -242,6 +246,16 @@ class ModelConfig(ConfigModel):
                     f"quantization {self.quantization} is for models that generate on a CPU, not with "
                     f"{field}: {value}; take one of the two out"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _of_exact_blocks(self) -> ModelConfig:
+        """Kernels sum the keys of other blocks in an order that depends on how a prompt was cut."""
+        if self.engine.block_size not in EXACT_BLOCK_SIZES:
+            raise ValueError(
+                f"engine.block_size must be 16, 32 or 64, not {self.engine.block_size}: with others a "
+                "request's tokens depend on what is computed beside it"
+            )
         return self
 
     @model_validator(mode="after")

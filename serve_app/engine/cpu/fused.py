@@ -66,12 +66,17 @@ def accelerate_cpu(
 
 
 def check_quantizable(model: PreTrainedModel, kind: Quantization) -> None:
-    """Raises UnsupportedModel for a model whose weights are not those of linear layers, such as experts."""
-    for name, parameter in model.named_parameters():
-        if parameter.dim() > 2:
+    """Raises UnsupportedModel for weights that are not those of linear layers, such as experts."""
+    for place, module in model.named_modules():
+        for name, parameter in module.named_parameters(place, recurse=False):
+            if parameter.dim() < 2 or (parameter.dim() == 2 and isinstance(module, nn.Linear | nn.Embedding)):
+                continue
+            kind_of = f"a tensor of shape {tuple(parameter.shape)}, as experts are"
+            if parameter.dim() == 2:
+                kind_of = f"the weight of a {type(module).__name__}"
             raise UnsupportedModel(
-                f"quantization {kind} is for weights of linear layers; {name} is a tensor of shape "
-                f"{tuple(parameter.shape)}, as experts are. Serve the model without `quantization`"
+                f"quantization {kind} is for weights of linear layers; {name} is {kind_of}. "
+                "Serve the model without `quantization`"
             )
 
 

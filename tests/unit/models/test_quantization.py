@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from pydantic import ValidationError
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from serve_app.config import ModelConfig
 from serve_app.engine.cpu.fused import check_quantizable
@@ -48,3 +49,16 @@ def test_experts_are_refused_by_name() -> None:
     module.experts = torch.nn.Parameter(torch.zeros(4, 8, 8))
     with pytest.raises(UnsupportedModel, match=r"experts is a tensor of shape \(4, 8, 8\)"):
         check_quantizable(module, Quantization.INT8)  # type: ignore[arg-type]
+
+
+def test_a_layer_of_another_kind_is_refused_by_name() -> None:
+    """Its head alone would be quantised."""
+    module = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=16, n_head=2, vocab_size=32, n_positions=16))
+    with pytest.raises(UnsupportedModel, match=r"c_attn.weight is the weight of a Conv1D"):
+        check_quantizable(module, Quantization.INT8)
+    linear = LlamaForCausalLM(
+        LlamaConfig(
+            num_hidden_layers=1, hidden_size=16, intermediate_size=16, num_attention_heads=2, vocab_size=32
+        )
+    )
+    check_quantizable(linear, Quantization.INT8)
