@@ -56,7 +56,7 @@ BOUNDS: Bounds = {
     "random_seed": ([0, 2**64 - 1], []),
     "seed": ([0, 2**64 - 1], []),
     "end_id": ([-1, 0, 5], [-2]),
-    "pad_id": ([-1, 0, 5], [-2]),
+    "pad_id": ([-1, 0, 5, 50256], [-2]),  # NVIDIA's own client sends that of GPT-2, whatever the model
     "lora_task_id": ([], []),
     "draft_acceptance_threshold": ([0, 1], [-0.1, 1.1]),
     **{
@@ -72,7 +72,6 @@ OF_THE_MODEL: Bounds = {
     "runtime_top_k": ([VOCABULARY], [VOCABULARY + 1]),
     "runtime_top_p_reset_ids": ([VOCABULARY - 1], [VOCABULARY]),
     "end_id": ([VOCABULARY - 1], [VOCABULARY]),
-    "pad_id": ([VOCABULARY - 1], [VOCABULARY]),
 }
 
 

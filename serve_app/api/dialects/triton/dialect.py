@@ -171,7 +171,7 @@ def parse(
         timeout_s=timeout_s(request.parameters),
         answer=answer,
         # The preprocessing of an ensemble sets one end token, so there is no other.
-        fit=Fit(BatchRow({}, names), pad_id, has_one_end=role is Role.ENSEMBLE and "end_id" not in row),
+        fit=Fit(BatchRow({}, names), has_one_end=role is Role.ENSEMBLE and "end_id" not in row),
         names={ours: names.get(tensor, tensor) for ours, tensor in _TENSORS.items()},
         ignored=tuple(dict.fromkeys(name for form in forms for name in form.ignored)),
     )

@@ -18,7 +18,6 @@ class Fit:
     """Checks the requests of one call. `names`: tensors -> the client's other names for them."""
 
     names: BatchRow
-    pad_id: int | None
     has_one_end: bool = False  # only the tokenizer's own end token ends an answer
 
     def __call__(self, request: GenerateRequest, info: ModelInfo) -> GenerateRequest:
@@ -27,7 +26,6 @@ class Fit:
         table = request.prompt_table
         self._ids("input_ids", request.prompt.token_ids or (), vocab + (table.used if table else 0))
         self._ids("end_id", sampling.stop_token_ids, vocab)
-        self._ids("pad_id", () if self.pad_id is None else (self.pad_id,), vocab)
         self._ids("runtime_top_p_reset_ids", (max(0, sampling.top_p_reset_id),), vocab)
         self._ids("bad_words_list", (token for word in sampling.bad_words for token in word), vocab)
         self._ids("stop_words_list", (token for word in sampling.stop_sequences for token in word), vocab)
