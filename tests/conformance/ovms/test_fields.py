@@ -152,6 +152,8 @@ USER = {"role": "user", "content": "x"}
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 
 SOUND = {
+    "content-missing": [{"role": "system"}, {"role": "user"}],
+    "content-missing-of-assistant": [USER, {"role": "assistant"}, USER],
     "empty-content": [{"role": "user", "content": ""}],
     "content-in-parts": [{"role": "user", "content": [{"type": "text", "text": "x"}]}],
     "empty-content-with-tool_calls": [USER, {"role": "assistant", "content": "", "tool_calls": [CALL]}],
@@ -168,7 +170,6 @@ UNSOUND = {
     "role-missing": [{"content": "x"}],
     "role-not-a-string": [{"role": 5, "content": "x"}],
     "role-unknown": [{"role": "critic", "content": "x"}],
-    "content-missing": [{"role": "user"}],
     "content-null": [{"role": "user", "content": None}],
     "content-null-of-assistant": [USER, {"role": "assistant", "content": None}],
     "content-a-number": [{"role": "user", "content": 5}],

@@ -82,7 +82,7 @@ class ChatDialect:
             id="",
             model=model,
             prompt=Prompt(
-                messages=parse_messages(body.messages),
+                messages=parse_messages(_with_content(body.messages)),
                 tools=offer.tools,
                 templating=templating_of(body.chat_template_kwargs),
             ),
@@ -177,3 +177,10 @@ class ChatRenderer(Renderer[ChatBody]):
 
 def _logprobs(tokens: Iterable[TextLogprob]) -> dict[str, Any]:
     return {"content": [openai.token_with_alternatives(token) for token in tokens]}
+
+
+def _with_content(messages: Any) -> Any:
+    """The messages, in which one without the member `content` is empty, as OpenVINO Model Server takes it."""
+    if not isinstance(messages, list):
+        return messages
+    return [{"content": "", **each} if isinstance(each, dict) else each for each in messages]

@@ -111,7 +111,7 @@ CHAT: Final[Mapping[str, Told]] = {
         accepts="system, developer, user, assistant, tool or function",
     ),
     "messages.content": Told(
-        "parts are joined by line breaks",
+        "without it a message is empty; parts are joined by line breaks",
         accepts=f"a string or a list of up to {limits.MAX_CONTENT_PARTS} text parts; null only beside calls",
     ),
 }
