@@ -130,6 +130,7 @@ RESPONSES: Final[Mapping[str, Told]] = {
         "default none; a tool may have its members below `function`, as in chats",
         accepts=f"a list of up to {limits.MAX_TOOLS} function tools, and namespaces of them",
     ),
+    "reasoning.summary": Told("thoughts are told as summaries in any case, in full"),
     "reasoning.effort": Told(
         "variables `reasoning_effort` and `enable_thinking` of the model's template; only none sets the "
         "second one to false"

@@ -11,6 +11,7 @@ from serve_app.api.dialects.chat.answers import ListedToken, ReasoningTokens
 from serve_app.api.dialects.chat.templating import EFFORTS
 from serve_app.api.dialects.fields import words
 from serve_app.api.dialects.responses.shapes import (
+    SUMMARIES,
     VERBOSITIES,
     AnyTool,
     Metadata,
@@ -36,6 +37,13 @@ class ReasoningText(TypedDict):
     text: str
 
 
+class SummaryText(TypedDict):
+    """What the model thinks, where a summary was asked for."""
+
+    type: Literal["summary_text"]
+    text: str
+
+
 class MessageItem(TypedDict):
     """What the model says, as an item."""
 
@@ -51,7 +59,7 @@ class ReasoningItem(TypedDict):
 
     id: str
     type: Literal["reasoning"]
-    summary: list[Any]
+    summary: list[SummaryText]
     content: list[ReasoningText]
     status: Status
 
@@ -119,7 +127,7 @@ class ReasoningShown(TypedDict):
     """What was asked of the thoughts."""
 
     effort: Annotated[str, words(EFFORTS)] | None
-    summary: None
+    summary: Annotated[str, words(SUMMARIES)] | None
 
 
 class TextShown(TypedDict):
@@ -270,6 +278,36 @@ class ReasoningDone(Numbered):
     text: str
 
 
+class SummaryPartEvent(Numbered):
+    """The summary of thoughts begins, or has ended."""
+
+    type: Literal["response.reasoning_summary_part.added", "response.reasoning_summary_part.done"]
+    item_id: str
+    output_index: int
+    summary_index: Literal[0]
+    part: SummaryText
+
+
+class SummaryDelta(Numbered):
+    """More of the summary of thoughts."""
+
+    type: Literal["response.reasoning_summary_text.delta"]
+    item_id: str
+    output_index: int
+    summary_index: Literal[0]
+    delta: str
+
+
+class SummaryDone(Numbered):
+    """All of the summary of thoughts."""
+
+    type: Literal["response.reasoning_summary_text.done"]
+    item_id: str
+    output_index: int
+    summary_index: Literal[0]
+    text: str
+
+
 class ArgumentsDelta(Numbered):
     """More of the arguments of a call."""
 
@@ -315,6 +353,9 @@ Event: TypeAlias = Annotated[
     | TextDone
     | ReasoningDelta
     | ReasoningDone
+    | SummaryPartEvent
+    | SummaryDelta
+    | SummaryDone
     | ArgumentsDelta
     | InputTextDelta
     | InputTextDone

@@ -137,7 +137,6 @@ class ResponseFields(WireModel):
             "max_tool_calls": self.max_tool_calls,
             "service_tier": self.service_tier not in (None, "auto", "default"),
             "text.verbosity": text.get("verbosity") is not None,
-            "reasoning.summary": self.reasoning is not None and self.reasoning.summary is not None,
         }
         listed = [name for name, is_given in moot.items() if is_given]
         return (*listed, *(f"include.{each}" for each in self.include or () if each != LOGPROBS))
@@ -156,6 +155,11 @@ class ResponseFields(WireModel):
     def effort(self) -> str | None:
         """How much the model is to think."""
         return None if self.reasoning is None else self.reasoning.effort
+
+    @property
+    def summary(self) -> str | None:
+        """How long a summary of the thoughts is wanted. None: none is."""
+        return None if self.reasoning is None else self.reasoning.summary
 
     @property
     def num_logprobs(self) -> int | None:

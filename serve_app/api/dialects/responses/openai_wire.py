@@ -17,6 +17,7 @@ from serve_app.api.dialects.responses.output_items import (
     Fields,
     Message,
     Reasoning,
+    Summary,
     TextItem,
 )
 from serve_app.api.dialects.responses.wire import reason_of, usage_fields
@@ -34,10 +35,13 @@ class OpenaiWire:
         self._id = id
         self._head = {**_head(id, info, body), "store": stores}
         self._namespaces, self._customs = tools.namespaces(body.tools), tools.customs(body.tools)
+        self._summarises = body.summary is not None
         self._count = 0  # of items so far
 
     def text_item(self, kind: str) -> TextItem:
-        return Message(self._next_id("msg")) if kind == MESSAGE else Reasoning(self._next_id("rs"))
+        if kind == MESSAGE:
+            return Message(self._next_id("msg"))
+        return (Summary if self._summarises else Reasoning)(self._next_id("rs"))
 
     def call(self, piece: ToolCallDelta) -> Call:
         name = piece.name or ""
@@ -84,7 +88,7 @@ def _head(id: str, info: ModelInfo, body: ResponseBody) -> Fields:
         "parallel_tool_calls": body.parallel_tool_calls is not False,
         "previous_response_id": body.previous_response_id,
         "prompt_cache_key": body.prompt_cache_key,
-        "reasoning": {"effort": body.effort, "summary": None},
+        "reasoning": {"effort": body.effort, "summary": body.summary},
         "safety_identifier": body.safety_identifier,
         "service_tier": "default",
         "temperature": body.temperature,

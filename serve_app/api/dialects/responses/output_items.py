@@ -128,6 +128,23 @@ class Reasoning(TextItem):
         }
 
 
+class Summary(Reasoning):
+    """What the model thinks, told as its own summary: all that many clients show."""
+
+    delta_type = "response.reasoning_summary_text.delta"
+    done_type = "response.reasoning_summary_text.done"
+    part_type = "response.reasoning_summary_part"
+
+    def place(self) -> Fields:
+        return {"item_id": self.id, "summary_index": 0}
+
+    def part(self) -> Fields:
+        return {"type": "summary_text", "text": self.text}
+
+    def fields(self) -> Fields:
+        return {**super().fields(), "summary": self.parts(), "content": []}
+
+
 class Message(TextItem):
     """What the model says."""
 

@@ -65,7 +65,9 @@ FIELDS: Final[Mapping[str, Told]] = {
     "reasoning.effort": Told(
         "variable `reasoning_effort` of the model's template; none also sets `enable_thinking` to false"
     ),
-    "reasoning.summary": Told("ignored and listed: thoughts are told in full"),
+    "reasoning.summary": Told(
+        "default none: thoughts are the content of reasoning items; any word: their summary, in full"
+    ),
     "stream_options": Told("see its member", accepts="an object; only with `stream: true`"),
     "stream_options.include_obfuscation": Told("nothing is padded", default=False),
     "truncation": Told("input that does not fit is an error; auto is ignored and listed"),

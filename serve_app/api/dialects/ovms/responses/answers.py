@@ -8,7 +8,14 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from serve_app.api.dialects.chat.answers import ListedToken
-from serve_app.api.dialects.responses.answers import CallItem, Numbered, ResponseFault, ResponseUsage, Status
+from serve_app.api.dialects.responses.answers import (
+    CallItem,
+    Numbered,
+    ResponseFault,
+    ResponseUsage,
+    Status,
+    SummaryText,
+)
 from serve_app.api.dialects.responses.shapes import AnyTool, Metadata, ToolChoice
 
 
@@ -19,13 +26,6 @@ class SaidText(TypedDict):
     text: str
     annotations: list[Any]
     logprobs: NotRequired[list[ListedToken]]
-
-
-class SummaryText(TypedDict):
-    """What the model thinks."""
-
-    type: Literal["summary_text"]
-    text: str
 
 
 class SaidItem(TypedDict):

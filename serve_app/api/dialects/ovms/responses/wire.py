@@ -19,28 +19,18 @@ from serve_app.api.dialects.responses.output_items import (
     Event,
     Fields,
     Message,
+    Summary,
     TextItem,
 )
 from serve_app.api.dialects.responses.wire import reason_of, usage_fields
 from serve_app.types import FinishReason, TextLogprob, ToolCallDelta, ToolChoice, Usage
 
 
-class _Summary(TextItem):
+class _Summary(Summary):
     """What the model thinks."""
-
-    kind = REASONING
-    delta_type = "response.reasoning_summary_text.delta"
-    done_type = "response.reasoning_summary_text.done"
-    part_type = "response.reasoning_summary_part"
-
-    def take(self, tokens: Sequence[TextLogprob]) -> Fields:
-        return {}
 
     def place(self) -> Fields:
         return {"summary_index": 0, "item_id": self.id}
-
-    def part(self) -> Fields:
-        return {"type": "summary_text", "text": self.text}
 
     def fields(self) -> Fields:
         return {"id": self.id, "type": self.kind, "summary": self.parts()}

@@ -197,3 +197,31 @@ def test_a_custom_tool_whose_call_was_cut_has_what_there_is_of_its_text(argument
     deltas = [*calls(0, arguments), delta(finish=FinishReason.LENGTH)]
     (item,) = whole(deltas, tools=[{"type": "custom", "name": "f0"}])["output"]
     assert (item["type"], item["input"], item["status"]) == ("custom_tool_call", text, "incomplete")
+
+
+def test_a_summary_that_is_asked_for_is_the_thoughts() -> None:
+    """In the events and the item that the AI SDK and Codex show; nothing is told twice."""
+    deltas = [
+        delta(reasoning="Hm"),
+        delta(reasoning=" so."),
+        delta(text="I."),
+        delta(finish=FinishReason.EOS),
+    ]
+    events = streamed(deltas, reasoning={"summary": "auto"})
+    assert [event.type for event in events[2:9]] == [
+        "response.output_item.added", "response.reasoning_summary_part.added",
+        "response.reasoning_summary_text.delta", "response.reasoning_summary_text.delta",
+        "response.reasoning_summary_text.done", "response.reasoning_summary_part.done",
+        "response.output_item.done",
+    ]  # fmt: skip
+    assert [event.delta for event in events[4:6]] == ["Hm", " so."]
+    assert events[6].text == "Hm so."
+    thought, said = events[-1].response.output
+    assert [part.text for part in thought.summary] == ["Hm so."]
+    assert not thought.content
+    assert said.content[0].text == "I."
+    choice = Choice()
+    for each in deltas:
+        choice.add(each)
+    whole = json.loads(renderer(reasoning={"summary": "detailed"}).whole([choice], USAGE))
+    assert whole["output"][0]["summary"] == [{"type": "summary_text", "text": "Hm so."}]
