@@ -47,6 +47,7 @@ class PositionLogprobs:
     token_id: int  # the token that stands there
     logprob: float
     top: tuple[TopLogprob, ...] = ()  # likeliest first
+    rank: int | None = None  # of the token among all, from 1; known of prompt tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ class TextLogprob:
     data: bytes  # the token's bytes; several tokens may share one character
     logprob: float | None  # None: first prompt token, which nothing predicts
     top: tuple[TextLogprob, ...] = ()
+    rank: int | None = None  # of a prompt token, among all tokens of the vocabulary, from 1
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -46,6 +47,14 @@ class RawLogprobs:
         chosen = torch.tensor(token_ids, dtype=torch.int64, device=self._all.device)
         return entries(self._num_top, token_ids, [part.cpu() for part in self.of(chosen)])
 
+    def ranks(self, token_ids: Sequence[int]) -> list[int]:
+        """The rank of one token in each row, from 1, in the order of `topk`; waits for the device."""
+        tokens = torch.tensor(token_ids, dtype=torch.int64, device=self._all.device).unsqueeze(1)
+        own = self._all.gather(1, tokens)
+        ids = torch.arange(self._all.shape[1], device=self._all.device)
+        before = (self._all > own) | ((self._all == own) & (ids < tokens))
+        return [1 + count for count in before.sum(dim=1).tolist()]
+
     def entry(self, row: int, token_id: int) -> PositionLogprobs:
         """The entry of one row for one token; a row may be asked for several tokens."""
         top = _alternatives(self._num_top[row], row, self._top_on_host)
@@ -78,7 +87,7 @@ def _alternatives(wanted: int, row: int, tops: list[list[list[Any]]]) -> tuple[T
 
 
 def prompt_logprobs(logits: torch.Tensor, next_ids: list[int], num_top: int) -> list[PositionLogprobs]:
-    """Log-probabilities of `next_ids` [k] under logits [k, V], row r predicting `next_ids[r]`.
+    """Log-probabilities and ranks of `next_ids` [k] under logits [k, V], row r predicting `next_ids[r]`.
 
     `num_top` is 0 .. 20 likeliest alternatives a position. A row that is not finite
     gives NaN; its sequence fails when it samples.
@@ -87,5 +96,9 @@ def prompt_logprobs(logits: torch.Tensor, next_ids: list[int], num_top: int) -> 
     for start in range(0, len(next_ids), ROWS_AT_ONCE):
         following = next_ids[start : start + ROWS_AT_ONCE]
         rows = logits[start : start + len(following)]
-        found += RawLogprobs(rows, [num_top] * len(following)).at(following)
+        raw = RawLogprobs(rows, [num_top] * len(following))
+        found += [
+            replace(entry, rank=rank)
+            for entry, rank in zip(raw.at(following), raw.ranks(following), strict=True)
+        ]
     return found

@@ -247,6 +247,7 @@ class Tokenizer:
                 )
                 for top in position.top
             ),
+            position.rank,
         )
 
     def _named_id(self, name: str) -> int | None:

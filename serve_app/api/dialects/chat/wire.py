@@ -235,8 +235,7 @@ def named_by_id(token: TextLogprob) -> TextLogprob:
 def prompt_entries(tokens: Iterable[TextLogprob]) -> list[dict[str, Any] | None]:
     """vLLM's `prompt_logprobs`: the tokens of a prompt, each with its alternatives by id.
 
-    An entry is null where nothing predicts the token. A rank is known of the likeliest, and null
-    beyond them.
+    An entry is null where nothing predicts the token.
     """
     return [None if token.logprob is None else _by_id(token, token.logprob) for token in tokens]
 
@@ -247,7 +246,7 @@ def _by_id(token: TextLogprob, logprob: float) -> dict[str, Any]:
         for rank, other in enumerate(token.top, start=1)
         if other.logprob is not None
     }
-    entries.setdefault(str(token.token_id), _entry(token, logprob, None))
+    entries.setdefault(str(token.token_id), _entry(token, logprob, token.rank))
     return entries
 
 

@@ -1,6 +1,7 @@
 """Log-probabilities of the raw distribution."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -23,8 +24,10 @@ def test_alternatives_are_the_likeliest_and_the_lowest_ids_of_equals(
     expected = torch.log_softmax(x.double(), -1).tolist()
     for row, entry in enumerate(prompt_logprobs(x, next_ids, num_top)):
         values = expected[row]
-        order = sorted(range(width), key=lambda i: (-values[i], i))[:num_top]
+        every = sorted(range(width), key=lambda i: (-values[i], i))
+        order = every[:num_top]
         assert entry.token_id == next_ids[row]
+        assert entry.rank == 1 + every.index(next_ids[row])
         assert entry.logprob == pytest.approx(values[next_ids[row]], abs=1e-9)
         assert [t.token_id for t in entry.top] == order
         assert [t.logprob for t in entry.top] == pytest.approx([values[i] for i in order], abs=1e-9)
@@ -32,7 +35,10 @@ def test_alternatives_are_the_likeliest_and_the_lowest_ids_of_equals(
 
 def test_a_long_prompt_is_read_part_by_part() -> None:
     x, next_ids = torch.randn(2 * ROWS_AT_ONCE + 3, 30), [7] * (2 * ROWS_AT_ONCE + 3)
-    assert prompt_logprobs(x, next_ids, 2) == RawLogprobs(x, [2] * len(next_ids)).at(next_ids)
+    entries = prompt_logprobs(x, next_ids, 2)
+    raw = RawLogprobs(x, [2] * len(next_ids))
+    assert [replace(entry, rank=None) for entry in entries] == raw.at(next_ids)
+    assert [entry.rank for entry in entries] == raw.ranks(next_ids)
 
 
 def test_rows_may_want_different_numbers_of_alternatives() -> None:
