@@ -112,7 +112,47 @@ class VersionNotFound(FieldError):
 
 
 class PromptTooLong(FieldError):
+    """The prompt does not fit, or not beside the output that was asked for.
+
+    Clients know these words, shorten what they send and ask again: litellm, pi and aider the first sentence,
+    LangChain, which reads a message alone, the code of OpenAI's protocol at the end.
+    """
+
     condition = "E5"
+
+    @classmethod
+    def for_window(
+        cls, window: int, tokens: int, *, what: str = "prompt", param: str = "prompt", at_least: bool = False
+    ) -> Self:
+        """A prompt of `tokens` leaves no room in `window`. `what`: prompt, messages or input.
+
+        `at_least`: the prompt was not counted to its end.
+        """
+        count = f"at least {tokens}" if at_least else f"{tokens}"
+        full = ", which leaves no room for an answer" if tokens == window else ""
+        return cls(
+            param,
+            f"This model's maximum context length is {window} tokens. However, your {what} resulted in "
+            f"{count} tokens{full}. Please reduce the length of the {what}. "
+            "(context_length_exceeded)",
+            joint=None,
+        )
+
+    @classmethod
+    def of_chars(cls, param: str, most: int) -> Self:
+        """More text than any model's tokenizer is given."""
+        return cls(param, f"The prompt is too long: it must hold at most {most} characters.", joint=None)
+
+    @classmethod
+    def beside_output(cls, window: int, tokens: int, output: int, *, what: str = "prompt") -> Self:
+        """A prompt of `tokens` fits `window`, but not beside an output of `output` tokens."""
+        return cls(
+            "max_tokens",
+            f"This model's maximum context length is {window} tokens. However, you requested "
+            f"{tokens + output} tokens ({tokens} in the {what}, {output} in the completion). Please reduce "
+            f"the length of the {what} or completion. (context_length_exceeded)",
+            joint=None,
+        )
 
 
 class Unauthenticated(ServeError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -55,6 +55,7 @@ class RequestContext:
     outcome: str | None = None  # "cancelled", or the error condition after a stream's first byte
     status: int = 0  # of the answer; 0: nothing was sent
     ignored: tuple[str, ...] = ()  # fields of the request that nothing comes of
+    clamped: Mapping[str, str] = field(default_factory=dict)  # the header of a shortened answer
     budgets: tuple[Budget, ...] = ()  # the caller's, after this request's claim
     first_token_s: float | None = None  # from arrival
     queue_s: float | None = None  # in the engine

@@ -26,6 +26,11 @@ class GatewayConfig(ConfigModel):
         description="Seconds of silence after which a stream of events gets a comment, before its first "
         "event too: then errors are events, and `served-model-name` is left out. 0: none.",
     )
+    max_tokens_over_window: Literal["clamp", "refuse"] = Field(
+        "clamp",
+        description="What becomes of a request for more tokens than fit behind its prompt, or than "
+        "`max_output_tokens`: clamp gives it what fits and says so in `X-Clamped-Fields`, refuse an error.",
+    )
     restart_wait_s: float = Field(
         10.0,
         ge=0,

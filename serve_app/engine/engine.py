@@ -87,7 +87,7 @@ class Engine:
             self._tables, pace, max_sequences=config.max_sequences, max_step_tokens=config.max_step_tokens
         )
         self._runner = IsolatingRunner(runner, self._pool)
-        self._rules = RequestRules(
+        self.rules = RequestRules(
             config, runner, self.max_model_len, len(eos_token_ids), grammars=grammars is not None
         )
         self._sampler = sampler or Sampler(
@@ -112,7 +112,7 @@ class Engine:
 
     def validate(self, request: EngineRequest) -> None:
         """Raise InvalidField or PromptTooLong for what can never run. Thread-safe."""
-        self._rules.check(request)
+        self.rules.check(request)
 
     def check_capacity(self, arriving: int = 0) -> None:
         """Raise Overloaded if one more request, after `arriving` others, would wait too far back."""
@@ -127,7 +127,7 @@ class Engine:
             raise EngineRefused("A request with this id is already running.")
         if not request.begun:
             self.check_capacity()  # an answer that goes on was admitted already, by another engine
-        processors = self._rules.processors.make(request.sampling.processors)
+        processors = self.rules.processors.make(request.sampling.processors)
         now, arrival = self._clock(), self._arrivals - (AHEAD if request.begun else 0)
         group = Group.of(request, arrival, now, processors, self._lookups.of(request))
         self._arrivals += 1
@@ -291,7 +291,7 @@ class Engine:
     def _advance(self, group: Group, rows: dict[Sequence, Scored], now: float) -> None:
         """Give the beams of a request their next tokens; `rows` has the scores of every beam."""
         try:
-            search = group.search or group.begin_search(self._ends, self._rules.window(group.request))
+            search = group.search or group.begin_search(self._ends, self.rules.window(group.request.beam))
             for dropped in search.advance(rows, fork=partial(self._fork_beam, group)):
                 self._scheduler.remove(dropped)
                 del group.sequences[dropped.index]

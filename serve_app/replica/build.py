@@ -36,7 +36,7 @@ from serve_app.replica.questions import Questions
 from serve_app.text.answer.answer_format import AnswerFormat
 from serve_app.text.answer.grammar import reads_alike
 from serve_app.text.tokens.tokenizer import Tokenizer
-from serve_app.types import ModelInfo
+from serve_app.types import Beam, ModelInfo
 
 Progress = Callable[[str], None]
 
@@ -50,6 +50,7 @@ class LoadedReplica:
     grammars: GrammarCompiler
     questions: Questions
     max_adapters: int
+    window: Callable[[Beam | None], int]  # the tokens that a sequence may have, of a search or without one
     new_driver: Callable[[OnOutputs], EngineDriver]  # the argument gets the outputs of each step
 
 
@@ -95,7 +96,9 @@ def load(config: ModelConfig, progress: Progress) -> LoadedReplica:
         )
     )
     questions = Questions(encoder, vocab_size=engine.vocab_size, watermark_key=config.engine.watermark_key)
-    return LoadedReplica(info, encoder, grammars, questions, config.engine.max_adapters, new_driver)
+    return LoadedReplica(
+        info, encoder, grammars, questions, config.engine.max_adapters, engine.rules.window, new_driver
+    )
 
 
 def _prompt_encoder(config: ModelConfig, tokenizer: Tokenizer, folder: Path) -> PromptEncoder:

@@ -1,69 +1,101 @@
 """Fits a request into a model's context window and its limit of output.
 
-Prompt or output is shortened only where the dialect allows it (`GenerateRequest.overflow`).
-Everything else is refused, here or by the engine's own check, in the same words.
+Prompt or output is shortened only where the request allows it (`GenerateRequest.overflow`,
+`truncate_prompt`). Everything else is refused.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from serve_app.errors import InvalidField, PromptTooLong
-from serve_app.types import GenerateRequest, Overflow
+from serve_app.types import Beam, GenerateRequest, Overflow
+
+_REFUSES = (Overflow.ERROR, Overflow.OPERATOR)
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A request as its model runs it."""
+
+    request: GenerateRequest
+    token_ids: list[int]
+    clamped: int | None = None  # the most tokens of output, if fewer than the request asked for
 
 
 @dataclass(frozen=True, slots=True)
 class ContextWindow:
     """The limits of a model, in tokens."""
 
-    context: int  # prompt and output of one sequence
+    context: Callable[[Beam | None], int]  # prompt and output of one sequence; a search may have less
     output: int | None = None  # the operator's limit for the output of one sequence
     default_output: int | None = None  # the model's own limit, for a request that leaves it to the model
 
-    def most_prompt(self, request: GenerateRequest) -> int | None:
-        """The tokens of the longest prompt that fits; None where a longer prompt is shortened."""
+    def check_fewest(self, request: GenerateRequest, tokens: int) -> None:
+        """Raise PromptTooLong if a prompt of at least `tokens` can be refused before it is counted."""
         is_cut = request.truncate_prompt is not None or request.overflow is Overflow.TRUNCATE
-        return None if is_cut else self.context - 1
+        window = self.context(request.beam)
+        if not is_cut and tokens > window:
+            raise PromptTooLong.for_window(window, tokens, what=_what(request), at_least=True)
 
-    def fit(self, request: GenerateRequest, token_ids: list[int]) -> tuple[GenerateRequest, list[int]]:
+    def fit(self, request: GenerateRequest, token_ids: list[int]) -> Fitted:
         """The request and its prompt, shortened where allowed. Raises InvalidField or PromptTooLong."""
-        token_ids = self._shortened(request, token_ids)
-        return self._limited(request, len(token_ids)), token_ids
+        window = self.context(request.beam)
+        most = self._output(request)
+        kept = self._shortened(request, token_ids, window, most)
+        what = _what(request)
+        room = window - len(kept)
+        if room < (0 if most == 0 else 1):
+            raise PromptTooLong.for_window(window, len(kept), what=what)
+        asked = request.sampling.max_tokens
+        if most is not None and most > room:
+            if asked is not None and request.overflow in _REFUSES:
+                raise PromptTooLong.beside_output(window, len(kept), most, what=what)
+            most = room
+        if most == asked:
+            return Fitted(request, kept)
+        limited = replace(request, sampling=replace(request.sampling, max_tokens=most))
+        return Fitted(limited, kept, clamped=None if asked is None else most)
 
-    def _shortened(self, request: GenerateRequest, token_ids: list[int]) -> list[int]:
+    def _output(self, request: GenerateRequest) -> int | None:
+        """The most tokens of output by request, model and operator; None: what the window leaves.
+
+        Raises InvalidField.
+        """
+        asked = request.sampling.max_tokens
+        if asked is None:
+            own = self.default_output if "max_tokens" in request.left_to_model else None
+            return min((most for most in (own, self.output) if most is not None), default=None)
+        if self.output is None or asked <= self.output:
+            return asked
+        if request.overflow in (*_REFUSES, Overflow.WINDOW):
+            raise InvalidField("max_tokens", f"must be from 1 to {self.output}.", joint=" ")
+        return self.output
+
+    def _shortened(
+        self, request: GenerateRequest, token_ids: list[int], window: int, most: int | None
+    ) -> list[int]:
+        quarter = max(1, window // 4)
         keep = request.truncate_prompt
         if keep is not None:
-            token_ids = token_ids[-(self.context - 1 if keep == -1 else keep) :]
-        if request.overflow is Overflow.TRUNCATE and len(token_ids) >= self.context:
-            quarter = max(1, self.context // 4)
+            # A length that fills the window by itself leaves a prompt all but a quarter.
+            beside = 1 if most is None else most if most < window else quarter
+            token_ids = token_ids[-(window - beside if keep == -1 else keep) :]
+        if request.overflow is Overflow.TRUNCATE and len(token_ids) >= window:
             room = min(request.sampling.max_tokens or quarter, quarter)
-            token_ids = token_ids[-max(1, self.context - room) :]
-        if request.overflow is Overflow.WINDOW and self.output is not None and self.output < self.context:
-            most = self.context - self.output
-            if len(token_ids) > most:
+            token_ids = token_ids[-max(1, window - room) :]
+        if request.overflow is Overflow.WINDOW and self.output is not None and self.output < window:
+            fits = window - self.output
+            if len(token_ids) > fits:
                 raise PromptTooLong(
                     "prompt",
-                    f"The prompt has {len(token_ids)} tokens, but at most {most} fit beside an output of "
+                    f"The prompt has {len(token_ids)} tokens, but at most {fits} fit beside an output of "
                     f"{self.output}.",
                     joint=None,
                 )
         return token_ids
 
-    def _limited(self, request: GenerateRequest, prompt: int) -> GenerateRequest:
-        asked, how = request.sampling.max_tokens, request.overflow
-        if asked is not None and self.output is not None and asked > self.output:
-            if how in (Overflow.ERROR, Overflow.WINDOW):
-                raise InvalidField("max_tokens", f"must be from 1 to {self.output}.", joint=" ")
-            asked = self.output
-        most = self._default(request) if asked is None else asked
-        room = self.context - prompt
-        if most is not None and room >= 1 and (how is not Overflow.ERROR or asked is None):
-            most = min(most, room)
-        if most == request.sampling.max_tokens:
-            return request
-        return replace(request, sampling=replace(request.sampling, max_tokens=most))
 
-    def _default(self, request: GenerateRequest) -> int | None:
-        """The most output of a request that asks for no number of tokens."""
-        own = self.default_output if "max_tokens" in request.left_to_model else None
-        return min((most for most in (own, self.output) if most is not None), default=None)
+def _what(request: GenerateRequest) -> str:
+    return "prompt" if request.prompt.messages is None else "messages"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,29 +30,31 @@ class PromptEncoder:
         """What the tokenizer's own files offer."""
         return cls(tokenizer, ChatTemplate.find(tokenizer), FillInTheMiddle.find(tokenizer), answers)
 
-    async def encode(self, request: GenerateRequest, most: int | None = None) -> list[int]:
+    async def encode(
+        self, request: GenerateRequest, check_fewest: Callable[[int], None] = lambda tokens: None
+    ) -> list[int]:
         """Token ids of the prompt, at least one.
 
         Raises InvalidField, PromptTooLong, or UnsupportedField when the model has no chat
-        template or no fill-in-the-middle tokens. A prompt that certainly has more than `most`
-        tokens is refused before it is tokenised.
+        template or no fill-in-the-middle tokens. `check_fewest` gets the tokens that the prompt has
+        at least, before it is tokenised, and raises for too many.
         """
         prompt = request.prompt
         if prompt.messages is not None:
             if self.template is None:
                 raise UnsupportedField("messages", "this model has no chat template; use completions instead")
             return await self.template.render_ids(
-                self._messages(request), _shown_tools(request), prompt.templating, most
+                self._messages(request), _shown_tools(request), prompt.templating, check_fewest
             )
         if prompt.suffix is not None:
             if self.fim is None:
                 raise UnsupportedField("suffix", "this model has no fill-in-the-middle tokens")
             if prompt.text is None:
                 raise InvalidField("suffix", "needs a text prompt")
-            self.tokenizer.check_fewest(len(prompt.text) + len(prompt.suffix), most, param="prompt")
+            check_fewest(self.tokenizer.fewest(len(prompt.text) + len(prompt.suffix)))
             return await self.fim.encode(prompt.text, prompt.suffix)
         if prompt.text is not None:
-            self.tokenizer.check_fewest(len(prompt.text), most, param="prompt")
+            check_fewest(self.tokenizer.fewest(len(prompt.text)))
             ids = await self.tokenizer.encode(prompt.text)
         else:
             ids = list(prompt.token_ids or ())
@@ -99,8 +102,6 @@ class PromptEncoder:
             )
         if request.biased_words:
             sampling = await self.biased(sampling, request.biased_words)
-        if sampling.max_tokens == 0:  # echo only: the one token that is sampled is never shown
-            sampling = replace(sampling, max_tokens=1, min_tokens=0)
         sequences = num_sequences(request)
         return EngineRequest(
             id=request.id,

@@ -5,6 +5,7 @@ Long questions are answered in the tokenizer's threads. Knows no sequences.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import cast
 
 from serve_app.engine.sampling.watermark import detect
@@ -50,12 +51,12 @@ class Questions:
     async def _ids(self, question: TokenizeRequest) -> list[int]:
         prompt, tokenizer = question.prompt, self._tokenizer
         if prompt.text is not None:
-            tokenizer.check_fewest(len(prompt.text), MAX_QUESTION_TOKENS, param="prompt")
+            check_answer(tokenizer.fewest(len(prompt.text)), "prompt")
             return await tokenizer.encode(prompt.text, add_special_tokens=question.add_special_tokens)
         if count_chars(prompt.messages or ()) > MAX_QUESTION_CHARS:
             raise PromptTooLong("messages", f"at most {MAX_QUESTION_CHARS} characters")
         asked = GenerateRequest(id=question.id, model="", prompt=prompt)
-        return await self._encoder.encode(asked, MAX_QUESTION_TOKENS)
+        return await self._encoder.encode(asked, partial(check_answer, param="messages"))
 
     async def _watermark(self, question: DetectRequest) -> WatermarkScore:
         ids = await self._tokenizer.encode(question.text, add_special_tokens=False)
@@ -65,11 +66,17 @@ class Questions:
         )
 
 
+def check_answer(tokens: int, param: str) -> None:
+    """Raise PromptTooLong for more tokens than an answer may list."""
+    if tokens > MAX_QUESTION_TOKENS:
+        raise PromptTooLong(
+            param, f"has {tokens} tokens or more; an answer holds at most {MAX_QUESTION_TOKENS}"
+        )
+
+
 async def told_tokens(tokenizer: Tokenizer, ids: list[int], question: TokenizeRequest) -> Tokens:
     """The answer to a question whose prompt has these ids. Raises PromptTooLong."""
-    if len(ids) > MAX_QUESTION_TOKENS:
-        field = "messages" if question.prompt.text is None else "prompt"
-        raise PromptTooLong(field, f"has {len(ids)} tokens; an answer holds at most {MAX_QUESTION_TOKENS}")
+    check_answer(len(ids), "messages" if question.prompt.text is None else "prompt")
     if question.longest is not None:
         ids = tokenizer.cut(ids, question.longest)
     texts = None

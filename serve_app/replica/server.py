@@ -77,9 +77,7 @@ class ModelServer:
         self._grammars = loaded.grammars
         self._questions = loaded.questions
         self._defaults = loaded.info.sampling_defaults
-        self._window = ContextWindow(
-            loaded.info.context_window, loaded.info.max_output_tokens, self._defaults.max_tokens
-        )
+        self._window = ContextWindow(loaded.window, loaded.info.max_output_tokens, self._defaults.max_tokens)
         self._open: dict[str, _OpenRequest] = {}
         self._loop = asyncio.get_running_loop()
         self._driver = loaded.new_driver(self._from_engine)
@@ -123,8 +121,9 @@ class ModelServer:
         if request.left_to_model:
             sampling = self._defaults.fill(request.sampling, request.left_to_model)
             request = replace(request, sampling=sampling)
-        whole = await self._encoder.encode(request, self._window.most_prompt(request))
-        request, token_ids = self._window.fit(request, whole)
+        whole = await self._encoder.encode(request, partial(self._window.check_fewest, request))
+        fitted = self._window.fit(request, whole)
+        request, token_ids = fitted.request, fitted.token_ids
         engine_request = going_on(await self._encoder.engine_request(request, token_ids), request)
         if adapter is not None:
             engine_request = replace(engine_request, adapter=adapter)
@@ -155,6 +154,7 @@ class ModelServer:
             prompt_text=self._prompt_text(request, whole, token_ids) if request.echo else None,
             describe=self._encoder.tokenizer.describe,
             first_prompt_token=self._first_prompt_token(request, token_ids),
+            clamped=fitted.clamped,
         )
         await replay(state)
         entry = _OpenRequest(state, sink, self._loop.create_future())

@@ -91,6 +91,7 @@ class RpcCall:
             headers.append((ANSWERED_BY.encode(), context.entity.encode()))
         if context.ignored:
             headers.append((IGNORED_FIELDS.encode(), listed(context.ignored).encode()))
+        headers += [(name.encode(), value.encode()) for name, value in context.clamped.items()]
         self._rpc.set_trailing_metadata(_metadata(headers))
 
     async def abort(self, error: ServeError) -> None:

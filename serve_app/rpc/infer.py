@@ -27,7 +27,7 @@ from serve_app.api.edge.body import ClientGone
 from serve_app.api.edge.middleware import log_done
 from serve_app.api.exchange.call_stream import PromptDelta
 from serve_app.api.exchange.frame import admitted
-from serve_app.api.exchange.generate import under_way
+from serve_app.api.exchange.generate import clamped_headers, under_way
 from serve_app.api.exchange.stream import collect, follow
 from serve_app.api.kserve.message import InferResponse
 from serve_app.api.recording import record
@@ -195,6 +195,7 @@ async def answer(
                     for response in answers.push(row, delta):
                         await emit(response)
 
+            context.clamped = clamped_headers(call, attempt)
             if asked.streaming:
                 failure = await follow(attempt, pass_on, context, services.metrics, deadline)
                 if failure is not None:
@@ -202,6 +203,7 @@ async def answer(
                 return
             n = call.requests[0].n
             choices = await collect(attempt, n, context, services.metrics, deadline)
+            context.clamped = clamped_headers(call, attempt)
             if any(choice.finish is FinishReason.ABORT for choice in choices):
                 await emit(_empty(asked, attempt.info.version or "1"))
                 return

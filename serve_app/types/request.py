@@ -50,6 +50,7 @@ class Prompt:
 class Overflow(StrEnum):
     """What becomes of a request that is larger than the model's window or output limit."""
 
+    OPERATOR = "operator"  # CLAMP or ERROR, as the gateway's setting says; ERROR where there is no gateway
     ERROR = "error"  # prompt and output together must fit
     WINDOW = "window"  # the output may run into the end of the window; above its own limit is an error
     CLAMP = "clamp"  # the output is shortened to what fits
@@ -108,7 +109,7 @@ class GenerateRequest:
     reasoning: bool = True  # split off what the model thinks, where its format is known
     thinking_tokens: int | None = None  # think at most so many, then answer; where its marks are tokens
     truncate_prompt: int | None = None  # keep its last so many tokens; -1: as many as fit
-    overflow: Overflow = Overflow.ERROR
+    overflow: Overflow = Overflow.OPERATOR
     per_token: bool = False  # one delta a token, each with its `step`
     priority: int = 0  # larger runs earlier
     timeout_s: float | None = None  # from the moment the replica has the request

@@ -158,6 +158,7 @@ class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     logprobs: tuple[TextLogprob, ...] | None = None
     prompt_text: str | None = None  # first delta, when `echo`
     prompt_token_ids: tuple[int, ...] | None = None  # first delta, when asked for
+    clamped: int | None = None  # first delta: the most tokens of output, if fewer than were asked for
     prompt_logprobs: tuple[TextLogprob, ...] | None = None  # first delta, one a prompt token
     finish: FinishReason | None = None
     stop: str | int | None = None  # the stop string or stop token that matched

@@ -35,6 +35,24 @@ try:
 except litellm.BadRequestError as error:
     refused = str(error)
 
+# A prompt that is too long for one deployment goes to another one, which here cuts it.
+cuts = {**server, "extra_body": {"truncate_prompt_tokens": -1}, "max_tokens": 8}
+router = litellm.Router(
+    model_list=[
+        {"model_name": "small", "litellm_params": server},
+        {"model_name": "large", "litellm_params": cuts},
+    ],
+    context_window_fallbacks=[{"small": ["large"]}],
+    num_retries=0,
+)
+long = [{"role": "user", "content": "What is the capital of France? " * 100}]
+try:
+    litellm.completion(messages=long, **server)
+    overflow = "nothing"
+except litellm.ContextWindowExceededError as error:
+    overflow = str(error)
+fallen_back = router.completion(model="small", messages=long)
+
 print(
     json.dumps(
         {
@@ -44,6 +62,8 @@ print(
             "called": [[c.function.name, json.loads(c.function.arguments)] for c in call.tool_calls],
             "final": final.choices[0].message.content,
             "refused": refused,
+            "overflow": overflow,
+            "fallen_back": fallen_back.usage.prompt_tokens,
         }
     )
 )

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from langchain_core.exceptions import ContextOverflowError
 from langchain_core.messages import AIMessageChunk, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
@@ -113,6 +114,21 @@ async def test_log_probabilities_are_there(url: str) -> None:
     content = answer.response_metadata["logprobs"]["content"]
     assert "".join(entry["token"] for entry in content).startswith(str(answer.content))
     assert all(len(entry["top_logprobs"]) == 2 for entry in content)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_prompt_that_is_too_long_is_an_overflow_of_the_context(url: str, stream: bool) -> None:
+    long = [HumanMessage("What is the capital of France? " * 100)]
+    asked = anext(chat(url).astream(long)) if stream else chat(url).ainvoke(long)
+    with pytest.raises(ContextOverflowError, match="maximum context length is 512 tokens"):
+        await asked
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_response_that_is_too_long_is_an_overflow_too(url: str) -> None:
+    with pytest.raises(ContextOverflowError, match="maximum context length is 512 tokens"):
+        await chat(url, use_responses_api=True).ainvoke("What is the capital of France? " * 100)
 
 
 async def test_embeddings_rank_what_is_meant_alike() -> None:

@@ -24,7 +24,7 @@ PYTHON = os.environ.get("LITELLM_PYTHON") or (sys.executable if find_spec("litel
 
 @pytest.mark.timeout(240)
 @pytest.mark.skipif(PYTHON is None, reason="LITELLM_PYTHON names no interpreter that has litellm")
-async def test_litellm_chats_streams_and_calls_tools() -> None:
+async def test_litellm_chats_streams_calls_tools_and_falls_back() -> None:
     async with demo_server() as url:
         process = await asyncio.create_subprocess_exec(
             str(PYTHON), str(SCRIPT), f"{url}/v1", DEMO, stdout=asyncio.subprocess.PIPE
@@ -38,3 +38,5 @@ async def test_litellm_chats_streams_and_calls_tools() -> None:
     assert told["called"] == [["get_weather", {"city": "Paris"}]]
     assert "unny" in told["final"]
     assert "temperature" in told["refused"]
+    assert "maximum context length is 512 tokens" in told["overflow"]
+    assert told["fallen_back"] == 512 - 8

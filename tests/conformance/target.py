@@ -73,9 +73,16 @@ class Target:
 
 @asynccontextmanager
 async def demo_app(
-    endpoints: Sequence[dict[str, Any]] | None = None, model: str = DEMO, window: int | None = 512
+    endpoints: Sequence[dict[str, Any]] | None = None,
+    model: str = DEMO,
+    window: int | None = 512,
+    max_output_tokens: int | None = None,
+    **settings: Any,
 ) -> AsyncIterator[FastAPI]:
-    """A gateway with a demo model behind it, all in this process; by default under its own name."""
+    """A gateway with a demo model behind it, all in this process; by default under its own name.
+
+    `settings`: of the gateway.
+    """
     # Not on import: to ask a running server takes no engine.
     from serve_app.replica.served_model import start
     from tests.support.local_backend import LocalBackend
@@ -84,11 +91,12 @@ async def demo_app(
         name=model,
         dtype="float32",
         threads=1,
+        max_output_tokens=max_output_tokens,
         engine=EngineConfig(max_sequences=32, block_size=16, num_blocks=128, max_model_len=window),
     )
     server: Any = await start(config, lambda _: None)
     try:
         backend: Any = LocalBackend(server)
-        yield fake_app(backend, directory=directory_of(backend, endpoints))
+        yield fake_app(backend, directory=directory_of(backend, endpoints), **settings)
     finally:
         await server.stop()

@@ -54,6 +54,7 @@ class Choice:
     prompt_logprobs: tuple[TextLogprob, ...] | None = None
     token_ids: list[int] = field(default_factory=list)
     prompt_token_ids: tuple[int, ...] | None = None
+    is_clamped: bool = False  # the client asked for more tokens than it may have
     num_prompt_tokens: int = 0
     tensors: list[dict[str, Tensor]] = field(default_factory=list)  # of the deltas that have any
     perf: Perf | None = None
@@ -78,6 +79,8 @@ class Choice:
             self.timed.append(delta)
         if delta.prompt_token_ids is not None:
             self.prompt_token_ids = delta.prompt_token_ids
+        if delta.clamped is not None:
+            self.is_clamped = True
         self.num_prompt_tokens = delta.usage.prompt_tokens
         if delta.tensors:
             self.tensors.append(delta.tensors)

@@ -8,6 +8,7 @@ the last one wins, as everywhere in Python. Not covered: what fields mean, which
 from __future__ import annotations
 
 import asyncio
+import codecs
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -135,6 +136,7 @@ def check_type(content_type: str | None) -> None:
 
 def parse_body(model: type[Wire], raw: bytes) -> Wire:
     """`raw` as a `model`. Raises InvalidBody (not JSON, not an object) or InvalidField."""
+    check_encoding(raw)
     _check_structure(raw)
     try:
         body = model.model_validate_json(raw)
@@ -152,6 +154,16 @@ def parse_body(model: type[Wire], raw: bytes) -> Wire:
     }
     check_finite([extra, *(getattr(body, name) for name in body.free_form)])
     return body
+
+
+# Of UTF-8 and UTF-16; the mark of UTF-32 begins with the latter, or with two zeros.
+_BYTE_ORDER_MARKS: Final = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
+
+
+def check_encoding(raw: bytes) -> None:
+    """Refuse a text that says how it is encoded, which JSON does not. Raises InvalidBody."""
+    if raw.startswith(_BYTE_ORDER_MARKS):
+        raise InvalidBody("the body begins with a byte order mark (BOM); send JSON in UTF-8 without one")
 
 
 def _public(error: Any) -> InvalidBody | InvalidField:

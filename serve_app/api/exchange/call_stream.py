@@ -31,6 +31,7 @@ class CallStream:
         self._prompts = {request.id: prompt for prompt, request in enumerate(requests)}
         self._open = {(p, i) for p, request in enumerate(requests) for i in range(request.n)}
         self._usage = [Usage()] * len(requests)
+        self.clamped: int | None = None  # the most tokens of output so far, if fewer than were asked for
         self._is_stopped = False
         self._source: DeltaStream = (
             backend.generate(requests[0])
@@ -86,6 +87,8 @@ class CallStream:
         for delta in deltas:
             prompt = self._prompts[delta.request_id]
             self._usage[prompt] = delta.usage
+            if delta.clamped is not None:
+                self.clamped = min(delta.clamped, self.clamped or delta.clamped)
             if delta.finish is not None:
                 if delta.finish is FinishReason.ERROR:
                     raise GenerationFailed(INCOMPLETE) if delta.error is None else from_info(delta.error)

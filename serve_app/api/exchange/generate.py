@@ -31,12 +31,15 @@ from serve_app.api.exchange.stream import STREAM_HEADERS, collect, note_broken, 
 from serve_app.api.services import Services
 from serve_app.endpoints.endpoint import ServedEntity
 from serve_app.errors import InvalidField, ServeError
-from serve_app.types import Adapter, GenerateRequest, ModelInfo
+from serve_app.types import Adapter, GenerateRequest, ModelInfo, Overflow
 
 IGNORED_FIELDS: Final = "x-ignored-fields"
+CLAMPED_FIELDS: Final = "x-clamped-fields"
 MAX_IGNORED_NAMES: Final = 20  # listed in that header
 _SAFE_NAME: Final = re.compile(r"[A-Za-z0-9_$-]{1,64}")  # each part of a name with dots
 _MAX_NAME_CHARS: Final = 256
+_LENGTH: Final = "max_tokens"  # as replicas call the length of an answer
+_OVERFLOW: Final = {"clamp": Overflow.CLAMP, "refuse": Overflow.ERROR}
 _BUDGET: Final = "thinking_tokens"  # as replicas call a budget of thoughts
 
 
@@ -91,12 +94,14 @@ class GenerateExchange(Exchange[Call]):
         headers[ANSWERED_BY] = attempt.entity.name
         keeping = partial(keep, self._services, context, renderer)
         if call.stream:
+            headers |= clamped_headers(call, attempt)
             await send_stream(writer, attempt, renderer, headers, context, metrics, deadline, keeping)
             return
         choices = await collect(attempt, call.requests[0].n, context, metrics, deadline)
         usage, is_large = attempt.stream.usage, any(choice.tensors for choice in choices)
         await keeping(usage, choices)
         body = await rendered(lambda: renderer.whole(choices, usage), is_large=is_large)
+        headers |= clamped_headers(call, attempt)
         if isinstance(renderer, OwnHeaders):
             headers |= renderer.headers
         await writer.start(200, {**headers, "content-length": str(len(body))})
@@ -132,7 +137,8 @@ async def under_way(
     endpoint, adapter = services.endpoints(scope).resolve(call.model, services.backend)
     context.ignored = call.ignored
     candidates = candidates_of(endpoint, call, entity, scope, services)
-    requests = _complete(call, context, candidates.limit_s, adapter)
+    overflow = _OVERFLOW[services.config.max_tokens_over_window]
+    requests = _complete(call, context, candidates.limit_s, adapter, overflow)
     async with services.meter.admit(endpoint, lambda: most_used(endpoint, requests), context) as metered:
 
         def to(each: ServedEntity, info: ModelInfo) -> list[GenerateRequest]:
@@ -182,13 +188,22 @@ def _ignored_by(info: ModelInfo, call: Call) -> tuple[str, ...]:
 
 
 def _complete(
-    call: Call, context: RequestContext, timeout_s: float, adapter: str | None
+    call: Call, context: RequestContext, timeout_s: float, adapter: str | None, overflow: Overflow
 ) -> list[GenerateRequest]:
-    """The requests with what only the server knows: ids, the tenant's salt, the deadline, a named adapter."""
+    """The requests with what only the server knows: ids, the tenant's salt, the deadline, a named adapter.
+
+    `overflow`: of requests that leave it to the operator.
+    """
     salt = context.caller.salt if context.caller else ""
     requests = [
         # A salt of the client's divides its own cache, and never reaches another tenant's.
-        replace(each, salt=f"{salt}:{each.salt}" if each.salt else salt, timeout_s=timeout_s, progress=True)
+        replace(
+            each,
+            salt=f"{salt}:{each.salt}" if each.salt else salt,
+            timeout_s=timeout_s,
+            progress=True,
+            overflow=overflow if each.overflow is Overflow.OPERATOR else each.overflow,
+        )
         for each in call.requests
     ]
     if adapter is not None:
@@ -208,6 +223,12 @@ def answer_headers(ignored: Sequence[str], content_type: str) -> dict[str, str]:
     if ignored:
         headers[IGNORED_FIELDS] = listed(ignored)
     return headers
+
+
+def clamped_headers(call: Call, attempt: Attempt) -> dict[str, str]:
+    """The header that names the length of the answer, where it is less than the client asked for."""
+    most = attempt.stream.clamped
+    return {} if most is None else {CLAMPED_FIELDS: f"{call.names.get(_LENGTH, _LENGTH)}={most}"}
 
 
 def listed(ignored: Sequence[str]) -> str:

@@ -42,6 +42,9 @@ class PromptStream(Protocol):
     @property
     def migrations(self) -> int: ...
 
+    @property
+    def clamped(self) -> int | None: ...
+
     async def get(self) -> list[PromptDelta]: ...
 
     def stop(self) -> None: ...
@@ -104,6 +107,10 @@ class GuardedStream:
     @property
     def migrations(self) -> int:
         return self._source.migrations
+
+    @property
+    def clamped(self) -> int | None:
+        return self._source.clamped
 
     async def first(self, deltas: list[PromptDelta]) -> list[PromptDelta]:
         """All up to the first delta that a client can see, so that an early finding is a proper error.

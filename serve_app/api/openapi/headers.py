@@ -46,6 +46,9 @@ RESPONSE_HEADERS: Final[dict[str, dict[str, Any]]] = {
         "After a change: how many gateways do not serve by it yet. Without it all of them do."
     ),
     "X-Ignored-Fields": _response("The fields of the request that nothing comes of, separated by commas."),
+    "X-Clamped-Fields": _response(
+        "The length of the answer, where it is less than was asked for: max_tokens=993."
+    ),
     "Retry-After": _response("Seconds after which another try may succeed.", "integer"),
     "x-should-retry": _response("false where another try is no use."),
     "WWW-Authenticate": _response("How to authenticate."),
@@ -70,7 +73,7 @@ def answer_names(status: int) -> tuple[str, ...]:
     """The headers that an answer of this status may have."""
     found = ["X-Request-Id"]
     if status < 400:
-        found += ["served-model-name", "X-Ignored-Fields", "X-Gateways-Behind"]
+        found += ["served-model-name", "X-Ignored-Fields", "X-Clamped-Fields", "X-Gateways-Behind"]
     if status in _OF_STATUS:
         found.append(_OF_STATUS[status])
     if status == 429 or status >= 500:

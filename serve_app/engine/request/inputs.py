@@ -78,9 +78,10 @@ def _logits(request: EngineRequest, vocab_size: int, window: int) -> None:
     """Logits of one request are bounded as a whole, whether it is streamed or not."""
     length, max_tokens = len(request.token_ids), request.sampling.max_tokens
     outputs = request.n if request.beam is None else request.beam.width
+    longest = window - length if max_tokens is None else max_tokens
     rows: dict[str, int] = {
         "context_logits": length if request.context_logits else 0,
-        "generation_logits": outputs * (max_tokens or window - length) if request.generation_logits else 0,
+        "generation_logits": outputs * longest if request.generation_logits else 0,
     }
     most = limits.MAX_LOGITS_BYTES // (4 * vocab_size)
     if sum(rows.values()) > most:

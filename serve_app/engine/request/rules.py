@@ -9,7 +9,7 @@ from serve_app.engine.grammar.constraint import FIELD
 from serve_app.engine.request import validation
 from serve_app.engine.request.processors import ProcessorRegistry
 from serve_app.errors import UnsupportedField
-from serve_app.types import EngineRequest
+from serve_app.types import Beam, EngineRequest
 
 
 class Model(Protocol):
@@ -46,14 +46,14 @@ class RequestRules:
         validation.validate(
             request,
             vocab_size=self._model.vocab_size,
-            window=self.window(request),
+            window=self.window(request.beam),
             beams=self._beams,
             table_width=self._model.table_width,
         )
 
-    def window(self, request: EngineRequest) -> int:
-        """The tokens that a sequence of the request may have. The cache must hold all beams at once."""
-        if request.beam is None or request.beam.width < 1:
+    def window(self, beam: Beam | None) -> int:
+        """The tokens that a sequence of a request may have. The cache must hold all beams at once."""
+        if beam is None or beam.width < 1:
             return self._max_model_len
-        blocks = self._model.num_blocks // request.beam.width
+        blocks = self._model.num_blocks // beam.width
         return min(self._max_model_len, blocks * self._model.block_size)

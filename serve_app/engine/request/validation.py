@@ -78,22 +78,12 @@ def _prompt(request: EngineRequest, vocab_size: int, window: int) -> None:
     length, max_tokens = len(request.token_ids), request.sampling.max_tokens
     if length == 0:
         raise InvalidField("prompt", "The prompt has no tokens.", joint=None)
-    if length >= window:
-        raise PromptTooLong(
-            "prompt",
-            f"The prompt has {length} tokens, but at most {window - 1} fit the context window of {window} "
-            "with room for one more.",
-            joint=None,
-        )
+    if length > window or (length == window and max_tokens != 0):
+        raise PromptTooLong.for_window(window, length)
     _tokens("prompt", request.token_ids, num_prompt_ids(request, vocab_size))
-    _between("max_tokens", max_tokens, 1, limits.MAX_TOKENS)
+    _between("max_tokens", max_tokens, 0, limits.MAX_TOKENS)
     if max_tokens is not None and length + max_tokens > window:
-        raise InvalidField(
-            "max_tokens",
-            f"is {max_tokens}, but after a prompt of {length} tokens the context window of "
-            f"{window} has room for {window - length}.",
-            joint=" ",
-        )
+        raise PromptTooLong.beside_output(window, length, max_tokens)
 
 
 def _prompt_logprobs(request: EngineRequest) -> None:
@@ -111,7 +101,9 @@ def _prompt_logprobs(request: EngineRequest) -> None:
 
 def _begun(request: EngineRequest, vocab_size: int, window: int) -> None:
     """Raise EngineRefused for an answer that no engine with these bounds can have made so far."""
-    room = min(window - len(request.token_ids), request.sampling.max_tokens or window)
+    room = window - len(request.token_ids)
+    if request.sampling.max_tokens is not None:
+        room = max(1, min(room, request.sampling.max_tokens))  # of 0 tokens one is sampled, and not kept
     open_choices = [choice for choice in request.begun if not choice.finished]
     if (
         request.beam is not None

@@ -8,8 +8,9 @@ from typing import Final
 
 from serve_app.config import EmbeddingConfig
 from serve_app.errors import InvalidField, PromptTooLong, UnsupportedField
-from serve_app.limits import MAX_PROMPT_CHARS, MAX_QUESTION_TOKENS
+from serve_app.limits import MAX_PROMPT_CHARS
 from serve_app.models.sentence import SentenceFormat
+from serve_app.replica.questions import check_answer
 from serve_app.text.tokens.tokenizer import Tokenizer
 from serve_app.types import EmbedRequest, TokenizeRequest
 
@@ -51,7 +52,7 @@ class EmbeddingPrompt:
             raise UnsupportedField("instruction", "this model's pooling has no place for one")
         size = sum(len(each) for each in request.inputs if isinstance(each, str))
         if size > MAX_PROMPT_CHARS:
-            raise PromptTooLong(FIELD, f"at most {MAX_PROMPT_CHARS} characters in all")
+            raise PromptTooLong.of_chars(FIELD, MAX_PROMPT_CHARS)
         return await self.tokenizer.off_loop(
             size, lambda: [self._ids(request, each) for each in request.inputs]
         )
@@ -64,7 +65,7 @@ class EmbeddingPrompt:
         text = question.prompt.text
         if text is None:
             raise UnsupportedField("messages", "this model embeds texts and has no chats")
-        self.tokenizer.check_fewest(len(text), MAX_QUESTION_TOKENS, param="prompt")
+        check_answer(self.tokenizer.fewest(len(text)), "prompt")
         if not question.add_special_tokens:
             return await self.tokenizer.encode(self._spelt(text), add_special_tokens=False)
         return await self.tokenizer.encode(self._spelt(self.sentence.prompt + text))
@@ -87,12 +88,14 @@ class EmbeddingPrompt:
         if len(ids) <= self.window:
             return ids
         if not request.truncate:
-            raise PromptTooLong(FIELD, f"a text has {len(ids)} tokens, the model takes at most {self.window}")
+            raise PromptTooLong.for_window(self.window, len(ids), what="text", param=FIELD)
         return self.tokenizer.cut(ids, self.window) if isinstance(text, str) else ids[: self.window]
 
     def _encode(self, text: str, most: int | None) -> Sequence[int]:
         text = self._spelt(text)
-        self.tokenizer.check_fewest(len(text), most, param=FIELD)
+        fewest = self.tokenizer.fewest(len(text))
+        if most is not None and fewest > most:
+            raise PromptTooLong.for_window(most, fewest, what="text", param=FIELD, at_least=True)
         try:
             return self.tokenizer.encode_now(text)
         except InvalidField as error:

@@ -57,13 +57,18 @@ class RequestState:
         prompt_text: str | None,
         describe: Callable[[PositionLogprobs], TextLogprob],
         first_prompt_token: TextLogprob | None,
+        clamped: int | None = None,
     ) -> None:
-        """`first_prompt_token` is told before the first prompt log-probability."""
+        """`first_prompt_token` is told before the first prompt log-probability.
+
+        `clamped`: the most tokens of output, if fewer than were asked for.
+        """
         self.request = request
         self._prompt_ids = tuple(token_ids)
         self._prompt_text = prompt_text
         self._describe = describe
         self._first_prompt_token = first_prompt_token
+        self._clamped = clamped
         self._sequences = num_sequences(request)
         self._ranked = is_ranked(request)
         self._whole = self._ranked or not request.stream
@@ -266,18 +271,24 @@ class RequestState:
         return self._with_prompt(delta)
 
     def _with_prompt(self, delta: TokenDelta) -> TokenDelta:
-        """Add the text, ids and log-probabilities of the prompt to the first delta of a choice."""
+        """Add to the first delta of a choice what is told of its prompt and its length."""
         if delta.index in self._prompt_sent:
             return delta
         self._prompt_sent.add(delta.index)
         request = self.request
-        if not request.echo and not request.prompt_ids and self._prompt_logprobs is None:
+        if (
+            not request.echo
+            and not request.prompt_ids
+            and self._prompt_logprobs is None
+            and self._clamped is None
+        ):
             return delta
         return replace(
             delta,
             prompt_text=self._prompt_text if request.echo else None,
             prompt_token_ids=self._prompt_ids,
             prompt_logprobs=self._prompt_logprobs,
+            clamped=self._clamped,
         )
 
 

@@ -11,7 +11,7 @@ Not covered: a template that loops for long without output; the operator chose i
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import jinja2
@@ -67,14 +67,14 @@ class ChatTemplate:
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] = (),
         templating: Templating = DEFAULT,
-        most: int | None = None,
+        check_fewest: Callable[[int], None] = lambda tokens: None,
     ) -> list[int]:
         """Ids of the conversation, ending where `templating` says.
 
         `messages`, `tools` and the variables are plain JSON. Long ones are rendered in a thread. Raises
         InvalidField when the template refuses the messages, UnsupportedField when it knows no tools or no
-        documents, PromptTooLong beyond MAX_PROMPT_CHARS before or after rendering, or once it is certain that
-        there are more than `most` tokens.
+        documents, PromptTooLong beyond MAX_PROMPT_CHARS before or after rendering. `check_fewest` gets the
+        tokens that there are at least, before they are counted, and raises for too many.
         """
         if tools and not self.has_tools:
             raise UnsupportedField("tools", "this model's chat template has no tools")
@@ -101,7 +101,7 @@ class ChatTemplate:
             if end:
                 rendered = _until(end, rendered)
             pieces = marking.split(rendered)
-            self._tokenizer.check_fewest(sum(len(piece.text) for piece in pieces), most, param="messages")
+            check_fewest(self._tokenizer.fewest(sum(len(piece.text) for piece in pieces)))
             try:
                 return self._tokenizer.encode_pieces(pieces)
             except InvalidField as error:

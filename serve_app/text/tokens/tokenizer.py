@@ -90,13 +90,11 @@ class Tokenizer:
             len(text), lambda: self.encode_now(text, add_special_tokens=add_special_tokens)
         )
 
-    def check_fewest(self, num_chars: int, most: int | None, *, param: str) -> None:
-        """Raise PromptTooLong where `num_chars` certainly are more than `most` tokens; None: any will do."""
-        if most is None or self._bytes_per_token is None:
-            return
-        fewest = -(-num_chars // self._bytes_per_token)  # a character has at least one byte
-        if fewest > most:
-            raise PromptTooLong(param, f"has at least {fewest} tokens; at most {most} fit")
+    def fewest(self, num_chars: int) -> int:
+        """The tokens that `num_chars` characters have at least; 0 where nothing is known of that."""
+        if self._bytes_per_token is None:
+            return 0
+        return -(-num_chars // self._bytes_per_token)  # a character has at least one byte
 
     def encode_now(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """`encode` in the calling thread. Raises the same."""
@@ -258,4 +256,4 @@ class Tokenizer:
 def check_prompt_chars(num_chars: int, *, param: str) -> None:
     """Raise PromptTooLong beyond the bound on characters, before anything is made of them."""
     if num_chars > MAX_PROMPT_CHARS:
-        raise PromptTooLong(param, f"at most {MAX_PROMPT_CHARS} characters")
+        raise PromptTooLong.of_chars(param, MAX_PROMPT_CHARS)

@@ -459,7 +459,7 @@ def test_an_id_that_is_in_use_is_refused() -> None:
         ({"prompt": ()}, "prompt"),
         ({"prompt": (VOCAB_SIZE,)}, "prompt"),
         ({"prompt": (-1,)}, "prompt"),
-        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": -1}, "max_tokens"),
         ({"max_tokens": 126}, "max_tokens"),
         ({"n": 0}, "n"),
         ({"n": 10_000}, "n"),

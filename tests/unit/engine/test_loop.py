@@ -110,7 +110,7 @@ def test_one_call_brings_all_outputs_of_a_step() -> None:
 def test_a_bad_request_is_refused_in_the_callers_thread() -> None:
     with running() as (loop, receiver):
         with pytest.raises(InvalidField):
-            loop.add(request("a", max_tokens=0))
+            loop.add(request("a", max_tokens=-1))
         loop.add(request("a"))
         receiver.wait_end("a")
 

@@ -9,7 +9,7 @@ from serve_app.api.dialects.base import Call, ErrorReply
 from serve_app.api.dialects.chat import wire
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import InvalidField, ServeError
-from serve_app.types import GenerateRequest, Overflow
+from serve_app.types import GenerateRequest
 
 
 class MessageDialect:
@@ -35,7 +35,6 @@ class MessageDialect:
             tool_choice=offer.choice,
             sampling=body.sampling(body.max_tokens),
             grammar=form.grammar,
-            overflow=Overflow.CLAMP,
             thinking_tokens=body.thinking_tokens,
             **body.row_options(),
         )

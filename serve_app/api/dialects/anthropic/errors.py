@@ -18,8 +18,9 @@ _API: Final = "api_error"
 _OVERLOADED: Final = "overloaded_error"
 _NOT_FOUND: Final = "not_found_error"
 _TIMEOUT: Final = "timeout_error"
-# Agents shorten their conversation and ask again where a message begins with these words.
-_TOO_LONG: Final = "prompt is too long"
+# Agents shorten their conversation or their `max_tokens` and ask again at messages that begin so.
+_TOO_LONG: Final = "prompt is too long: "
+_TOO_LONG_BESIDE_OUTPUT: Final = "input length and `max_tokens` exceed context limit: "
 
 
 class ErrorRow(NamedTuple):
@@ -68,7 +69,9 @@ def broken(error: ServeError) -> bytes:
 
 def _body(error: ServeError) -> bytes:
     kind = TABLE[error.condition].type
-    said = f"{_TOO_LONG}: {error.message}" if isinstance(error, PromptTooLong) else error.message
+    said = error.message
+    if isinstance(error, PromptTooLong):
+        said = (_TOO_LONG_BESIDE_OUTPUT if error.param == "max_tokens" else _TOO_LONG) + said
 
     def encode(message: str) -> bytes:
         return msgspec.json.encode({"type": "error", "error": {"type": kind, "message": message}})

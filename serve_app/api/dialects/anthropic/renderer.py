@@ -34,11 +34,13 @@ class MessageRenderer:
         self._block: TextBlock | ThinkingBlock | ToolUseBlock | None = None  # the last one, while it grows
         self._finish: FinishReason | None = None
         self._stop: str | int | None = None
+        self._is_clamped = False  # the client asked for more tokens
 
     # --- a stream --------------------------------------------------------------------
 
     def event(self, prompt: int, delta: TokenDelta) -> bytes:
         events = self._begin(delta.usage)
+        self._is_clamped = self._is_clamped or delta.clamped is not None
         if delta.reasoning:
             events += self._grow(THINKING, delta.reasoning)
         if delta.text:
@@ -105,6 +107,7 @@ class MessageRenderer:
 
     def whole(self, choices: Iterable[Choice], usage: Usage) -> bytes:
         (choice,) = choices
+        self._is_clamped = choice.is_clamped
         blocks: list[Block] = []
         if choice.reasoning:
             blocks.append(_filled(self._thinking(), choice.reasoning))
@@ -122,7 +125,8 @@ class MessageRenderer:
 
     def _ended(self, finish: FinishReason | None, stop: str | int | None, usage: Usage) -> Fields:
         used = usage.prompt_tokens + usage.completion_tokens
-        return end_fields(finish, stop, is_window_full=used >= self._info.context_window)
+        is_window_full = self._is_clamped and used >= self._info.context_window
+        return end_fields(finish, stop, is_window_full=is_window_full)
 
     def _message(self, content: list[Fields], ended: Fields, usage: Usage) -> Fields:
         return {

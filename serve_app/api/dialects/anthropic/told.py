@@ -40,9 +40,7 @@ FIELDS: Final[Mapping[str, Told]] = {
     "system": Told(
         "default none; the system's message, before the others", accepts=f"{_CONTENT} text blocks"
     ),
-    "max_tokens": Told(
-        "at most so many, and what fits the window and the model's limit", accepts="; required"
-    ),
+    "max_tokens": Told("at most so many; more than fits is clamped", accepts="; required"),
     "stop_sequences": Told("default none; ends the answer before the match"),
     "stop": Told("the same", accepts="; not beside `stop_sequences`"),
     "tools": Told(

@@ -37,7 +37,7 @@ def usage_fields(usage: Usage) -> Fields:
 
 
 def end_fields(finish: FinishReason | None, stop: str | int | None, *, is_window_full: bool) -> Fields:
-    """What says how an answer ended. `stop`: what matched; `is_window_full`: no token more fits."""
+    """What says how an answer ended. `stop`: what matched; `is_window_full`: the window cut it short."""
     reason = "end_turn" if finish is None else _REASONS.get(finish, "end_turn")
     if reason == MAX_TOKENS and is_window_full:
         reason = WINDOW_FULL

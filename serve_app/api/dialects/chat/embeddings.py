@@ -78,7 +78,7 @@ def _texts(texts: list[str]) -> tuple[str, ...]:
     if not all(texts):
         raise InvalidField("input", "no text may be empty")
     if sum(map(len, texts)) > limits.MAX_PROMPT_CHARS:
-        raise PromptTooLong("input", f"must hold at most {limits.MAX_PROMPT_CHARS} characters in all")
+        raise PromptTooLong.of_chars("input", limits.MAX_PROMPT_CHARS)
     return tuple(texts)
 
 

@@ -33,7 +33,7 @@ def parse_prompts(value: Any) -> list[Prompt]:
 
 def _text_prompt(text: str) -> Prompt:
     if len(text) > limits.MAX_PROMPT_CHARS:
-        raise PromptTooLong("prompt", f"must hold at most {limits.MAX_PROMPT_CHARS} characters")
+        raise PromptTooLong.of_chars("prompt", limits.MAX_PROMPT_CHARS)
     return Prompt(text=text)
 
 

@@ -27,6 +27,7 @@ from serve_app.errors import InvalidField, ServeError
 from serve_app.types import GenerateRequest, ModelInfo, Overflow, Prompt, TextLogprob, TokenDelta, Usage
 
 MAX_LOGPROBS: Final = 5
+_OVERFLOW: Final = {"truncate": Overflow.TRUNCATE, "error": Overflow.ERROR}
 
 
 class CompletionBody(GenerationFields):
@@ -91,7 +92,7 @@ class CompletionDialect:
             # What is there at the deadline can only be answered if it came before.
             stream=stream or body.truncates,
             reasoning=False,  # the protocol has no place for thoughts but the text
-            overflow=Overflow.TRUNCATE if body.truncates else Overflow.ERROR,
+            overflow=_OVERFLOW.get(body.error_behavior, Overflow.OPERATOR),
         )
         return Call(
             model=found.name,

@@ -31,7 +31,7 @@ SHARED: Final[Mapping[str, Told]] = {
     "top_k": Told("default off; 1 is greedy, 0 is an error"),
     "min_p": Told(", off", default=0),
     "max_tokens": Told(
-        "default up to the window; more than fits is an error, unless `error_behavior` truncates"
+        "default up to the window; more than fits is clamped, unless `error_behavior` is error"
     ),
     "n": Told(
         "choices of one prompt",

@@ -19,7 +19,7 @@ from serve_app.api.edge.body import parse_body
 from serve_app.api.edge.told import Told
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import InvalidField, ServeError
-from serve_app.types import GenerateRequest, ModelInfo, Prompt, TokenDelta, Usage
+from serve_app.types import GenerateRequest, ModelInfo, Overflow, Prompt, TokenDelta, Usage
 
 DEFAULT_MAX_TOKENS: Final = 16
 
@@ -71,6 +71,8 @@ class CompletionDialect:
                 echo=bool(body.echo),
                 logprobs=body.logprobs,
                 prompt_logprobs=body.wants_prompt_logprobs,
+                # A length that the client did not ask for is never too long.
+                overflow=Overflow.CLAMP if body.max_tokens is None else Overflow.OPERATOR,
                 **options,
             )
             for prompt in parse_prompts(body.prompt)

@@ -57,7 +57,9 @@ SHARED: Final[Mapping[str, Told]] = {
         "so often in a row a pattern ends the answer",
         accepts="; at least 2 where `max_pattern_size` is not 0",
     ),
-    "truncate_prompt_tokens": Told("default none; the last so many tokens of the prompt, −1 as many as fit"),
+    "truncate_prompt_tokens": Told(
+        "default none; the last so many tokens of the prompt, −1 as many as fit beside the length"
+    ),
     "cache_salt": Told("default none; only requests with the same one share cached prefixes, within a key"),
     "return_token_ids": Told("tells `prompt_token_ids` and each choice's `token_ids`", default=False),
     "return_tokens_as_token_ids": Told("log-probabilities name a token `token_id:7`", default=False),
@@ -119,7 +121,7 @@ CHAT: Final[Mapping[str, Told]] = {
         "the call that is answered",
         accepts=f"a string of 1 to {MAX_NAME_CHARS} characters; required of role tool",
     ),
-    "max_tokens": Told("default the model's, else up to the window; more than fits is an error"),
+    "max_tokens": Told("default the model's, else up to the window; more than fits is clamped"),
     "top_logprobs": Told("alternatives a token", accepts="; above 0 needs `logprobs: true`", default=0),
     "tools": Told(
         "default none; the model may call them",
@@ -150,7 +152,7 @@ COMPLETIONS: Final[Mapping[str, Told]] = {
         "goes to the model raw; a list is a batch",
         accepts=f"a string, token ids, or a list of up to {limits.MAX_PROMPTS} of either; required",
     ),
-    "max_tokens": Told("more than fits is an error", accepts="; 0 only with `echo`", default=16),
+    "max_tokens": Told("more than fits is clamped", accepts="; 0 only with `echo`", default=16),
     "logprobs": Told("default none; four lists, so many alternatives a token"),
     "echo": Told("the prompt goes before the text, and into `logprobs`", default=False),
     "suffix": Told(

@@ -187,7 +187,8 @@ class AnswerFields(BeamFields):
             "include_stop": bool(self.include_stop_str_in_output),
             "skip_special_tokens": self.skip_special_tokens is not False,
             "truncate_prompt": self.truncate_prompt_tokens,
-            "overflow": Overflow.CLAMP,
+            # A length that the client did not ask for is never too long.
+            "overflow": Overflow.CLAMP if self.token_limit is None else Overflow.OPERATOR,
             "stream": bool(self.stream),
             "grammar": grammar,
             # The profile `source` has no place for thoughts but the text.

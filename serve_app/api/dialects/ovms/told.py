@@ -62,7 +62,9 @@ ANSWER: Final[Mapping[str, Told]] = {
     "seed": Told(
         ": equal requests are answered equally (drawn anew with `ovms.profile: current`)", default=0
     ),
-    "truncate_prompt_tokens": Told("default none; the last so many tokens of the prompt, −1 as many as fit"),
+    "truncate_prompt_tokens": Told(
+        "default none; the last so many tokens of the prompt, −1 as many as fit beside the length"
+    ),
     "skip_special_tokens": Told(default=True),
     "spaces_between_special_tokens": Told("accepted, no effect: no space is ever put between tokens"),
     "response_format": Told(
@@ -101,7 +103,7 @@ CHAT: Final[Mapping[str, Told]] = {
         "variables for the model's template; `add_generation_prompt` is one of them",
         accepts=TEMPLATE_VARIABLES,
     ),
-    "max_tokens": Told("default up to the window, and more is lowered to it; 4000 with `ignore_eos`"),
+    "max_tokens": Told("default up to the window; more than fits is clamped; 4000 with `ignore_eos`"),
     "messages": Told(
         "no order of roles but the template's",
         accepts=f"a list of 1 to {limits.MAX_MESSAGES} messages; required",
@@ -125,7 +127,7 @@ RESPONSES: Final[Mapping[str, Told]] = {
         "one that only thought",
         accepts=f"a string or a list of 1 to {limits.MAX_MESSAGES} items; required, and not empty",
     ),
-    "max_output_tokens": Told("default up to the window, and more is lowered to it; 4000 with `ignore_eos`"),
+    "max_output_tokens": Told("default up to the window; more than fits is clamped; 4000 with `ignore_eos`"),
     "tools": Told(
         "default none; a tool may have its members below `function`, as in chats",
         accepts=f"a list of up to {limits.MAX_TOOLS} function tools, and namespaces of them",
@@ -148,7 +150,7 @@ COMPLETIONS: Final[Mapping[str, Told]] = {
         accepts="one string or one list of token ids; required",
     ),
     "max_tokens": Told(
-        "default up to the window, and more is lowered to it; 4000 with `ignore_eos`",
+        "default up to the window; more than fits is clamped; 4000 with `ignore_eos`",
         accepts="; 0 only with `echo`",
     ),
     "echo": Told("the prompt goes before the text", default=False),

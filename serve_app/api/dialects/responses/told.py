@@ -37,7 +37,7 @@ FIELDS: Final[Mapping[str, Told]] = {
     "input.input": Told("of a call of a custom tool: its text", accepts="a string"),
     "input.output": Told("what the tool answered; a note stands in place of a picture", accepts=_TEXTS),
     "instructions": Told("default none; the system's message, before the input"),
-    "max_output_tokens": Told("default the model's, else up to the window; more than fits is an error"),
+    "max_output_tokens": Told("default the model's, else up to the window; more than fits is clamped"),
     "top_logprobs": Told("alternatives a token; above 0 also turns log-probabilities on", default=0),
     "include": Told(
         "`message.output_text.logprobs` tells log-probabilities; the other words are ignored and listed",

@@ -194,6 +194,13 @@ def test_what_is_not_strict_json_is_refused_briefly(raw):
     assert len(caught.value.message) < 200
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
+def test_a_byte_order_mark_is_named(encoding):
+    for text in ("{}", '{"count": 1}'):
+        with pytest.raises(InvalidBody, match="byte order mark \\(BOM\\)"):
+            parse_body(Model, text.encode(encoding))
+
+
 def nested(depth: int) -> bytes:
     return b'{"x":' + b"[" * (depth - 1) + b"]" * (depth - 1) + b"}"
 
