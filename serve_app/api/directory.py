@@ -12,7 +12,7 @@ from typing import Final
 
 from serve_app.api.backend import Backend
 from serve_app.endpoints.catalogue import Catalogue
-from serve_app.endpoints.endpoint import Endpoint
+from serve_app.endpoints.endpoint import Endpoint, Task
 from serve_app.endpoints.permissions import Level, level_of
 from serve_app.errors import ModelNotFound, PermissionDenied, Unavailable
 from serve_app.types import Caller, Scope
@@ -139,6 +139,10 @@ class CallerView:
         if adapter is not None and adapter not in adapters_of(endpoint, backend):
             raise ModelNotFound("model", "the model has no such adapter")
         return endpoint
+
+    def first_generating(self) -> str | None:
+        """The first endpoint that generates, for protocols whose requests name none."""
+        return next((each.name for each in self if each.task is not Task.EMBEDDINGS), None)
 
     def __iter__(self) -> Iterator[Endpoint]:
         """Those that may be queried."""

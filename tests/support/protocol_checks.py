@@ -25,6 +25,7 @@ from serve_app.api.dialects.family import Family
 from serve_app.api.dialects.mindie import chat as mindie_chat
 from serve_app.api.dialects.mindie import errors as mindie_errors
 from serve_app.api.dialects.mindie import generate as mindie_generate
+from serve_app.api.dialects.mindie.continue_body import ContinueBody, ContinueParameters
 from serve_app.api.dialects.mindie.pages import StopBody
 from serve_app.api.dialects.openai import chat as openai_chat
 from serve_app.api.dialects.openai import completions as openai_completions
@@ -64,6 +65,7 @@ BODIES: Final[Mapping[str, Mapping[str, Mapping[str, type[WireModel]]]]] = {
     "MindIE chat": {"chat": {"": mindie_chat.ChatBody}},
     "MindIE generate": {
         "generate_stream": {"": mindie_generate.TextBody, "parameters.": mindie_generate.Parameters},
+        "name no model": {"": ContinueBody, "parameters.": ContinueParameters},
         "stopinfer": {"": StopBody},
     },
     "OpenVINO Model Server": {

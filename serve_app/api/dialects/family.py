@@ -3,9 +3,10 @@
 The header `X-API-Dialect` decides, else a prefix of the path (`/mindie/v1/...`), else the
 route. `/v1` belongs to two protocols; a setting of the gateway says to which, and an endpoint
 may say otherwise of its chat (see dialects/v1). Messages below it are Anthropic's, and so is what
-Databricks has of that protocol. `/v2` is Triton's but for MindIE's routes of
-text, whose bodies may yet be Triton's (see dialects/v2), `/v3` OpenVINO Model Server's,
-`/serving-endpoints`, `/ai-gateway` and `/api/2.0` are Databricks'.
+Databricks has of that protocol. `/infer`, `/generate`, `/generate_stream` and `/` are MindIE's.
+`/v2` is Triton's but for MindIE's routes of text, whose bodies may yet be Triton's (see
+dialects/v2), `/v3` OpenVINO Model Server's, `/serving-endpoints`, `/ai-gateway` and `/api/2.0`
+are Databricks'.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ DATABRICKS: Final = ("/serving-endpoints/", "/ai-gateway/", MANAGEMENT, DISCOVER
 OWNED: Final = (V1, V2, V3, *DATABRICKS)
 ANTHROPIC_BASES: Final = ("/v1", "/serving-endpoints/anthropic/v1", "/ai-gateway/anthropic/v1")
 ANTHROPIC: Final = (f"{V1}messages", "/serving-endpoints/anthropic/", "/ai-gateway/anthropic/")
+# MindIE's own route of texts, and those of Text Generation Inference, which it also serves.
+CONTINUE: Final = ("/infer", "/generate", "/generate_stream", "/")
 MINDIE_ENDS: Final = ("/generate", "/generate_stream", "/stopInfer")  # of paths below V2
 
 
@@ -71,6 +74,6 @@ def family_of(header: str | None, prefix: Family | None, path: str, v1: Family) 
         return Family.DATABRICKS
     if path.startswith(V3):
         return Family.OVMS
-    if path.startswith(V2) and path.endswith(MINDIE_ENDS):
+    if path in CONTINUE or (path.startswith(V2) and path.endswith(MINDIE_ENDS)):
         return Family.MINDIE
     return Family.TRITON if path == V2_PAGE or path.startswith(V2) else Family.OPENAI

@@ -127,6 +127,90 @@ class TextEvent(Timed):
     details: NotRequired[EventDetails]
 
 
+class PromptToken(TypedDict):
+    """A token of the prompt; nothing predicts the first one."""
+
+    id: int
+    text: str
+    logprob: float | None
+
+
+class TgiToken(PromptToken):
+    """A token of the answer, with its log-probability where details are asked for."""
+
+    special: bool
+
+
+class Ended(TypedDict):
+    """How an answer ended; the seed is null where the likeliest tokens are taken."""
+
+    finish_reason: FinishWord | None
+    generated_tokens: int
+    seed: int | None
+
+
+class TgiDetails(Ended):
+    """Of a whole answer of TGI's routes."""
+
+    prompt_tokens: int
+    prefill: list[PromptToken]
+    tokens: list[TgiToken]
+    top_tokens: NotRequired[list[list[TgiToken]]]
+
+
+class Tgi(TypedDict):
+    """The whole continuation, in TGI's form."""
+
+    generated_text: str
+    details: NotRequired[TgiDetails]
+
+
+class TgiEventDetails(Ended):
+    """Of the last event of TGI's routes."""
+
+    input_length: int
+
+
+class TgiEvent(TypedDict):
+    """A token of a streamed continuation; the last event has the whole text."""
+
+    index: int
+    token: TgiToken | None
+    top_tokens: NotRequired[list[TgiToken]]
+    generated_text: str | None
+    details: TgiEventDetails | None
+
+
+class InferDetails(Ended):
+    """Of a whole answer of MindIE's own route."""
+
+    generated_token_ids: list[int]
+
+
+class Infer(TypedDict):
+    """The whole continuation, in MindIE's form."""
+
+    generated_text: str
+    details: NotRequired[InferDetails]
+
+
+class InferToken(TypedDict):
+    """A token; the last one's text is null."""
+
+    id: int | None
+    text: str | None
+
+
+class InferEvent(TypedDict):
+    """A token of a streamed continuation. Times are in milliseconds; the last event has the whole text."""
+
+    prefill_time: float | None
+    decode_time: float | None
+    token: InferToken
+    generated_text: NotRequired[str]
+    details: NotRequired[Ended | None]
+
+
 class Stopped(TypedDict):
     """The request that was ended."""
 

@@ -7,6 +7,8 @@ from typing import Any, Final
 from serve_app.api.dialects.chat.examples import CHAT
 from serve_app.api.dialects.mindie import answers
 from serve_app.api.dialects.mindie.chat import ChatBody, GreedyChatBody
+from serve_app.api.dialects.mindie.continue_body import ContinueBody
+from serve_app.api.dialects.mindie.continue_route import ContinueTarget
 from serve_app.api.dialects.mindie.errors import render_body_error, render_error
 from serve_app.api.dialects.mindie.generate import TextBody
 from serve_app.api.dialects.mindie.pages import StopBody
@@ -36,6 +38,9 @@ _TEXT: Final[dict[str, Any]] = {
         "parameters": {"max_new_tokens": 8, "details": True},
     }
 }
+_PROMPT: Final[dict[str, Any]] = {
+    "a continuation": {"inputs": "2 + 2 =", "parameters": {"max_new_tokens": 8, "details": True}}
+}
 _UNKNOWN: Final = "Unknown fields are ignored."
 
 
@@ -62,6 +67,26 @@ def text(*, stream: bool) -> Operation:
         what=f"A text in, its continuation out. {_UNKNOWN}",
         bodies=(Body(type=TextBody, examples=_TEXT),),
         answers=(events if stream else Answer(what="The whole continuation.", type=answers.Text),),
+        errors=ERRORS,
+        conditions=ASKS_MODEL,
+    )
+
+
+def continued(target: ContinueTarget) -> Operation:
+    """A prompt that goes on, of a route that names no model."""
+    whole, event = {
+        "infer": (answers.Infer, answers.InferEvent),
+        "tgi": (answers.Tgi, answers.TgiEvent),
+        "list": (list[answers.Tgi], answers.TgiEvent),
+    }[target.form]
+    events = Answer(what="An event a token.", type=event | answers.ErrorBody, media=EVENTS)
+    both = (Answer(what="The whole continuation.", type=whole), events)
+    return Operation(
+        summary="Infer" if target.form == "infer" else "Generate, as Text Generation Inference does",
+        tag=TAG,
+        what=f"A prompt in, its continuation out, by the first endpoint that generates. {_UNKNOWN}",
+        bodies=(Body(type=ContinueBody, examples=_PROMPT),),
+        answers=both if target.stream is None else (events if target.stream else both[0],),
         errors=ERRORS,
         conditions=ASKS_MODEL,
     )

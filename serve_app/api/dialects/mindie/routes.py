@@ -7,6 +7,7 @@ shares the path with OpenAI's: see `dialects/v1`.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from starlette.types import ASGIApp
 
@@ -14,6 +15,7 @@ from serve_app.api.dialects.chat.paths import CHAT, OVMS_BASES
 from serve_app.api.dialects.family import Family
 from serve_app.api.dialects.mindie import operations, pages
 from serve_app.api.dialects.mindie.chat import ChatDialect
+from serve_app.api.dialects.mindie.continue_route import ContinueRoute, ContinueTarget
 from serve_app.api.exchange.generate import GenerateRoute
 from serve_app.api.kserve.paths import MODELS, PAGES
 from serve_app.api.openapi.operation import Operation
@@ -22,12 +24,21 @@ from serve_app.api.route import Entry
 from serve_app.api.services import Services
 from serve_app.types import Scope
 
+CONTINUED: Final = {
+    "/infer": ContinueTarget("infer"),
+    "/generate": ContinueTarget("tgi", stream=False),
+    "/generate_stream": ContinueTarget("tgi", stream=True),
+    "/": ContinueTarget("list"),
+}
+
 
 def routes(services: Services) -> Iterator[Entry]:
     """All but those two: texts, and chat below /v1."""
     chat = GenerateRoute(ChatDialect(services.config.mindie), services)
     for base in OVMS_BASES:
         yield _entry("POST", f"{base}{CHAT}", chat, operations.chat(services.config.mindie))
+    for path, target in CONTINUED.items():
+        yield _entry("POST", path, ContinueRoute(services, target), operations.continued(target))
     yield _entry("GET", "/v2", pages.ServerPage(services.config.v1_dialect), operations.SERVER)
     yield _entry("GET", "/v2/health/live", Live(), operations.LIVE)
     yield _entry("GET", "/v2/health/ready", Ready(services), operations.READY)

@@ -141,6 +141,47 @@ PARAMETERS: Final[Mapping[str, Told]] = {
     name.removeprefix(_INSIDE): told for name, told in TEXT.items() if name.startswith(_INSIDE)
 }
 
+CONTINUE: Final[Mapping[str, Told]] = {
+    "inputs": TEXT["text_input"],
+    "stream": Told("of `/infer` and `/`: an event a token", default=False),
+    "parameters": TEXT["parameters"],
+    **{
+        f"{_INSIDE}{name}": told
+        for name, told in PARAMETERS.items()
+        if name not in ("details", "do_sample", "max_new_tokens", "seed", "top_k", "batch_size", "perf_stat")
+    },
+    "parameters.details": Told(
+        "`details` of the answer, and log-probabilities of TGI's tokens", default=False
+    ),
+    "parameters.do_sample": Told(
+        "default false, greedy (setting `mindie.do_sample_default`: inferred); of TGI's routes inferred from "
+        "the other fields"
+    ),
+    "parameters.max_new_tokens": Told("more than fits is clamped", default=20),
+    "parameters.seed": Told("default drawn anew; the details tell it"),
+    "parameters.top_k": Told(", off; needs `do_sample`", default=0),
+    "parameters.batch_size": Told("a hint that changes no token"),
+    "parameters.perf_stat": Told("checked, no effect: events tell their times anyway"),
+    "parameters.frequency_penalty": Told("sees the output", default=0.0),
+    "parameters.ignore_eos": Told("goes on behind the end token", default=False),
+    "parameters.best_of": Told(
+        "so many are drawn, the likeliest is kept", accepts="; 1 in a stream", default=1
+    ),
+    "parameters.truncate": Told("default none; the last so many tokens of the prompt"),
+    "parameters.return_full_text": Told("the prompt before the text", default=False),
+    "parameters.decoder_input_details": Told(
+        "the prompt's tokens in the details", accepts="; not in a stream", default=False
+    ),
+    "parameters.top_n_tokens": Told("alternatives of each token, of TGI's routes with `details`", default=0),
+    "parameters.grammar": Told(
+        "default none; the answer matches", accepts="an object: `type` is json or regex, with its `value`"
+    ),
+    "parameters.adapter_id": Told("default none; an adapter of the model"),
+}
+CONTINUE_PARAMETERS: Final[Mapping[str, Told]] = {
+    name.removeprefix(_INSIDE): told for name, told in CONTINUE.items() if name.startswith(_INSIDE)
+}
+
 STOP: Final[Mapping[str, Told]] = {
     "id": Told(
         "ends the caller's newest running request of this id",

@@ -13,7 +13,6 @@ from starlette.types import Scope
 from serve_app.api.dialects.triton.role import Role
 from serve_app.api.services import Services
 from serve_app.config import TrtllmConfig
-from serve_app.endpoints.endpoint import Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +26,10 @@ class Meaning:
 def meaning(services: Services, scope: Scope, model: str) -> Meaning:
     """The endpoint of that name, or for an alias the first endpoint that generates, of the caller's."""
     role = _role(services.config.trtllm, model)
-    endpoints = tuple(services.endpoints(scope))
+    endpoints = services.endpoints(scope)
     if role is None or any(endpoint.name == model for endpoint in endpoints):
         return Meaning(model, Role.TENSORS)
-    generating = (each.name for each in endpoints if each.task is not Task.EMBEDDINGS)
-    return Meaning(next(generating, model), role)
+    return Meaning(endpoints.first_generating() or model, role)
 
 
 def endpoint_name(services: Services, scope: Scope, model: str) -> str:

@@ -1,0 +1,113 @@
+"""The body of MindIE's `/infer` and of Text Generation Inference's routes: a raw prompt and its parameters.
+
+Knows no route. No model is named but an adapter's.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Final, Literal
+
+from typing_extensions import TypedDict
+
+from serve_app import limits
+from serve_app.api.dialects.chat.response_format.grammar import Form, parse_form
+from serve_app.api.dialects.fields import Boolean, Described, Integer, Number, Text
+from serve_app.api.dialects.mindie import told
+from serve_app.api.dialects.mindie.generate import MAX_INT, Parameters
+from serve_app.api.edge.body import WireModel
+from serve_app.api.edge.told import Told
+from serve_app.errors import InvalidField, PromptTooLong
+from serve_app.types import SamplingParams
+
+DEFAULT_MAX_TOKENS: Final = 20
+_NO_ADAPTER: Final = "None"  # as MindIE's examples have it
+_FORMS: Final = {"json": "guided_json", "json_schema": "guided_json", "regex": "guided_regex"}
+
+
+class GrammarForm(TypedDict):
+    """The form of the answer; `value` is a JSON Schema or a regular expression."""
+
+    type: Literal["json", "json_schema", "regex"]
+    value: dict[str, Any] | str
+
+
+class ContinueParameters(Parameters):
+    """How the prompt goes on. None: absent."""
+
+    fields_told: ClassVar[Mapping[str, Told]] = told.CONTINUE_PARAMETERS
+    free_form: ClassVar[tuple[str, ...]] = ("grammar",)
+
+    seed: Annotated[int | None, Integer(0, limits.MAX_SEED)] = None
+    frequency_penalty: Annotated[float | None, Number(-limits.MAX_PENALTY, limits.MAX_PENALTY)] = None
+    ignore_eos: Annotated[bool | None, Boolean] = None
+    best_of: Annotated[int | None, Integer(1, limits.MAX_BEST_OF)] = None
+    truncate: Annotated[int | None, Integer(1, MAX_INT)] = None
+    return_full_text: Annotated[bool | None, Boolean] = None
+    decoder_input_details: Annotated[bool | None, Boolean] = None
+    top_n_tokens: Annotated[int | None, Integer(0, limits.MAX_LOGPROBS)] = None
+    grammar: Annotated[Any, Described(GrammarForm)] = None
+    adapter_id: Annotated[str | None, Text(1, limits.MAX_MODEL_NAME_CHARS)] = None
+
+    def check(self, *, stream: bool) -> None:
+        """What single fields cannot tell. Raises InvalidField."""
+        self.check_stop("parameters.stop")
+        if (self.best_of or 1) > 1 and stream:
+            raise InvalidField("parameters.best_of", "must be 1 in a stream")
+        if self.decoder_input_details and stream:
+            raise InvalidField("parameters.decoder_input_details", "must not be true in a stream")
+
+    @property
+    def shows_details(self) -> bool:
+        return bool(self.details or self.decoder_input_details)
+
+    @property
+    def adapter(self) -> str | None:
+        return None if self.adapter_id == _NO_ADAPTER else self.adapter_id
+
+    def form(self) -> Form:
+        """What the answer must match. Raises InvalidField or UnsupportedField."""
+        if self.grammar is None:
+            return Form()
+        known = self.grammar if isinstance(self.grammar, dict) else {}
+        name, value = _FORMS.get(known.get("type")), known.get("value")
+        if name is None or value is None:
+            raise InvalidField("parameters.grammar", "must have a type of json or regex, and a value")
+        try:
+            return parse_form({name: value})
+        except InvalidField as error:
+            raise error.renamed("parameters.grammar") from error
+
+    def drawn(self, *, infer: bool, sees_prompt: bool) -> SamplingParams:
+        """How tokens are drawn. A seed that the client does not give is drawn here, so that details tell it.
+
+        `infer`: tokens are drawn where a field of sampling is given and `do_sample` is not.
+        `sees_prompt`: the repetition penalty counts the prompt's tokens.
+        """
+        sampling = self.sampling(self.max_new_tokens or DEFAULT_MAX_TOKENS, self.top_k or 0)
+        sampling = replace(sampling, repetition_sees_prompt=sees_prompt)
+        if self.samples(infer=infer):
+            return replace(sampling, seed=secrets.randbits(63) if self.seed is None else self.seed)
+        return replace(sampling, temperature=0.0, top_k=0, top_p=1.0, typical_p=1.0)
+
+
+class ContinueBody(WireModel):
+    """A prompt that is to go on."""
+
+    fields_required: ClassVar[tuple[str, ...]] = ("inputs",)
+    fields_told: ClassVar[Mapping[str, Told]] = told.CONTINUE
+    free_form: ClassVar[tuple[str, ...]] = ("parameters",)
+
+    inputs: Annotated[str | None, Text(1, limits.MAX_PROMPT_CHARS)] = None
+    stream: Annotated[bool | None, Boolean] = None
+    parameters: ContinueParameters | None = None
+
+    def prompt(self, max_chars: int) -> str:
+        """Raises InvalidField or PromptTooLong."""
+        if self.inputs is None:
+            raise InvalidField("inputs", "is required")
+        if len(self.inputs) > max_chars:
+            raise PromptTooLong("inputs", f"must be a string of 1 to {max_chars} characters")
+        return self.inputs

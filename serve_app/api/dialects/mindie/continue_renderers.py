@@ -1,0 +1,157 @@
+"""Answers of MindIE's `/infer` and of Text Generation Inference's routes: an event a token, or one object."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from serve_app.api.dialects.base import Choice
+from serve_app.api.dialects.mindie.errors import broken
+from serve_app.api.dialects.mindie.wire import FINISH, encode
+from serve_app.errors import ServeError
+from serve_app.types import FinishReason, ModelInfo, TextLogprob, TokenDelta, Usage
+
+Fields = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ContinueForm:
+    """What an answer tells."""
+
+    details: bool
+    seed: int | None  # with which tokens are drawn; None: the likeliest one is taken
+    prompt: str  # before the text; empty: left out
+    num_top: int  # alternatives of each token
+
+
+class TgiRenderer:
+    """Writes TGI's events, and its object."""
+
+    def __init__(self, info: ModelInfo, form: ContinueForm) -> None:
+        self._form = form
+        self._end_texts = dict(zip(info.eos_token_ids, info.eos_tokens, strict=False))
+        self._text = form.prompt
+        self._generated = 0
+
+    def event(self, prompt: int, delta: TokenDelta) -> bytes:
+        if not delta.token_ids and delta.finish is None:
+            return b""
+        self._text += delta.text
+        self._generated += len(delta.token_ids)
+        ended = None if delta.finish is None else self._ended(delta.finish, delta.usage)
+        return b"data:" + encode(self._fields(delta, ended)) + b"\n\n"
+
+    def end(self, usage: Usage) -> bytes:
+        return b""
+
+    def broken(self, error: ServeError) -> bytes:
+        return b"data:" + broken(error) + b"\n\n"
+
+    def whole(self, choices: Iterable[Choice], usage: Usage) -> bytes:
+        (choice,) = choices
+        answer: Fields = {"generated_text": self._form.prompt + choice.text}
+        if self._form.details:
+            self._generated = len(choice.token_ids)
+            answer["details"] = self._details(choice, usage)
+        return encode(answer)
+
+    def _fields(self, delta: TokenDelta, ended: Fields | None) -> Fields:
+        """The members of an event; `ended`: of the last one, its details."""
+        known = delta.logprobs[-1] if delta.logprobs else None
+        token = self._token(delta.token_ids[-1], delta.text, known) if delta.token_ids else None
+        top = {"top_tokens": self._alternatives(known)} if known is not None and self._form.num_top else {}
+        text = None if delta.finish is None else self._text
+        return {
+            "index": self._generated,
+            "token": token,
+            **top,
+            "generated_text": text,
+            "details": ended if self._form.details else None,
+        }
+
+    def _ended(self, finish: FinishReason, usage: Usage) -> Fields:
+        return {
+            "finish_reason": FINISH[finish],
+            "generated_tokens": self._generated,
+            "input_length": usage.prompt_tokens,
+            "seed": self._form.seed,
+        }
+
+    def _details(self, choice: Choice, usage: Usage) -> Fields:
+        details: Fields = {
+            "prompt_tokens": usage.prompt_tokens,
+            "finish_reason": FINISH[choice.finish] if choice.finish else None,
+            "generated_tokens": self._generated,
+            "seed": self._form.seed,
+            "prefill": [
+                {"id": token.token_id, "text": token.text, "logprob": token.logprob}
+                for token in choice.prompt_logprobs or ()
+            ],
+            "tokens": [self._token(token.token_id, token.text, token) for token in choice.logprobs],
+        }
+        if self._form.num_top:
+            details["top_tokens"] = [self._alternatives(token) for token in choice.logprobs]
+        return details
+
+    def _token(self, token_id: int, text: str, known: TextLogprob | None) -> Fields:
+        """`text`: of the token, empty where it is the end or a part of a character."""
+        is_end = token_id in self._end_texts
+        return {
+            "id": token_id,
+            "text": self._end_texts[token_id] if is_end and not text else text,
+            "logprob": None if known is None else known.logprob,
+            "special": is_end,
+        }
+
+    def _alternatives(self, token: TextLogprob) -> list[Fields]:
+        return [self._token(each.token_id, each.text, each) for each in token.top]
+
+
+class ListRenderer(TgiRenderer):
+    """Writes TGI's events, and its object as the only one of a list: the answer to POST /."""
+
+    def whole(self, choices: Iterable[Choice], usage: Usage) -> bytes:
+        return b"[" + super().whole(choices, usage) + b"]"
+
+
+class InferRenderer(TgiRenderer):
+    """Writes the events and the object of MindIE's own route."""
+
+    def event(self, prompt: int, delta: TokenDelta) -> bytes:
+        return super().event(prompt, delta).replace(b"data:", b"data: ", 1)
+
+    def broken(self, error: ServeError) -> bytes:
+        return b"data: " + broken(error) + b"\n\n"
+
+    def _fields(self, delta: TokenDelta, ended: Fields | None) -> Fields:
+        """The last event has the whole text, and no text of its token."""
+        times: Fields = {"prefill_time": None, "decode_time": None}
+        if delta.timing is not None:
+            times["prefill_time"] = round(delta.timing.first_token_s * 1e3, 2)
+        elif delta.step is not None:
+            times["decode_time"] = round(delta.step.run_s * 1e3, 2)
+        token: Fields = {"id": delta.token_ids[-1] if delta.token_ids else None}
+        if ended is None:
+            return {**times, "token": {**token, "text": delta.text}}
+        return {
+            **times,
+            "generated_text": self._text,
+            "details": ended if self._form.details else None,
+            "token": {**token, "text": None},
+        }
+
+    def _ended(self, finish: FinishReason, usage: Usage) -> Fields:
+        return {
+            "finish_reason": FINISH[finish],
+            "generated_tokens": self._generated,
+            "seed": self._form.seed,
+        }
+
+    def _details(self, choice: Choice, usage: Usage) -> Fields:
+        return {
+            "finish_reason": FINISH[choice.finish] if choice.finish else None,
+            "generated_tokens": self._generated,
+            "generated_token_ids": choice.token_ids,
+            "seed": self._form.seed,
+        }
