@@ -20,7 +20,7 @@ class GatewayConfig(ConfigModel):
     max_in_flight: int = Field(512, ge=1, description="Requests in this gateway; more are refused with 503.")
     request_timeout_s: float = Field(600.0, gt=0, le=3600, description="Longest life of one request.")
     sse_keepalive_s: float = Field(
-        0.0,
+        15.0,
         ge=0,
         le=3600,
         description="Seconds of silence after which a stream of events gets a comment, before its first "

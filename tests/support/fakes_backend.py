@@ -107,6 +107,7 @@ class FakeBackend:
     finish: FinishReason = FinishReason.LENGTH
     stop: str | int | None = None  # what matched, beside `finish`
     usage: Usage | None = None  # told with every delta, instead of what was delivered
+    clamped: int | None = None  # told with the first delta: a length that is less than was asked for
     progress: Usage | None = None  # told before everything else
     requests: list[GenerateRequest] = field(default_factory=list)
     questions: list[Any] = field(default_factory=list)
@@ -254,6 +255,7 @@ class FakeBackend:
                     prompt_logprobs=prompt_logprobs,
                     finish=self.finish if last else None,
                     stop=self.stop if last else None,
+                    clamped=self.clamped if k == 0 else None,
                     usage=self.usage
                     or Usage(
                         prompt_tokens=PROMPT_TOKENS,
@@ -279,6 +281,7 @@ def _merge(deltas: list[TokenDelta]) -> TokenDelta:
         prompt_logprobs=first.prompt_logprobs,
         finish=last.finish,
         stop=last.stop,
+        clamped=first.clamped,
         usage=last.usage,
         timing=first.timing,
     )

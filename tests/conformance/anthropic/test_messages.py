@@ -427,7 +427,7 @@ def test_thinking_budget_tokens_limit_the_thoughts() -> None:
 def test_stop_sequences_and_max_tokens_are_those_of_the_request() -> None:
     call = DIALECT.parse(json.dumps(body(stop_sequences=["x", "y"], max_tokens=7)).encode())
     (request,) = call.requests
-    assert (request.stop, request.sampling.max_tokens, request.overflow) == (("x", "y"), 7, Overflow.CLAMP)
+    assert (request.stop, request.sampling.max_tokens, request.overflow) == (("x", "y"), 7, Overflow.OPERATOR)
 
 
 @module_loop
@@ -512,23 +512,20 @@ async def test_a_forced_call_is_a_block(client: httpx.AsyncClient) -> None:
 
 
 @pytest.mark.parametrize(
-    ("finish", "usage", "reason"),
+    ("finish", "clamped", "reason"),
     [
         (FinishReason.EOS, None, "end_turn"),
         (FinishReason.ABORT, None, "end_turn"),
         (FinishReason.LENGTH, None, "max_tokens"),
         (FinishReason.CONTEXT, None, "model_context_window_exceeded"),
-        (
-            FinishReason.LENGTH,
-            Usage(prompt_tokens=200, completion_tokens=56),
-            "model_context_window_exceeded",
-        ),
+        (FinishReason.LENGTH, 56, "model_context_window_exceeded"),
         (FinishReason.TOOL_CALLS, None, "tool_use"),
         (FinishReason.FILTERED, None, "refusal"),
     ],
 )
-async def test_the_words_for_an_end(finish: FinishReason, usage: Usage | None, reason: str) -> None:
-    async with gateway(FakeBackend(finish=finish, usage=usage)) as g:
+async def test_the_words_for_an_end(finish: FinishReason, clamped: int | None, reason: str) -> None:
+    usage = Usage(prompt_tokens=200, completion_tokens=56)  # a full window
+    async with gateway(FakeBackend(finish=finish, usage=usage, clamped=clamped)) as g:
         whole = await g.post(PATH, body(model="demo"))
         stream = await g.post(PATH, body(model="demo", stream=True))
     for found in (Message.model_validate(whole.json()), message_of(message_events_of(stream.text))):

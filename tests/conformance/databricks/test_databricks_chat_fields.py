@@ -100,7 +100,7 @@ async def test_the_defaults() -> None:
         assert (sampling.repetition_penalty, sampling.seed, sampling.max_tokens) == (1.0, None, None)
         assert (asked.n, asked.stop, asked.stream, asked.logprobs) == (1, (), False, None)
         assert (asked.prompt.tools, asked.tool_choice.mode, asked.grammar) == ((), ToolMode.AUTO, None)
-        assert asked.overflow is Overflow.ERROR
+        assert asked.overflow is Overflow.CLAMP  # as the gateway is set
         assert asked.timeout_s == 600.0
 
 

@@ -89,7 +89,7 @@ async def test_the_defaults() -> None:
     s = asked.sampling
     assert (s.temperature, s.top_p, s.top_k, s.seed, s.max_tokens) == (1.0, 1.0, 0, None, None)
     assert (asked.n, asked.stop, asked.stream, asked.logprobs, asked.echo) == (1, (), False, None, False)
-    assert asked.overflow is Overflow.ERROR  # error_behavior: error
+    assert asked.overflow is Overflow.CLAMP  # as the gateway is set
     assert asked.prompt.suffix is None
 
 
