@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from serve_app.endpoints.endpoint import Endpoint, Limits
-from serve_app.types import GenerateRequest, Prompt, Usage
+from serve_app.types import GenerateRequest, ModelInfo, Prompt, Usage
 
 BYTES_PER_TOKEN: Final = 4  # an estimate for usual text, which the settlement corrects
 TOKENS_PER_MESSAGE: Final = 4  # that the template adds
@@ -30,15 +30,21 @@ def tokens_in(*texts: str) -> int:
     return math.ceil(size / BYTES_PER_TOKEN)
 
 
-def most_used(endpoint: Endpoint, requests: Sequence[GenerateRequest]) -> Usage:
-    """What `requests` may use at the most."""
+def most_used(
+    endpoint: Endpoint, requests: Sequence[GenerateRequest], models: Iterable[ModelInfo | None] = ()
+) -> Usage:
+    """What `requests` may use at the most; `models`: those that may answer, None for an unknown one."""
+    known = [info and (info.max_output_tokens or info.context_window) for info in models]
+    longest = None if None in known else max(filter(None, known), default=None)
     return Usage(
         prompt_tokens=sum(prompt_tokens(request.prompt) for request in requests),
-        completion_tokens=sum(_output_tokens(endpoint, request) for request in requests),
+        completion_tokens=sum(_output_tokens(endpoint, request, longest) for request in requests),
     )
 
 
-def _output_tokens(endpoint: Endpoint, request: GenerateRequest) -> int:
+def _output_tokens(endpoint: Endpoint, request: GenerateRequest, longest: int | None) -> int:
+    """`longest`: the most tokens that any model writes; what is asked beyond them is clamped or refused."""
     default = endpoint.limits.default_output_tokens if endpoint.limits else DEFAULT_OUTPUT
     most = default if request.sampling.max_tokens is None else request.sampling.max_tokens
+    most = most if longest is None else min(most, longest)
     return most * max(request.n, request.best_of or 0, request.beam.width if request.beam is not None else 0)

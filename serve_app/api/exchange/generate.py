@@ -31,7 +31,7 @@ from serve_app.api.exchange.stream import STREAM_HEADERS, collect, note_broken, 
 from serve_app.api.services import Services
 from serve_app.endpoints.endpoint import ServedEntity
 from serve_app.errors import InvalidField, ServeError
-from serve_app.types import Adapter, GenerateRequest, ModelInfo, Overflow
+from serve_app.types import Adapter, GenerateRequest, ModelInfo, Overflow, Usage
 
 IGNORED_FIELDS: Final = "x-ignored-fields"
 CLAMPED_FIELDS: Final = "x-clamped-fields"
@@ -139,7 +139,12 @@ async def under_way(
     candidates = candidates_of(endpoint, call, entity, scope, services)
     overflow = _OVERFLOW[services.config.max_tokens_over_window]
     requests = _complete(call, context, candidates.limit_s, adapter, overflow)
-    async with services.meter.admit(endpoint, lambda: most_used(endpoint, requests), context) as metered:
+
+    def claim() -> Usage:
+        models = [services.backend.info(each.app) for each in endpoint.served_entities]
+        return most_used(endpoint, requests, models)
+
+    async with services.meter.admit(endpoint, claim, context) as metered:
 
         def to(each: ServedEntity, info: ModelInfo) -> list[GenerateRequest]:
             context.ignored = _ignored_by(info, call)

@@ -73,6 +73,13 @@ async def test_output_is_reserved_at_its_most_and_settled_at_what_it_was() -> No
         )
 
 
+async def test_no_more_output_is_reserved_than_the_model_can_write() -> None:
+    window, limit = model_info().context_window, 1000
+    async with gateway(endpoints=limited(output_tokens_per_minute=limit)) as g:
+        answer = await g.chat(max_tokens=32_000)
+        assert answer.headers["x-ratelimit-remaining-output-tokens"] == str(limit - window)
+
+
 async def test_n_choices_reserve_n_times() -> None:
     async with gateway(endpoints=limited(output_tokens_per_minute=100)) as g:
         assert (await g.chat(max_tokens=40, n=2)).status_code == 200
