@@ -51,12 +51,12 @@ class Questions:
     async def _ids(self, question: TokenizeRequest) -> list[int]:
         prompt, tokenizer = question.prompt, self._tokenizer
         if prompt.text is not None:
-            check_answer(tokenizer.fewest(len(prompt.text)), "prompt")
+            check_answer(tokenizer.fewest(len(prompt.text)), "prompt", "at least ")
             return await tokenizer.encode(prompt.text, add_special_tokens=question.add_special_tokens)
         if count_chars(prompt.messages or ()) > MAX_QUESTION_CHARS:
             raise PromptTooLong("messages", f"at most {MAX_QUESTION_CHARS} characters")
         asked = GenerateRequest(id=question.id, model="", prompt=prompt)
-        return await self._encoder.encode(asked, partial(check_answer, param="messages"))
+        return await self._encoder.encode(asked, partial(check_answer, param="messages", about="at least "))
 
     async def _watermark(self, question: DetectRequest) -> WatermarkScore:
         ids = await self._tokenizer.encode(question.text, add_special_tokens=False)
@@ -66,11 +66,11 @@ class Questions:
         )
 
 
-def check_answer(tokens: int, param: str) -> None:
-    """Raise PromptTooLong for more tokens than an answer may list."""
+def check_answer(tokens: int, param: str, about: str = "") -> None:
+    """Raise PromptTooLong for more tokens than an answer may list. `about` stands before their number."""
     if tokens > MAX_QUESTION_TOKENS:
         raise PromptTooLong(
-            param, f"has {tokens} tokens or more; an answer holds at most {MAX_QUESTION_TOKENS}"
+            param, f"has {about}{tokens} tokens; an answer holds at most {MAX_QUESTION_TOKENS}"
         )
 
 

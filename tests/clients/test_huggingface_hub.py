@@ -51,7 +51,7 @@ async def test_a_text_is_streamed(url: str, path: str) -> None:
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_form_is_kept_and_a_wrong_field_is_named(url: str) -> None:
     client = AsyncInferenceClient(model=url)
-    form = {"type": "json", "value": {"properties": {"n": {"enum": [7]}}, "required": ["n"]}}
+    form = {"type": "json", "value": {"type": "object", "properties": {"n": {"const": 7}}, "required": ["n"]}}
     assert "7" in await client.text_generation(PROMPT, max_new_tokens=20, grammar=form)  # type: ignore[arg-type]
     with pytest.raises(HfHubHTTPError, match="422"):
         await client.text_generation(PROMPT, max_new_tokens=8, top_p=2)

@@ -65,7 +65,7 @@ class EmbeddingPrompt:
         text = question.prompt.text
         if text is None:
             raise UnsupportedField("messages", "this model embeds texts and has no chats")
-        check_answer(self.tokenizer.fewest(len(text)), "prompt")
+        check_answer(self.tokenizer.fewest(len(text)), "prompt", "at least ")
         if not question.add_special_tokens:
             return await self.tokenizer.encode(self._spelt(text), add_special_tokens=False)
         return await self.tokenizer.encode(self._spelt(self.sentence.prompt + text))

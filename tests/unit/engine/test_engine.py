@@ -16,7 +16,7 @@ from serve_app.engine.cache.blocks import IntegrityError
 from serve_app.engine.dead import EngineDead
 from serve_app.engine.engine import Engine
 from serve_app.engine.model.isolation import MAX_STRIKES
-from serve_app.errors import EngineRefused, InvalidField, Overloaded, PromptTooLong
+from serve_app.errors import EngineRefused, FieldError, Overloaded, PromptTooLong
 from serve_app.limits import MAX_BAD_WORD_TOKENS
 from serve_app.types import Beam, EngineOutput, EngineRequest, FinishReason, SamplingParams, StepTiming
 from tests.support.fakes import (
@@ -488,7 +488,7 @@ def test_an_id_that_is_in_use_is_refused() -> None:
 )
 def test_a_field_that_could_break_a_step_is_refused_by_name(fields: dict[str, object], param: str) -> None:
     bench = Bench()
-    with pytest.raises(InvalidField) as refusal:
+    with pytest.raises(FieldError) as refusal:
         bench.add("a", **fields)  # type: ignore[arg-type]
     assert refusal.value.param == param
     assert not bench.engine.has_work()

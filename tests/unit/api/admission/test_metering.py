@@ -130,7 +130,9 @@ async def hung_up(g: Gateway, path: str, body: dict[str, Any]) -> UsageRecord:
     async with served(g.app) as (host, port):
         _reader, writer = await asyncio.open_connection(host, port)
         raw = json.dumps(body).encode()
-        writer.write(f"POST {path} HTTP/1.1\r\nhost: a\r\ncontent-length: {len(raw)}\r\n\r\n".encode() + raw)
+        writer.write(
+            f"POST {path} HTTP/1.1\r\nhost: [::1]\r\ncontent-length: {len(raw)}\r\n\r\n".encode() + raw
+        )
         async with asyncio.timeout(60):
             while not g.backend.running:
                 await asyncio.sleep(0)
@@ -275,7 +277,7 @@ async def test_a_client_that_leaves_pays_what_it_got() -> None:
             body = (
                 b'{"model":"demo","stream":true,"max_tokens":50,"messages":[{"role":"user","content":"Hi"}]}'
             )
-            head = f"POST {CHAT} HTTP/1.1\r\nhost: a\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+            head = f"POST {CHAT} HTTP/1.1\r\nhost: [::1]\r\ncontent-length: {len(body)}\r\n\r\n".encode()
             writer.write(head + body)
             await reader.readuntil(b"aus")
             writer.close()

@@ -143,7 +143,7 @@ async def test_a_client_that_leaves_while_it_hears_comments_ends_its_request() -
         async with served(g.app) as (host, port):
             reader, writer = await asyncio.open_connection(host, port)
             body = json.dumps(chat_body(stream=True)).encode()
-            head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+            head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: [::1]\r\nContent-Length: {len(body)}\r\n\r\n"
             writer.write(head.encode() + body)
             async with asyncio.timeout(10):
                 await reader.readuntil(COMMENT)
