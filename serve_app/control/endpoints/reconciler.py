@@ -67,6 +67,7 @@ class Reconciler:
         self._clock = clock
         self._awake = asyncio.Event()
         self._unrouted: dict[str, float] = {}  # application -> since when no gateway routes to it
+        self._changing: dict[str, tuple[float, float]] = {}  # endpoint -> its `pending_since`, and when seen
         self._restarts: dict[
             str, tuple[float, float]
         ] = {}  # application that failed -> when again, after what wait
@@ -98,6 +99,7 @@ class Reconciler:
         """Look, plan and act once. The seconds until the next turn."""
         rows = await self._database.run(self._known.read)
         self.apps = await self._cluster.apps()
+        self._changing = {id: known for id, known in self._changing.items() if id in rows}
         wanted = [self._wanted(each) for each in rows.values()]
         actions = plan(wanted, await self._seen(wanted))
         for action in actions:
@@ -116,7 +118,7 @@ class Reconciler:
     def _wanted(self, known: KnownEndpoint) -> Wanted:
         row, serving, pending = known.row, known.serving, known.pending
         is_busy = row.update_state == UpdateState.IN_PROGRESS.value
-        is_late = time.time() > row.pending_since + self._start_timeout_s
+        is_late = (is_busy or row.switch_version > 0) and self._is_late(row)
         is_followed: bool | None = None
         if row.switch_version:
             own = frozenset(spec.name for spec in serving.specs) if serving is not None else frozenset()
@@ -128,6 +130,17 @@ class Reconciler:
             is_late=is_late,
             is_followed=is_followed,
         )
+
+    def _is_late(self, row: EndpointRow) -> bool:
+        """Whether the change of `row` takes too long, by the clock that no operator sets.
+
+        A control plane that starts gives it all of its time again.
+        """
+        now = self._clock()
+        known = self._changing.get(row.id)
+        if known is None or known[0] != row.pending_since:
+            known = self._changing[row.id] = row.pending_since, now
+        return now > known[1] + self._start_timeout_s
 
     async def _seen(self, wanted: list[Wanted]) -> Seen:
         used = {spec.name for each in wanted for spec in (*each.serving, *(each.pending or ()))}
