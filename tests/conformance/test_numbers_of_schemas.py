@@ -25,7 +25,9 @@ VALUES: Final = r'{"id":1152921504606846977,"x":0.1234567890123456789,"n":184467
 SPACE: Final = re.compile(r"\s")
 
 _FORMAT: Final = f'{{"type":"json_schema","json_schema":{{"name":"x","schema":{SCHEMA}}}}}'
-_CHAT: Final = '"max_tokens":150,"messages":[{"role":"user","content":"x"}]'
+# Greedy, so that no answer is blanks until it is cut.
+_CHAT: Final = '"max_tokens":250,"temperature":0,"messages":[{"role":"user","content":"x"}]'
+_MINDIE: Final = _CHAT.replace('"temperature":0', '"top_k":1')
 _TAGS: Final = json.dumps(
     {"structures": [{"begin": "<f>", "schema": "SCHEMA", "end": "</f>"}], "triggers": ["<f>"]}
 ).replace('"SCHEMA"', SCHEMA)
@@ -48,11 +50,11 @@ FORMS: Final = {
     ),
     "openai, completions": (
         "/v1/completions",
-        f'{{"model":"{DEMO}","prompt":"x","max_tokens":150,"guided_json":{SCHEMA}}}',
+        f'{{"model":"{DEMO}","prompt":"x","max_tokens":250,"temperature":0,"guided_json":{SCHEMA}}}',
     ),
     "openai, responses": (
         "/v1/responses",
-        f'{{"model":"{DEMO}","input":"x","max_output_tokens":150,'
+        f'{{"model":"{DEMO}","input":"x","max_output_tokens":250,"temperature":0,'
         f'"text":{{"format":{{"type":"json_schema","name":"x","schema":{SCHEMA}}}}}}}',
     ),
     "anthropic": (
@@ -60,7 +62,7 @@ FORMS: Final = {
         f'{{"model":"{DEMO}",{_CHAT},"output_config":{{"format":{{"type":"json_schema","schema":{SCHEMA}}}}}}}',
     ),
     "databricks": (f"/serving-endpoints/{DEMO}/invocations", f'{{{_CHAT},"response_format":{_FORMAT}}}'),
-    "mindie": ("/mindie/v1/chat/completions", f'{{"model":"{DEMO}",{_CHAT},"response_format":{_FORMAT}}}'),
+    "mindie": ("/mindie/v1/chat/completions", f'{{"model":"{DEMO}",{_MINDIE},"response_format":{_FORMAT}}}'),
     "ovms": ("/v3/chat/completions", f'{{"model":"{DEMO}",{_CHAT},"response_format":{_FORMAT}}}'),
     "ovms, structural tag": (
         "/v3/chat/completions",
@@ -68,7 +70,7 @@ FORMS: Final = {
     ),
     "triton": (
         f"/v2/models/{DEMO}/generate",
-        '{"text_input":"x","max_tokens":150,"guided_decoding_guide_type":"json_schema",'
+        '{"text_input":"x","max_tokens":250,"top_k":1,"guided_decoding_guide_type":"json_schema",'
         f'"guided_decoding_guide":{json.dumps(SCHEMA)}}}',
     ),
 }
@@ -112,7 +114,7 @@ TOOLS: Final = {
     ),
     "openai, responses": (
         "/v1/responses",
-        f'{{"model":"{DEMO}","input":"x","max_output_tokens":150,"tool_choice":"required",'
+        f'{{"model":"{DEMO}","input":"x","max_output_tokens":250,"temperature":0,"tool_choice":"required",'
         f'"tools":[{{"type":"function","name":"f","parameters":{SCHEMA}}}]}}',
     ),
     "anthropic": (
@@ -125,7 +127,7 @@ TOOLS: Final = {
     ),
     "mindie": (
         "/mindie/v1/chat/completions",
-        f'{{"model":"{DEMO}",{_CHAT},"tools":[{_TOOL}],"tool_choice":"required"}}',
+        f'{{"model":"{DEMO}",{_MINDIE},"tools":[{_TOOL}],"tool_choice":"required"}}',
     ),
     "ovms": (
         "/v3/chat/completions",
