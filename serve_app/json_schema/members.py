@@ -6,10 +6,10 @@ what it names must match the schemas of all: no more than is allowed.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any, Final
 
+from serve_app.json_schema.numerals import dumps
 from serve_app.json_schema.patterns import Overlaps, Translation
 
 _MAX_NAMES: Final = 64  # patterns of one object that are compared; of more, all count as overlapping
@@ -39,5 +39,5 @@ def _either(names: list[Translation]) -> str:
 
 def _all_of(schemas: list[Any]) -> Any:
     """A schema that all of `schemas` judge; one that is given twice judges once."""
-    different = {json.dumps(schema, sort_keys=True): schema for schema in schemas}
+    different = {dumps(schema): schema for schema in schemas}
     return schemas[0] if len(different) == 1 else {"allOf": list(different.values())}
