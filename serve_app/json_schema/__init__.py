@@ -1,8 +1,9 @@
 """Which parts of a client's JSON Schema a grammar can enforce. Knows no grammar and no request."""
 
 from serve_app.json_schema.adapting import Adapted, adapt
+from serve_app.json_schema.faults import narrowed
 from serve_app.json_schema.references import References
 from serve_app.json_schema.spacing import COMPACT, SPACE
-from serve_app.json_schema.vocabulary import UnusableSchema
+from serve_app.json_schema.vocabulary import UnusableSchema, place
 
-__all__ = ["COMPACT", "SPACE", "Adapted", "References", "UnusableSchema", "adapt"]
+__all__ = ["COMPACT", "SPACE", "Adapted", "References", "UnusableSchema", "adapt", "narrowed", "place"]

@@ -8,6 +8,7 @@ parser needs to know no more of references than that.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -60,6 +61,7 @@ class Adapted:
 
     schema: Schema
     lost: tuple[str, ...]  # places of keywords that are not enforced, each as `properties.tags.uniqueItems`
+    places: Mapping[str, Path]  # what its references say -> where that is in the client's schema
 
 
 def adapt(schema: Schema) -> Adapted:
@@ -72,7 +74,7 @@ def adapt(schema: Schema) -> Adapted:
         adapted = adapter.document(schema)
     except RecursionError:
         raise UnusableSchema("it nests too deep") from None
-    return Adapted(adapted, adapter.lost())
+    return Adapted(adapted, adapter.lost(), adapter.places())
 
 
 class _Adapter:
@@ -99,6 +101,10 @@ class _Adapter:
             endless = (path for path, pointer in self._pointers.items() if pointer in endings.endless)
             raise UnusableSchema(f"no answer of finite length matches {place(next(endless, ()))}")
         return endings.pruned(whole) if endings.endless else whole
+
+    def places(self) -> dict[str, Path]:
+        """Where the definitions lay."""
+        return {pointer: path for path, pointer in self._pointers.items()}
 
     def lost(self) -> tuple[str, ...]:
         """Places of lost keywords. Unknown ones into which references lead are containers of schemas."""

@@ -12,6 +12,7 @@ Schema = dict[str, Any]
 Path = tuple[str, ...]  # of keywords and names, from the root
 
 _MAX_PLACE_CHARS: Final = 200
+_MAX_NAME_CHARS: Final = 50
 REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
 
 
@@ -54,6 +55,9 @@ FORMATS: Final = frozenset(
 # OpenAPI's names for the widths of numbers, which assert nothing in JSON Schema.
 NUMBER_FORMATS: Final = frozenset({"int32", "int64", "float", "double"})
 
+TYPES: Final = ("string", "number", "integer", "boolean", "object", "array", "null")
+_SIZES: Final = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
+
 IN_PLACE_LISTS: Final = ("allOf", "anyOf", "oneOf")
 IN_PLACE: Final = ("not", "if", "then", "else")
 IN_PLACE_MAPS: Final = ("dependentSchemas", "dependencies")
@@ -92,7 +96,7 @@ def asserts(schema: Schema, *, besides: tuple[str, ...] = ()) -> bool:
 
 
 def check_form(schema: Schema) -> None:
-    """Raise UnusableSchema where a keyword that holds schemas, names or a name is not of its form."""
+    """Raise UnusableSchema where the value of a keyword is not of its form."""
     for keyword in (*_MAPS, "dependentRequired"):
         if not isinstance(schema.get(keyword, {}), dict):
             raise UnusableSchema(f"{keyword} must be an object")
@@ -105,3 +109,11 @@ def check_form(schema: Schema) -> None:
     for keyword in ("format", "pattern"):
         if not isinstance(schema.get(keyword, ""), str):
             raise UnusableSchema(f"{keyword} must be a string")
+    types = schema.get("type", [])
+    for name in types if isinstance(types, list) else [types]:
+        if not isinstance(name, str) or name not in TYPES:
+            raise UnusableSchema(f"type {str(name)[:_MAX_NAME_CHARS]!r} is none of {', '.join(TYPES)}")
+    for keyword in _SIZES:
+        size = schema.get(keyword, 0)
+        if isinstance(size, bool) or not isinstance(size, int | float) or size < 0 or size != size // 1:
+            raise UnusableSchema(f"{keyword} must be a whole number, 0 or more")

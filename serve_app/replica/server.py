@@ -14,10 +14,16 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from serve_app.config import ModelConfig
-from serve_app.errors import DeadlineExceeded, GenerationFailed, InvalidField, Unavailable
+from serve_app.errors import (
+    DeadlineExceeded,
+    GenerationFailed,
+    InvalidField,
+    Unavailable,
+    UnsupportedField,
+)
 from serve_app.replica.adapters.slots import AdapterSlots
 from serve_app.replica.build import LoadedReplica, load
 from serve_app.replica.context_window import ContextWindow
@@ -27,6 +33,7 @@ from serve_app.replica.prompt import PromptEncoder
 from serve_app.text.answer.answer_format import AnswerReader
 from serve_app.text.answer.output_text import OutputText
 from serve_app.text.answer.stop import StopStrings
+from serve_app.text.answer.tools.forcing import of_tool
 from serve_app.types import (
     EngineOutput,
     EngineRequest,
@@ -45,6 +52,8 @@ logger = logging.getLogger(__name__)
 
 HEARTBEAT_LIMIT_S = 30.0  # a step that lasts longer means the engine hangs
 STOP_TIMEOUT_S = 10.0
+
+_NAMING_S: Final = 2.0  # to find out which of a request's tools is refused
 
 
 class DeltaSink(Protocol):
@@ -129,7 +138,7 @@ class ModelServer:
             engine_request = replace(engine_request, adapter=adapter)
         reader = AnswerReader(self._encoder.answers, request, token_ids, self._encoder.tokenizer)
         if (grammar := reader.grammar()) is not None:
-            engine_request = await self._constrained(engine_request, grammar, reader.grammar_field)
+            engine_request = await self._constrained(engine_request, grammar, reader)
         if request.timeout_s is not None:
             left = request.timeout_s - (time.monotonic() - started)
             if left <= 0:
@@ -174,16 +183,32 @@ class ModelServer:
             raise Unavailable("the model is shutting down; try again", retry_after_s=1.0)
         return await self._questions.answer(question)
 
-    async def _constrained(self, request: EngineRequest, grammar: Grammar, field: str) -> EngineRequest:
+    async def _constrained(
+        self, request: EngineRequest, grammar: Grammar, reader: AnswerReader
+    ) -> EngineRequest:
         """The request with its grammar compiled; the end token then ends the answer even with `ignore_eos`.
 
-        Raises as `GrammarCompiler.compile`; the error is about `field`.
+        Raises as `GrammarCompiler.compile`; the error is about the field that `reader` names.
         """
         try:
             compiled = await self._grammars.compile(grammar)
+        except UnsupportedField as error:
+            raise error.renamed(reader.grammar_field) from error
         except InvalidField as error:
-            raise error.renamed(field) from error
+            raise await self._refused_tool(reader) or error.renamed(reader.grammar_field) from error
         return replace(request, grammar=compiled, sampling=replace(request.sampling, ignore_eos=False))
+
+    async def _refused_tool(self, reader: AnswerReader) -> InvalidField | None:
+        """The error of the tool whose arguments are refused by themselves, if that is soon known."""
+        until = time.monotonic() + _NAMING_S
+        for name, grammar in reader.call_grammars:
+            if time.monotonic() > until:
+                break
+            try:
+                await self._grammars.compile(grammar)
+            except InvalidField as error:
+                return of_tool(name, error)
+        return None
 
     def _prompt_text(self, request: GenerateRequest, whole: list[int], token_ids: list[int]) -> str:
         """The text of the prompt as it is computed: of one that was cut, the text of what is left."""

@@ -27,7 +27,7 @@ from serve_app.engine.grammar.tokenizer import GrammarsUnavailable, control_toke
 from serve_app.errors import InvalidField
 from serve_app.replica.grammar.messages import SandboxCommand, SandboxReply, SandboxSetup
 from serve_app.replica.grammar.pipe import Pipe
-from serve_app.text.answer.grammar import refused, serialise
+from serve_app.text.answer.grammar import fault, refused, serialise
 from serve_app.types import Grammar
 
 MEMORY_BYTES: Final = 512 * 2**20  # for one grammar; beyond it the process dies
@@ -35,6 +35,7 @@ CPU_S: Final = 4  # for one grammar; the parent ends the process earlier, unless
 # A part of an engine's stack: a native stack overflow cannot be caught, so it must happen here.
 STACK_BYTES: Final = 2**20
 STEPS: Final = 12  # tokens of a random answer, which show what the first masks cost
+PLACING_S: Final = 0.2  # CPU time to find the place of a fault, and for the fault itself to show
 STEP_LIMIT_S: Final = 0.1  # CPU time for one of those tokens
 
 
@@ -84,14 +85,31 @@ class Trial:
 
     def of(self, grammar: Grammar) -> SandboxReply:
         """A reply with the grammar in the parser's notation, or with the reason why it is refused."""
+        started = time.thread_time()
         try:
             text = serialise(grammar, self._controls, self._ends)
             _try(self._tokenizer, text)
         except InvalidField as error:
-            return SandboxReply(refused=error.reason)
+            was_quick = time.thread_time() - started < PLACING_S
+            return SandboxReply(refused=(was_quick and self._placed(grammar)) or error.reason)
         except (ValueError, RecursionError, MemoryError):
             return SandboxReply(refused="it cannot be read; check its form")
         return SandboxReply(compiled=text)
+
+    def _placed(self, grammar: Grammar) -> str | None:
+        """What the parser refuses of a schema, with its place, if that is soon found."""
+        until = time.thread_time() + PLACING_S
+
+        def refusal(text: str) -> str | None:
+            if time.thread_time() > until:
+                return None
+            matcher = LLMatcher(self._tokenizer, text, log_level=0, limits=LIMITS)
+            return error_of(matcher) if matcher.is_error() else None
+
+        try:
+            return fault(grammar, refusal)
+        except (InvalidField, ValueError, RecursionError, MemoryError):
+            return None
 
 
 def _try(tokenizer: LLTokenizer, text: str) -> None:

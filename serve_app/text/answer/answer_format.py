@@ -10,12 +10,13 @@ from typing import Any, Final
 
 from serve_app.errors import UnsupportedField
 from serve_app.json_schema import COMPACT, SPACE
+from serve_app.json_schema.numerals import dumps
 from serve_app.text.answer.grammar import FIELD, form_of
 from serve_app.text.answer.parser import AnswerParser
 from serve_app.text.answer.reasoning import ReasoningFormat, ReasoningParser, find_reasoning_format
 from serve_app.text.answer.tools.detect import find_tool_format
 from serve_app.text.answer.tools.forcing import FIELD as TOOLS_FIELD
-from serve_app.text.answer.tools.forcing import CallRules, ThinkingRules, answer_grammar
+from serve_app.text.answer.tools.forcing import CallRules, ThinkingRules, answer_grammar, arguments
 from serve_app.text.answer.tools.format import ToolFormat
 from serve_app.text.answer.tools.parser import ToolParser
 from serve_app.text.tokens.tokenizer import Tokenizer
@@ -98,6 +99,21 @@ class AnswerReader:
         if self._call_rules() is not None:
             return TOOLS_FIELD
         return THINKING_FIELD if self._grammar is None else FIELD
+
+    @property
+    def call_grammars(self) -> list[tuple[str, Grammar]]:
+        """The tools whose calls have a grammar, each with that of its arguments."""
+        if self._call_rules() is None:
+            return []
+        return [
+            (
+                function["name"],
+                Grammar(
+                    kind=GrammarKind.SCHEMA, text=dumps(arguments(function["parameters"])), space=self._space
+                ),
+            )
+            for function in self._functions
+        ]
 
     def parser(self) -> AnswerParser | None:
         """A parser for one choice; None when its text is all there is."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from llguidance import LLMatcher, LLTokenizer
 from llguidance.gbnf_to_lark import any_to_lark
 
 from serve_app.errors import InvalidField
-from serve_app.json_schema import SPACE, UnusableSchema, adapt, exact
+from serve_app.json_schema import COMPACT, SPACE, UnusableSchema, adapt, exact, narrowed, place
 from serve_app.json_schema.numerals import loads
 from serve_app.text.tokens.tokenizer import Tokenizer
 from serve_app.types import Grammar, GrammarKind, MarkerRule
@@ -64,6 +64,21 @@ def reads_alike(tokenizer: Tokenizer, tokens: LLTokenizer) -> bool:
         for i in range(0, size, max(1, size // _COMPARED))
         if i not in tokenizer.special_ids and not tokens.is_special_token(i)
     )
+
+
+def fault(grammar: Grammar, refusal: Callable[[str], str | None]) -> str | None:
+    """What the parser refuses of a schema, with its place; None where it cannot be told.
+
+    `refusal`: why the parser refuses a grammar in its own notation.
+    """
+    if grammar.kind is not GrammarKind.SCHEMA:
+        return None
+
+    def of(schema: dict[str, Any]) -> str | None:
+        return refusal(LLMatcher.grammar_from_json_schema(exact.with_options(schema, COMPACT)))
+
+    found = narrowed(adapt(_read(grammar.text)), of)
+    return None if found is None else f"{place(found[0])}: {found[1]}"
 
 
 def _of_schema(grammar: Grammar) -> str:

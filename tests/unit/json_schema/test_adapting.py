@@ -178,6 +178,8 @@ def _any_value(keyword: str) -> Any:
         return 1
     if keyword in ("uniqueItems", "$recursiveAnchor", "deprecated", "readOnly", "writeOnly"):
         return True
+    if keyword == "type":
+        return "string"
     if keyword in ("$ref", "$dynamicRef", "$recursiveRef"):
         return "#/$defs/x"
     return {} if keyword in ("not", "if", "then", "else", "contains", "items", "propertyNames") else "x"
@@ -261,6 +263,12 @@ def test_every_answer_of_a_random_walk_is_valid(seed: int) -> None:
         ({"anyOf": {}}, "anyOf must be a list"),
         ({"dependentRequired": 5}, "dependentRequired must be an object"),
         ({"format": []}, "format must be a string"),
+        ({"pattern": 5}, r"\$\.items: pattern must be a string"),
+        ({"type": "text"}, "type 'text' is none of string, number"),
+        ({"type": ["string", {}]}, r"type '\{\}' is none of"),
+        ({"minLength": -1}, "minLength must be a whole number"),
+        ({"maxItems": "3"}, "maxItems must be a whole number"),
+        ({"minProperties": True}, "minProperties must be a whole number"),
     ],
 )
 def test_a_wrong_form_is_refused(schema: dict[str, Any], words: str) -> None:

@@ -258,7 +258,16 @@ async def test_a_schema_that_cannot_be_followed_is_an_error_of_the_tools(server:
     with pytest.raises(InvalidField) as caught:
         await run(server, asked(tools=(tool,), tool_choice=REQUIRED))
     assert caught.value.param == "tools"
-    assert caught.value.message.startswith("tools: ")
+    assert caught.value.message.startswith('tools: tool "f": ')
+    assert "$.properties.a: " in caught.value.message
+
+
+async def test_the_tool_that_cannot_be_followed_is_named_with_the_place(server: ModelServer) -> None:
+    nothing = {"type": "string", "minLength": 3, "maxLength": 2}
+    parameters = {"type": "object", "properties": {"to": nothing}, "required": ["to"]}
+    broken = {"type": "function", "function": {"name": "send", "parameters": parameters}}
+    with pytest.raises(InvalidField, match=r'^tools: tool "send": \$\.properties\.to: '):
+        await run(server, asked(tools=(WEATHER, broken), tool_choice=REQUIRED))
 
 
 async def test_without_a_format_a_call_is_text_and_cannot_be_forced() -> None:

@@ -7,7 +7,8 @@ outside of itself, and what it means is for the model, and for whoever forces a 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -169,7 +170,8 @@ def not_enforced(
         function = tool["function"]
         if choice.name in (None, function["name"]):
             where = f"{place}.{parameters}"
-            lost = lost_keywords(function["parameters"], where, strict=False, subset=False)
+            with _naming(function["name"]):
+                lost = lost_keywords(function["parameters"], where, strict=False, subset=False)
             found += [f"{where}.{keyword}" for keyword in lost]
     return tuple(found)
 
@@ -236,15 +238,25 @@ def _function(function: dict[str, Any], where: str, form: ToolForm) -> dict[str,
     if strict is not None and not isinstance(strict, bool):
         raise _invalid(f"{where}.strict", "must be true or false")
     if parameters is not None:
-        _check_schema(parameters, f"{where}.{form.parameters}")
-        if strict:
-            lost_keywords(parameters, f"{where}.{form.parameters}", strict=True, subset=form.subset)
+        with _naming(name):
+            _check_schema(parameters, f"{where}.{form.parameters}")
+            if strict:
+                lost_keywords(parameters, f"{where}.{form.parameters}", strict=True, subset=form.subset)
     return {
         "name": name,
         **({} if description is None else {"description": description}),
         "parameters": _NO_PARAMETERS if parameters is None else parameters,
         **({"strict": True} if strict else {}),
     }
+
+
+@contextmanager
+def _naming(tool: str) -> Iterator[None]:
+    """Errors about parameters name the tool besides the place in the list, which clients rarely know."""
+    try:
+        yield
+    except InvalidField as error:
+        raise InvalidField(error.param, f'tool "{tool}": {error.reason}') from error
 
 
 def _check_schema(schema: Any, where: str) -> None:

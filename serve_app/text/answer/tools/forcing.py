@@ -85,14 +85,19 @@ def _call_rules(calls: CallRules, token_ids: Mapping[str, int]) -> list[str]:
     for i, function in enumerate(calls.functions):
         before = _terms(f"{spelling.name}{function['name']}{spelling.arguments}", token_ids)
         try:
-            arguments = form_of_schema(_arguments(function["parameters"]), calls.space)
+            form = form_of_schema(arguments(function["parameters"]), calls.space)
         except InvalidField as error:
-            raise InvalidField(FIELD, f"the tool {function['name']!r}: {error.reason}") from error
-        rules.append(f"call_{i}: {before} {arguments} {_terms(spelling.end, token_ids)}")
+            raise of_tool(function["name"], error) from error
+        rules.append(f"call_{i}: {before} {form} {_terms(spelling.end, token_ids)}")
     return [*rules, "call: " + " | ".join(f"call_{i}" for i in range(len(calls.functions)))]
 
 
-def _arguments(parameters: Mapping[str, Any]) -> dict[str, Any]:
+def of_tool(name: str, error: InvalidField) -> InvalidField:
+    """An error about the schema of a tool's arguments, with the name of the tool."""
+    return InvalidField(FIELD, f'tool "{name}": {error.reason}')
+
+
+def arguments(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """The schema of a call's arguments: an object, without members where none are declared."""
     schema = {"type": "object", **parameters}
     if not schema.get("properties") and not any(key in parameters for key in _OPEN):

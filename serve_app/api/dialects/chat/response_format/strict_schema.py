@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from serve_app import limits
 from serve_app.errors import InvalidField
-from serve_app.json_schema import UnusableSchema, adapt
+from serve_app.json_schema import UnusableSchema, adapt, place
 
 TYPES: Final = frozenset({"string", "number", "integer", "boolean", "object", "array", "null"})
 FORMATS: Final = frozenset(
@@ -27,7 +27,6 @@ KEYWORDS: Final = _NOTES | {
     *("pattern", "format"),
     *("multipleOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
 }
-_MAX_PATH_CHARS: Final = 200
 
 
 def lost_keywords(schema: dict[str, Any], param: str, *, strict: bool, subset: bool) -> tuple[str, ...]:
@@ -45,7 +44,7 @@ def lost_keywords(schema: dict[str, Any], param: str, *, strict: bool, subset: b
     if lost and strict:
         raise InvalidField(
             param,
-            f"with strict, the schema must not use {lost[0][:_MAX_PATH_CHARS]}, which cannot be guaranteed",
+            f"with strict, the schema must not use {place((lost[0],))}, which cannot be guaranteed",
         )
     return lost
 
@@ -60,7 +59,8 @@ def check_subset(schema: dict[str, Any], param: str) -> None:
         path, depth, part = pending.pop()
         fault = _fault(part, depth)
         if fault is not None:
-            raise InvalidField(param, f"with strict, {path[:_MAX_PATH_CHARS]} {fault}")
+            where = path if depth == 0 and part is schema else place((path,))
+            raise InvalidField(param, f"with strict, {where} {fault}")
         properties += len(part.get("properties", ()))
         if properties > limits.MAX_STRICT_PROPERTIES:
             raise InvalidField(

@@ -6,7 +6,7 @@ import pytest
 from openai.types.chat import ChatCompletion
 
 from serve_app.api.dialects.base import Choice
-from serve_app.errors import UnsupportedField
+from serve_app.errors import InvalidField, UnsupportedField
 from serve_app.limits import MAX_TOOL_SCHEMA_BYTES, MAX_TOOLS
 from serve_app.types import FinishReason, TokenDelta, ToolCallDelta, ToolChoice, ToolMode, Usage
 from tests.support.fakes_backend import logprob_of, model_info
@@ -458,3 +458,16 @@ def test_log_probabilities_of_a_step_are_sent_once():
     tokens = [logprobs and [t["token"] for t in logprobs["content"]] for _, logprobs, _ in found]
     assert tokens == [["x"], None, None, ["y"]]
     assert found[-1][0] == {"content": ""}
+
+
+@pytest.mark.parametrize(("strict", "choice"), [(True, "auto"), (False, "required")])
+def test_an_error_of_parameters_names_the_tool_and_the_place(strict, choice):
+    email = {"type": "string", "pattern": r"\bx" if strict else "("}
+    closed = {"required": ["email"], "additionalProperties": False}
+    email = {"type": "object", "properties": {"email": email}, **closed}
+    function = {"name": "send_mail", "parameters": email, "strict": strict}
+    with pytest.raises(InvalidField) as caught:
+        parse(tools=[{"type": "function", "function": function}], tool_choice=choice)
+    assert caught.value.param == "tools.0.function.parameters"
+    assert 'tool "send_mail": ' in caught.value.message
+    assert "$.properties.email.pattern" in caught.value.message

@@ -1,0 +1,50 @@
+"""Where in a schema lies what the parser refuses: it says what is wrong, but not where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from serve_app.json_schema.adapting import Adapted
+from serve_app.json_schema.vocabulary import DEFINITIONS, Path, Schema, subschemas
+
+_IMPOSSIBLE: Final = "Unsatisfiable"  # how the parser's error begins where no value matches
+
+
+def narrowed(adapted: Adapted, refusal: Callable[[Schema], str | None]) -> tuple[Path, str] | None:
+    """The innermost schema that is refused by itself, as a place in the client's schema, and why.
+
+    `refusal`: why the parser refuses an adapted schema; None: it does not, or there is no time to know.
+    """
+    definitions = {"$defs": adapted.schema.get("$defs", {})}
+    followed: set[str] = set()
+
+    def inside(part: Schema, path: Path, reason: str) -> Iterator[tuple[Path, Schema]]:
+        for keyword, key, child in subschemas(part):
+            if keyword in DEFINITIONS or not isinstance(child, dict):
+                continue
+            if not reason.startswith(_IMPOSSIBLE) or _must_match(part, keyword, key):
+                yield ((*path, keyword) if key is None else (*path, keyword, str(key))), child
+        pointer = part.get("$ref")
+        if pointer in adapted.places and pointer not in followed:
+            followed.add(pointer)
+            yield adapted.places[pointer], definitions["$defs"].get(pointer.rpartition("/")[2], {})
+
+    found: tuple[Path, str] | None = None
+    candidates: Iterator[tuple[Path, Schema]] = iter([((), adapted.schema)])
+    while True:
+        for path, part in candidates:
+            reason = refusal({**part, **definitions})
+            if reason is not None:
+                found = path, reason
+                candidates = inside(part, path, reason)
+                break
+        else:
+            return found
+
+
+def _must_match(schema: Schema, keyword: str, key: Any) -> bool:
+    """Whether every value of `schema` has something that the subschema must match."""
+    if keyword == "properties":
+        return key in schema.get("required", ())
+    return keyword == "allOf" or (keyword in ("items", "prefixItems") and bool(schema.get("minItems")))
