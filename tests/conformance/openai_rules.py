@@ -212,11 +212,14 @@ class SharedRules:
         assert (found.status_code, found.headers["x-ignored-fields"]) == (200, "nonsense")
 
     @module_loop
-    async def test_c7_more_output_than_the_window_has_is_refused(self, client: httpx.AsyncClient) -> None:
+    async def test_more_output_than_the_window_has_is_clamped_and_named(
+        self, client: httpx.AsyncClient
+    ) -> None:
         window = (await client.get(f"/openai/v1/models/{conftest.MODEL}")).json()["max_model_len"]
         found = await self.route.ask(client, max_tokens=window)
-        assert found.status_code == 400
-        assert error_of(found)["param"] == "max_tokens"
+        assert found.status_code == 200
+        name, _, most = found.headers["x-clamped-fields"].partition("=")
+        assert (name, 0 < int(most) < window) == ("max_tokens", True)
 
     async def test_a_failure_after_the_first_byte_is_an_event(self) -> None:
         backend = FakeBackend(fail_after=2, failure=GenerationFailed("the engine failed"))

@@ -141,6 +141,21 @@ async def test_tgi_byte_by_byte() -> None:
     )
 
 
+@pytest.mark.parametrize("path", ["/infer", "/generate_stream", "/generate"])
+@module_loop
+async def test_a_benchmark_reads_the_whole_text_of_the_last_event(
+    client: httpx.AsyncClient, path: str
+) -> None:
+    """What AISBench's modes for MindIE and TGI post, and how they read it: the last text counts."""
+    parameters = {"temperature": 0.01, "ignore_eos": False, "max_new_tokens": 512}
+    stream = {"stream": True} if path == "/infer" else {}
+    answer = await client.post(path, json={"inputs": PROMPT, **stream, "parameters": parameters})
+    assert answer.status_code == 200
+    parts = [part.strip() for part in answer.text.split("\n\n") if part.strip()]
+    told = [json.loads(part.removeprefix("data:").strip()) for part in parts if not part.startswith(":")]
+    assert told[-1].get("generated_text", "") == " Madrid."
+
+
 @module_loop
 async def test_details_tell_every_token(client: httpx.AsyncClient) -> None:
     asked = {"max_new_tokens": 8, "details": True, "decoder_input_details": True, "top_n_tokens": 2}

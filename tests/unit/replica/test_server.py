@@ -236,7 +236,7 @@ async def test_chat_tokens_and_fill_in_the_middle_prompts_work(server: ModelServ
         ({"prompt": Prompt(text="")}, InvalidField, "prompt"),
         ({"prompt": Prompt(token_ids=(10**6,))}, InvalidField, "prompt"),
         ({"prompt": Prompt(token_ids=(5,) * WINDOW)}, PromptTooLong, "prompt"),
-        ({"sampling": replace(GREEDY, max_tokens=WINDOW)}, InvalidField, "max_tokens"),
+        ({"sampling": replace(GREEDY, max_tokens=WINDOW)}, PromptTooLong, "max_tokens"),
         ({"sampling": replace(GREEDY, logit_bias=((9999, 1.0),))}, InvalidField, "logit_bias"),
     ],
 )
