@@ -318,6 +318,16 @@ def test_thinking_token_budget_limits_the_thoughts() -> None:
     assert request.thinking_tokens == 64
 
 
+async def test_a_call_that_is_required_names_the_tools_that_are_ignored() -> None:
+    tools = [{"type": "web_search"}, {"type": "image_generation"}]
+    async with gateway(FakeBackend()) as g:
+        answer = await g.post(ROUTE.path, ROUTE.body(model="demo", tools=tools, tool_choice="required"))
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert error["param"] == "tool_choice"
+    assert "tools.0 (web_search), tools.1 (image_generation)" in error["message"]
+
+
 async def test_what_nothing_comes_of_is_listed() -> None:
     fields = {
         "store": True, "max_tool_calls": 3, "service_tier": "flex", "text": {"verbosity": "high"},

@@ -279,14 +279,19 @@ def parse_choice(
     named: Callable[[dict[str, Any]], Any],
     *,
     parallel: bool,
+    ignored: Sequence[str] = (),
 ) -> ToolChoice:
-    """A word, or the tool that `named` finds in an object. Raises InvalidField."""
+    """A word, or the tool that `named` finds in an object. Raises InvalidField.
+
+    `ignored`: tools that the model is not offered, by their places and types.
+    """
     if value is None:
         return ToolChoice(parallel=parallel)
     words = _WORDS[field]
     if isinstance(value, str) and value in words:
         if value == ToolMode.REQUIRED and not offered:
-            raise _invalid(field, "required needs tools")
+            hint = f" that can be called here; ignored: {', '.join(ignored)}" if ignored else ""
+            raise _invalid(field, f"required needs tools{hint}")
         return ToolChoice(mode=ToolMode(value), parallel=parallel)
     if not isinstance(value, dict):
         raise _invalid(field, f"must be {', '.join(words)} or an object that names a tool")

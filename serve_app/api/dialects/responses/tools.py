@@ -68,7 +68,14 @@ def parse_tools(
     listed = offered = parse_each(items, "tools", function_of, ToolForm(subset=subset))
     if isinstance(choice, dict) and choice.get("type") == ALLOWED:
         offered, choice = allowed_of(choice, _FIELD, listed, lambda each: each)
-    chosen = parse_choice(choice, _FIELD, offered, named, parallel=parallel)
+    chosen = parse_choice(
+        choice,
+        _FIELD,
+        offered,
+        named,
+        parallel=parallel,
+        ignored=[f"{place} ({kind})" for place, kind in unasked.items()],
+    )
     return ToolOffer(offered, chosen, ignored=(*unasked, *_not_followed(items, listed, chosen, function_of)))
 
 
@@ -92,24 +99,24 @@ def customs(tools: Any) -> frozenset[str]:
     return frozenset(item["name"] for item, _ in _flat(tools)[0] if item.get("type") == CUSTOM)
 
 
-def _flat(tools: Any) -> tuple[list[_Placed], list[str]]:
-    """The tools, those of namespaces among them, and the places of those that nothing comes of.
+def _flat(tools: Any) -> tuple[list[_Placed], dict[str, str]]:
+    """The tools, those of namespaces among them, and the places and types of those that nothing comes of.
 
     Raises InvalidField.
     """
     if tools is None:
-        return [], []
+        return [], {}
     if not isinstance(tools, list) or len(tools) > MAX_TOOLS:
         raise InvalidField("tools", f"must be a list of up to {MAX_TOOLS} tools")
     items: list[_Placed] = []
-    unasked: list[str] = []
+    unasked: dict[str, str] = {}
     for i, tool in enumerate(tools):
         where = f"tools.{i}"
         kind = tool.get("type") if isinstance(tool, dict) else None
         if kind == NAMESPACE:
             items += _grouped(tool, where)
         elif isinstance(kind, str) and kind in UNASKED:
-            unasked.append(where)
+            unasked[where] = kind
         else:
             items.append((tool, where))
     return items, unasked
