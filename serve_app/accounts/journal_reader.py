@@ -106,6 +106,8 @@ def _is_locked(path: Path) -> bool:
         file = os.open(path, os.O_RDONLY)
     except FileNotFoundError:  # removed by somebody
         return False
+    except PermissionError:  # who cannot look cannot say that it is gone
+        return True
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: readers do not disturb each other
     except BlockingIOError:

@@ -81,6 +81,7 @@ class JournalTail:
         self._over: set[str] = set()
         self._marks: dict[str, Place] = {}
         self._arrived: dict[str, Place] = {}  # behind the newest line that arrived
+        self._unread: set[str] = set()  # processes with a file that cannot be read, which the log says
 
     @property
     def is_elected(self) -> bool:
@@ -110,7 +111,10 @@ class JournalTail:
             self._lock = None
 
     def next(self, limit: int = LINES_AT_ONCE) -> Batch:
-        """What was written since the last call, at most some `limit` lines of it. Raises OSError."""
+        """What was written since the last call, at most some `limit` lines of it.
+
+        A file that cannot be read holds up its own process alone. Raises OSError for the folder.
+        """
         # A process that is gone by now writes no more, so the files that are listed later are all it has.
         gone = gone_processes(
             {p: paths for p, paths in files_by_process(self._folder).items() if p not in self._over}
@@ -120,7 +124,12 @@ class JournalTail:
             if name in self._over:
                 continue
             process = self._processes.setdefault(name, _Process())
-            limit -= self._read(process, paths, batch, limit)
+            try:
+                limit -= self._read(process, paths, batch, limit)
+            except OSError as error:
+                self._complain(name, error)
+                continue
+            self._unread.discard(name)
             if limit <= 0:
                 batch.is_full = True
                 return self._marked(batch)
@@ -168,6 +177,11 @@ class JournalTail:
                     path.unlink()
                     removed += 1
         return removed
+
+    def _complain(self, process: str, error: OSError) -> None:
+        if process not in self._unread:
+            self._unread.add(process)
+            logger.warning("usage journal: what is in %s is not shipped: %s", error.filename, error.strerror)
 
     def _marked(self, batch: Batch) -> Batch:
         there = files_by_process(self._folder)

@@ -160,6 +160,22 @@ def test_files_that_somebody_removed_or_cut_do_not_stop_it(tail, tmp_path):
     journal.close()
 
 
+def test_a_file_that_cannot_be_read_holds_up_no_other(tail, tmp_path, caplog):
+    blocked = tmp_path / "usage-20260101T000000.000000Z-0123456789abcdef.jsonl"
+    blocked.mkdir()  # root may read whatever its permissions are
+    journal = Journal(tmp_path)
+    for id in "ab":
+        journal.opened(some(id))
+        journal.closed(some(id, CLOSED))
+        assert [each.id for each in take(tail).ended] == [id]
+    journal.close()
+    assert sum(str(blocked) in record.getMessage() for record in caplog.records) == 1
+    blocked.rmdir()
+    (journal_file,) = tmp_path.glob("usage-*.jsonl")
+    blocked.write_bytes(journal_file.read_bytes())
+    assert [each.id for each in take(tail).ended] == ["a", "b"]
+
+
 def test_old_files_go_once_all_that_is_in_them_has_arrived(tail, tmp_path):
     def files():
         return sorted(path.name for path in tmp_path.glob("usage-*.jsonl"))
