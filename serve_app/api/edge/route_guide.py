@@ -58,9 +58,16 @@ class RouteGuide:
         hint = self._hint(path)
         return RouteNotFound(f"{asked(method, path)}: there is no such route{'; ' + hint if hint else ''}")
 
-    def wrong_method(self, method: str, path: str) -> MethodNotAllowed:
-        """The error for a path whose routes have other methods."""
-        allowed = ", ".join(sorted({known for known, _, pattern in self._routes if pattern.match(path)}))
+    def wrong_method(self, method: str, path: str) -> MethodNotAllowed | RouteNotFound:
+        """The error for a path whose routes have other methods.
+
+        A parameter that takes slashes also takes what is below every path. There nobody meant its routes.
+        """
+        found = [(known, pattern.match(path)) for known, _, pattern in self._routes]
+        meant = [(known, match) for known, match in found if match is not None]
+        if all(any("/" in value for value in match.groupdict().values()) for _, match in meant):
+            return self.not_found(method, path)
+        allowed = ", ".join(sorted({known for known, _ in meant}))
         return MethodNotAllowed(f"{asked(method, path)}: this route takes {allowed}")
 
     def no_socket(self, path: str) -> RouteNotFound:

@@ -10,7 +10,7 @@ from serve_app.types import Overflow, ToolMode
 from tests.conformance import fields
 from tests.conformance.databricks.asks import refused
 from tests.conformance.fields import Bounds
-from tests.support.gateway import Gateway, gateway
+from tests.support.gateway import Gateway, chat_body, gateway
 
 PATH = "/serving-endpoints/demo/invocations"
 HELLO = [{"role": "user", "content": "Hello!"}]
@@ -45,6 +45,7 @@ BOUNDS: Bounds = {
     "user": (["", "me", "x" * 512, None], ["x" * 513, 5]),
     "client_request_id": (["", "r-1", None], [5]),
     "usage_context": ([{}, {"team": "sea"}, None], ["x", {"team": 5}]),
+    "service_tier": (["auto", "default", "flex", "priority", None], ["fast", 1]),
     "metadata": ([{}, {"a": "b"}, {"a": 1}, None], ["x", [1]]),
     "reasoning_effort": (["none", "low", "medium", "high", None], ["most", 5]),
     "thinking": (
@@ -153,6 +154,16 @@ async def test_n_has_the_endpoints_max_n_and_may_be_allowed_everywhere() -> None
     async with gateway(endpoints=[{"name": "demo", "databricks": settings}]) as g:
         assert (await post(g, n=3)).status_code == 200
         refused(await post(g, n=4), "n: must be an integer from 1 to 3")
+
+
+@pytest.mark.parametrize(("tier", "listed"), [("auto", None), ("default", None), ("flex", "service_tier")])
+async def test_a_service_tier_is_taken_and_one_that_is_not_here_is_listed(
+    tier: str, listed: str | None
+) -> None:
+    async with gateway() as g:
+        for path in ("/serving-endpoints/chat/completions", "/serving-endpoints/demo/invocations"):
+            answer = await g.post(path, chat_body(service_tier=tier))
+            assert (answer.status_code, answer.headers.get("x-ignored-fields")) == (200, listed)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+import pytest
+
 from tests.conformance.databricks.test_databricks_routes import told
 from tests.support.fakes_management import FakeManagement
 from tests.support.gateway import gateway
@@ -40,3 +42,13 @@ async def test_every_error_has_databricks_shape_whatever_the_header_says() -> No
     async with gateway(management=FakeManagement()) as g:
         answer = await g.client.get(f"{ROOT}/nobody", headers={"x-api-dialect": "openai"})
         told(answer, 404, "RESOURCE_DOES_NOT_EXIST")
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH"])
+async def test_a_route_below_an_endpoint_that_nobody_has_is_a_404(method: str) -> None:
+    async with gateway(management=FakeManagement()) as g:
+        for path in (f"{ROOT}/talk/unknown", f"{ROOT}/talk/config/unknown", "/api/2.1/unity-catalog/models"):
+            answer = await g.client.request(method, path, json={})
+            told(answer, 404, "ENDPOINT_NOT_FOUND", "there is no such route")
+        answer = await g.client.request(method, f"{ROOT}/talk", json={})
+        told(answer, 405, "METHOD_NOT_ALLOWED", "this route takes DELETE, GET")

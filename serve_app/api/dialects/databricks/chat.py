@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Final
 
 from msgspec import structs
 
@@ -32,6 +32,8 @@ from serve_app.endpoints.endpoint import Endpoint, Task
 from serve_app.errors import InvalidField, ServeError
 from serve_app.types import GenerateRequest, ModelInfo, Prompt, TextLogprob, TokenDelta, Usage
 
+TIERS: Final = ("auto", "default", "flex", "priority")
+
 
 class ChatBody(GenerationFields):
     """A chat request; `check` says what single fields cannot."""
@@ -58,6 +60,7 @@ class ChatBody(GenerationFields):
     top_logprobs: Annotated[int | None, Integer(0, limits.MAX_LOGPROBS)] = None
     reasoning_effort: Annotated[str | None, OneOf(REASONING_EFFORTS)] = None
     thinking: ThinkingOptions | None = None
+    service_tier: Annotated[str | None, OneOf(TIERS)] = None
     metadata: dict[str, Any] | None = None
 
     def check(self, endpoint: Endpoint, *, stream: bool) -> None:
@@ -67,6 +70,11 @@ class ChatBody(GenerationFields):
             raise InvalidField("top_logprobs", "only allowed when logprobs is true")
         if len({self.max_tokens, self.max_completion_tokens} - {None}) > 1:
             raise InvalidField("max_tokens", "must equal max_completion_tokens when both are given")
+
+    @property
+    def ignored_tier(self) -> tuple[str, ...]:
+        """The field `service_tier` where it asks for what the server has not."""
+        return () if self.service_tier in (None, "auto", "default") else ("service_tier",)
 
     @property
     def names(self) -> dict[str, str]:
@@ -118,7 +126,7 @@ class ChatDialect:
             requests=(request,),
             stream=stream,
             timeout_s=None,
-            ignored=(*form.ignored, *offer.ignored),
+            ignored=(*form.ignored, *offer.ignored, *body.ignored_tier),
             renderer=partial(
                 ChatRenderer,
                 stream=stream,

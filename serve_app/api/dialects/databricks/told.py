@@ -114,6 +114,7 @@ CHAT: Final[Mapping[str, Told]] = {
         "variable `enable_thinking` of the model's template: true for enabled, false for disabled"
     ),
     "thinking.budget_tokens": Told(THINKING_TOKENS),
+    "service_tier": Told("the server has one; flex and priority are ignored and listed"),
     "metadata": Told(
         "accepted, no effect",
         accepts="an object",
