@@ -26,7 +26,7 @@ from serve_app.accounts.keys import ANONYMOUS, MAX_KEY_CHARS, digest_of, salt_of
 from serve_app.config import GatewayConfig
 from serve_app.errors import PermissionDenied, QuotaExceeded, Unauthenticated, Unavailable
 from serve_app.loopback import is_loopback
-from serve_app.types import Caller, Scope
+from serve_app.types import Caller, MonthlyBudget, Scope
 from serve_app.types.control import KnownKey, Snapshot
 
 BASIC_USER: Final = "token"
@@ -234,6 +234,9 @@ def _known(key: KnownKey) -> _Known:
         endpoints=frozenset(key.endpoints),
         over_budget=key.over_budget,
         over_soft_budget=key.over_soft_budget,
+        budget=None
+        if key.budget is None
+        else MonthlyBudget(most=key.budget, currency=key.currency, spent=key.spent, month=key.month),
         at_run_time=True,
     )
     return _Known(key, caller)

@@ -119,7 +119,8 @@ class Buckets:
         for draw in draws:
             bucket = self._buckets.get(draw.bucket)
             if bucket is None:
-                bucket = _Bucket(draw.capacity, draw.per_second, level=draw.capacity, at=now)
+                level = draw.capacity if draw.level is None else min(draw.capacity, draw.level)
+                bucket = _Bucket(draw.capacity, draw.per_second, level=level, at=now)
                 self._buckets[draw.bucket] = bucket
             else:
                 bucket.fill(now)

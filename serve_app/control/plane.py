@@ -71,6 +71,7 @@ class ControlPlane:
         parts.keys = self.keys.in_force
         parts.grants = grants.by_endpoint
         parts.over_budget = self.ledger.over_budget
+        parts.spent = self.ledger.spent
         self.snapshots.on_report = self.endpoints.wake
         areas = (
             *(self.snapshots, self.endpoints, self.keys, grants),

@@ -40,6 +40,8 @@ class SnapshotParts:
     grants: Callable[[Session], dict[str, tuple[Grant, ...]]] = lambda session: {}
     # Name of a key -> why its requests are refused, and what its answers say; "": nothing.
     over_budget: Callable[[Session], Mapping[str, tuple[str, str]]] = lambda session: {}
+    # The month, and what keys have spent of their budgets in it, by name.
+    spent: Callable[[Session], tuple[str, Mapping[str, float]]] = lambda session: ("", {})
 
 
 class Snapshots:
@@ -92,18 +94,17 @@ class Snapshots:
         news.set()
 
     def _read(self, session: Session, before: Snapshot | None) -> Snapshot:
-        over = self._parts.over_budget(session)
-        keys = tuple(
-            replace(key, over_budget=over[key.name][0], over_soft_budget=over[key.name][1])
-            if key.name in over
-            else key
-            for key in self._parts.keys(session)
-        )
+        over, (month, spent) = self._parts.over_budget(session), self._parts.spent(session)
+        keys = []
+        for key in self._parts.keys(session):
+            hard, soft = over.get(key.name, ("", ""))
+            more = {} if key.budget is None else {"spent": spent.get(key.name, 0.0), "month": month}
+            keys.append(replace(key, over_budget=hard, over_soft_budget=soft, **more))
         found = Snapshot(
             version=0 if before is None else before.version,
             endpoints=self._parts.endpoints(session),
             unready=self._parts.unready(session),
-            keys=keys,
+            keys=tuple(keys),
             grants=self._parts.grants(session),
         )
         if before is not None and found == before:

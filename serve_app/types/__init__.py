@@ -15,7 +15,7 @@ HTTP body with several prompts becomes several requests with one `parent_id`.
 
 from __future__ import annotations
 
-from serve_app.types.account import Budget, Caller, Draw, Scope, UsageRecord, Verdict
+from serve_app.types.account import Budget, Caller, Draw, MonthlyBudget, Scope, UsageRecord, Verdict
 from serve_app.types.adapter import Adapter
 from serve_app.types.engine import EngineOutput, EngineRequest, EngineStats
 from serve_app.types.inputs import Draft, PromptTable
@@ -87,6 +87,7 @@ __all__ = [
     "LoopRule",
     "MarkerRule",
     "ModelInfo",
+    "MonthlyBudget",
     "Numeral",
     "Overflow",
     "Perf",

@@ -16,6 +16,16 @@ class Scope(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MonthlyBudget:
+    """What a key may spend in a calendar month (UTC), and what the ledger knew of it."""
+
+    most: float
+    currency: str
+    spent: float = 0.0  # at least, in `month`
+    month: str = ""  # 2026-03
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
     """Who sent a request, as far as the server knows."""
 
@@ -29,6 +39,7 @@ class Caller:
     endpoints: frozenset[str] = frozenset()  # that the key may use; empty: all
     over_budget: str = ""  # why its requests are refused now; "": they are not
     over_soft_budget: str = ""  # what its answers say
+    budget: MonthlyBudget | None = None  # None: without a bound
     at_run_time: bool = False  # the key was made at run time, and may be revoked
 
 
@@ -37,10 +48,11 @@ class Draw:
     """What a request takes from one budget: a bucket that fills steadily and never overflows."""
 
     bucket: str  # whose budget of what: unique in the cluster, never shown
-    unit: str  # "requests", "input-tokens", "output-tokens" or "tokens": for the client
+    unit: str  # "requests", "input-tokens", "output-tokens", "tokens" or "cost"
     amount: float  # >= 0
     capacity: float  # of the bucket: most that may come at once
     per_second: float  # at which it fills
+    level: float | None = None  # what a bucket holds that nobody drew from yet; None: its capacity
     released: float = 0.0  # of a settlement: the part of earlier claims that it ends
 
 

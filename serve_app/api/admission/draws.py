@@ -1,5 +1,5 @@
-"""What a request draws from which budgets: its key's limits or bought throughput, and the rate limits that
-the endpoint's AI gateway sets for all, and for users, groups and service principals.
+"""What a request draws from which budgets: its key's limits or bought throughput, the rate limits that
+the endpoint's AI gateway sets for all, and for users, groups and service principals, and its key's money.
 
 Of rate limits the endpoint's own count for everybody. Of the others one counts for each of calls and tokens:
 the limit of the caller itself goes before those of its groups, of which the largest counts, and these before
@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
+from serve_app.api.admission import spending
 from serve_app.api.dialects.error_reply import whole_seconds
 from serve_app.endpoints.ai_gateway import RateLimit
-from serve_app.endpoints.endpoint import Endpoint, Kind
+from serve_app.endpoints.endpoint import Endpoint, Kind, Price
 from serve_app.endpoints.permissions import user_of
 from serve_app.errors import LargerThanQuota, QuotaExceeded
 from serve_app.types import Budget, Caller, Draw, Usage, Verdict
@@ -34,20 +35,26 @@ _NAMES: Final = {REQUESTS: "requests", INPUT: "input tokens", OUTPUT: "output to
 def draws_of(endpoint: Endpoint, caller: Caller | None, ask: Callable[[], Usage]) -> list[Draw]:
     """All draws of one call. `ask` tells the most that it may use; it is called where that is limited."""
     limits = () if endpoint.ai_gateway is None else endpoint.ai_gateway.rate_limits
-    if endpoint.kind is not Kind.PROVISIONED and endpoint.limits is None and not limits:
+    is_limited = endpoint.kind is Kind.PROVISIONED or endpoint.limits is not None or bool(limits)
+    has_budget = spending.is_budgeted(endpoint.price, caller)
+    if not (is_limited or has_budget):
         return []
     reserved = ask()
     own = _of_throughput if endpoint.kind is Kind.PROVISIONED else _of_key
-    return [*own(endpoint, caller, reserved), *_of_rate_limits(endpoint, limits, caller, reserved)]
+    draws = [*own(endpoint, caller, reserved), *_of_rate_limits(endpoint, limits, caller, reserved)]
+    if has_budget and endpoint.price is not None and caller is not None:
+        draws.append(spending.draw_of_budget(endpoint.price, caller, reserved))
+    return draws
 
 
-def settlement_of(draws: Sequence[Draw], usage: Usage, *, is_free: bool) -> list[Draw]:
+def settlement_of(draws: Sequence[Draw], usage: Usage, price: Price | None, *, is_free: bool) -> list[Draw]:
     """The difference between what was used and what was drawn. A free call gets back all that was drawn."""
-    used = {
+    used: dict[str, float] = {
         REQUESTS: 1,
         INPUT: usage.prompt_tokens,
         OUTPUT: usage.generated_tokens,
         TOKENS: usage.prompt_tokens + usage.generated_tokens,
+        spending.COST: 0.0 if price is None else spending.cost(price, usage) * spending.SCALE,
     }
     return [
         replace(draw, amount=(0 if is_free else used[draw.unit]) - draw.amount, released=draw.amount)
@@ -59,6 +66,8 @@ def refusal_of(draws: Sequence[Draw], verdict: Verdict) -> QuotaExceeded:
     """What a client is told whose claim was refused."""
     of_unit = [draw for draw in draws if draw.unit == verdict.refused]
     draw = of_unit[0] if verdict.refused_draw is None else draws[verdict.refused_draw]
+    if draw.unit == spending.COST:
+        return spending.refusal(draw)
     name, limit = _NAMES[draw.unit], math.floor(draw.capacity)
     if limit == 0:
         return LargerThanQuota(f"a rate limit of 0 {name} a minute lets no request of this caller through")
@@ -75,9 +84,11 @@ def refusal_of(draws: Sequence[Draw], verdict: Verdict) -> QuotaExceeded:
 
 
 def tightest(budgets: Sequence[Budget]) -> tuple[Budget, ...]:
-    """One budget a unit: the one with the least left, as a share of its limit."""
+    """One budget a unit but money: the one with the least left, as a share of its limit."""
     found: dict[str, Budget] = {}
     for budget in budgets:
+        if budget.unit == spending.COST:
+            continue
         other = found.get(budget.unit)
         if other is None or _share(budget) < _share(other):
             found[budget.unit] = budget

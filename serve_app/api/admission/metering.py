@@ -18,6 +18,7 @@ from typing import Final, Protocol
 
 from serve_app.api.admission.draws import draws_of, refusal_of, settlement_of, tightest
 from serve_app.api.admission.progress import Progress
+from serve_app.api.admission.spending import cost
 from serve_app.api.admission.under_way import UnderWay
 from serve_app.api.backend import Journal, Quota
 from serve_app.api.context import RequestContext
@@ -40,6 +41,10 @@ _OURS: Final = (Overloaded, Unavailable, EngineRefused, GenerationFailed)
 
 class User(Protocol):
     """Something that works for a request and knows its usage so far."""
+
+    @property
+    def price(self) -> Price | None:
+        return self._endpoint.price if self.has_price else None
 
     @property
     def usage(self) -> Usage: ...
@@ -117,7 +122,9 @@ class Meter:
             raise
         finally:
             if draws:
-                self._quota.settle(settlement_of(draws, metered.usage, is_free=metered.is_free))
+                self._quota.settle(
+                    settlement_of(draws, metered.usage, metered.price, is_free=metered.is_free)
+                )
             self._progress.end(metered)
             self.under_way.end(metered)
             self._journal.closed(metered.close(outcome))
@@ -160,6 +167,10 @@ class Metered:
         return self._endpoint.name, self._context.entity
 
     @property
+    def price(self) -> Price | None:
+        return self._endpoint.price if self.has_price else None
+
+    @property
     def usage(self) -> Usage:
         """The work that was done so far."""
         return self._usage if self._user is None else self._user.usage
@@ -188,7 +199,7 @@ class Metered:
     def close(self, outcome: str) -> UsageRecord:
         context, usage = self._context, self.usage
         context.usage = usage
-        price = self._endpoint.price if self.has_price else None
+        price = self.price
         return replace(
             self.record,
             entity=context.entity,
@@ -206,15 +217,6 @@ class Metered:
             cost=None if price is None else cost(price, Usage() if self.is_free else usage),
             currency=None if price is None else price.currency,
         )
-
-
-def cost(price: Price, usage: Usage) -> float:
-    """What `usage` costs, in the price's currency."""
-    cached = price.cached_input_per_million
-    cached_price = price.input_per_million if cached is None else cached
-    fresh = usage.prompt_tokens - usage.cached_tokens
-    total = fresh * price.input_per_million + usage.cached_tokens * cached_price
-    return (total + usage.generated_tokens * price.output_per_million) / 1e6
 
 
 def _is_ours(error: Exception) -> bool:

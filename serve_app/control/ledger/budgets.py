@@ -19,6 +19,7 @@ from serve_app.control.ledger.tables import Spending
 from serve_app.types import UsageRecord
 
 DUST: Final = 1e-9  # of sums of floats
+STEPS: Final = 2  # of a budget, in which gateways hear what is spent: each is a snapshot of its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +79,27 @@ def over_budget(session: Session, budgets: Iterable[KeyBudget], now: float) -> O
         soft = _told(each, "soft budget", each.soft_budget, month) if _reached(cost, each.soft_budget) else ""
         if hard or soft:
             found[each.key] = hard, soft
+    return found
+
+
+def spent(session: Session, budgets: Iterable[KeyBudget], now: float) -> dict[str, float]:
+    """What keys have spent of their budgets in the month of `now`, by name, in steps of a budget's part.
+
+    Rounded down, so that a snapshot changes with each step and not with each request.
+    """
+    wanted = {each.key: each for each in budgets if each.budget}
+    month = month_of(now)
+    rows = session.execute(
+        select(Spending.key_id, Spending.currency, Spending.cost).where(
+            Spending.month == month, Spending.key_id.in_(wanted)
+        )
+    )
+    found: dict[str, float] = {}
+    for key, currency, cost in rows if wanted else ():
+        bound = wanted[key].budget or 0.0
+        step = bound / STEPS
+        if currency == wanted[key].currency and cost >= step:
+            found[key] = min(bound, step * int(cost / step))
     return found
 
 

@@ -49,7 +49,8 @@ class Ledger:
         self._changed = changed
         self._clock = clock
         self._untracked = untracked
-        self._over: OverBudget = {}  # as it was when `changed` was called last
+        # What snapshots have of it, as it was when `changed` was called last.
+        self._told: tuple[OverBudget, tuple[str, dict[str, float]]] = ({}, ("", {}))
 
     def handlers(self) -> Handlers:
         return {ShipUsage: self._ship, ReportUsage: self._report}
@@ -57,6 +58,11 @@ class Ledger:
     def over_budget(self, session: Session) -> OverBudget:
         """The keys that have reached a bound in this month. A part of the snapshot."""
         return budgets.over_budget(session, self._key_budgets(session), self._clock())
+
+    def spent(self, session: Session) -> tuple[str, dict[str, float]]:
+        """The month, and what keys have spent of their budgets in it. A part of the snapshot."""
+        now = self._clock()
+        return budgets.month_of(now), budgets.spent(session, self._key_budgets(session), now)
 
     async def run(self) -> None:
         """Begin each month with fresh budgets, until cancelled."""
@@ -73,14 +79,14 @@ class Ledger:
             raise PermissionDenied("only gateways ship usage")
         known = _joined(command)
 
-        def write(session: Session) -> OverBudget:
+        def write(session: Session) -> tuple[OverBudget, tuple[str, dict[str, float]]]:
             for place in range(0, len(known), ROWS_AT_ONCE):
                 _write(session, known[place : place + ROWS_AT_ONCE])
-            return self.over_budget(session)
+            return self.over_budget(session), self.spent(session)
 
-        over = await self._database.run(write)
-        if over != self._over:
-            self._over = over
+        told = await self._database.run(write)
+        if told != self._told:
+            self._told = told
             self._changed()
         return Shipped(count=len(known))
 

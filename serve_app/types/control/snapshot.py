@@ -23,6 +23,10 @@ class KnownKey:
     expires: float | None = None  # Unix seconds
     over_budget: str = ""  # why its requests are refused now; "": they are not
     over_soft_budget: str = ""  # what its answers say
+    budget: float | None = None  # of a calendar month (UTC), in `currency`
+    currency: str = "USD"
+    spent: float = 0.0  # of it in `month`, at least: told in steps
+    month: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -107,3 +107,15 @@ async def test_a_soft_bound_alone_refuses_nobody(month):
         "",
         "the key's soft budget of 0.25 USD for 2026-03 (UTC) is spent",
     )
+
+
+async def test_what_is_spent_of_a_budget_is_told_in_halves(month, database):
+    async def spent():
+        return await database.run(month.plane.ledger.spent)
+
+    assert await spent() == ("2026-03", {})
+    for place, told in enumerate((0.0, 0.5, 0.5, 1.0, 1.0)):
+        await month.ship(ended=(replace(RECORD, id=f"r{place}"),))  # each costs a quarter
+        assert await spent() == ("2026-03", {"alice": told} if told else {})
+    month.now = MARCH + 31 * DAY_S
+    assert await spent() == ("2026-04", {})
