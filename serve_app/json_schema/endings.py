@@ -129,9 +129,8 @@ class Endings:
 
 
 def _types(schema: Schema) -> frozenset[str]:
-    named = schema.get("type")
-    names = named if isinstance(named, list) else [named]
-    return frozenset(names) if all(isinstance(name, str) for name in names) else _ALL
+    named = schema.get("type", list(_ALL))
+    return frozenset(named if isinstance(named, list) else [named])
 
 
 def _least(parts: list[Schema], keyword: str) -> int:

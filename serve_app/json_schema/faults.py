@@ -25,7 +25,7 @@ def narrowed(adapted: Adapted, refusal: Callable[[Schema], str | None]) -> tuple
                 continue
             if not reason.startswith(_IMPOSSIBLE) or _must_match(part, keyword, key):
                 yield ((*path, keyword) if key is None else (*path, keyword, str(key))), child
-        pointer = part.get("$ref")
+        pointer = str(part.get("$ref"))
         if pointer in adapted.places and pointer not in followed:
             followed.add(pointer)
             yield adapted.places[pointer], definitions["$defs"].get(pointer.rpartition("/")[2], {})
