@@ -200,13 +200,14 @@ async def test_an_answer_that_is_too_long_to_keep_is_not_moved(
     assert len(gateway.handle.calls) == 1
 
 
+@pytest.mark.parametrize("is_frozen", [False, True], ids=["killed", "frozen"])
 @pytest.mark.parametrize(
     "asked",
     [replace(ASKED, best_of=2), replace(ASKED, stream=False), replace(ASKED, n=2, stream=False)],
     ids=["best_of", "whole", "whole, n 2"],
 )
 async def test_an_answer_that_nobody_saw_a_part_of_starts_over(
-    gateway: Gateway, asked: GenerateRequest
+    gateway: Gateway, asked: GenerateRequest, is_frozen: bool
 ) -> None:
     old = gateway.add("a")
     with closing(gateway.route.generate(asked)) as stream:
@@ -214,7 +215,11 @@ async def test_an_answer_that_nobody_saw_a_part_of_starts_over(
         old.progress()
         assert [delta.is_progress for delta in await get(stream)] == [True]
         new = gateway.add("b", runs=True)
-        gateway.kill(old)
+        if is_frozen:
+            (link,) = gateway.receiver.peers
+            link.drop("the peer is silent")
+        else:
+            gateway.kill(old)
         assert await rest(stream) == undisturbed(asked)
     assert new.asked[0].resume is None
 
