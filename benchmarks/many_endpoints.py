@@ -88,6 +88,11 @@ def add(session: Session, number: int) -> None:
     registry.settle(session, row)
 
 
+def fill(session: Session, count: int) -> None:
+    for number in range(count):
+        add(session, number)
+
+
 def took(work: Callable[[], Any]) -> tuple[float, Any]:
     """CPU seconds of this thread, and what `work` returns."""
     began = time.thread_time()
@@ -98,7 +103,7 @@ def took(work: Callable[[], Any]) -> tuple[float, Any]:
 async def measure(count: int, changes: int, folder: Path) -> str:
     url = f"sqlite:///{folder / f'{count}.db'}"
     database = Database(url)
-    await database.run(lambda session: [add(session, number) for number in range(count)] and None)
+    await database.run(lambda session: fill(session, count))
     known = KnownEndpoints()
 
     def read(session: Session) -> tuple[float, dict[str, bytes]]:

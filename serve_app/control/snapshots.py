@@ -98,8 +98,9 @@ class Snapshots:
         keys = []
         for key in self._parts.keys(session):
             hard, soft = over.get(key.name, ("", ""))
-            more = {} if key.budget is None else {"spent": spent.get(key.name, 0.0), "month": month}
-            keys.append(replace(key, over_budget=hard, over_soft_budget=soft, **more))
+            if key.budget is not None:
+                key = replace(key, spent=spent.get(key.name, 0.0), month=month)
+            keys.append(replace(key, over_budget=hard, over_soft_budget=soft))
         found = Snapshot(
             version=0 if before is None else before.version,
             endpoints=self._parts.endpoints(session),

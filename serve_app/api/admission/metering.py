@@ -43,10 +43,6 @@ class User(Protocol):
     """Something that works for a request and knows its usage so far."""
 
     @property
-    def price(self) -> Price | None:
-        return self._endpoint.price if self.has_price else None
-
-    @property
     def usage(self) -> Usage: ...
 
     @property

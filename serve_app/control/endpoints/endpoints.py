@@ -215,6 +215,7 @@ class Endpoints:
 
     async def _list(self, command: ListEndpoints, caller: Caller) -> EndpointList:
         sights = self._sights()
+        known: Mapping[str, KnownEndpoint]
         try:
             known = await self._database.run(self._known.read)
         except Unavailable:
