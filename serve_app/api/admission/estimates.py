@@ -34,8 +34,9 @@ def most_used(
     endpoint: Endpoint, requests: Sequence[GenerateRequest], models: Iterable[ModelInfo | None] = ()
 ) -> Usage:
     """What `requests` may use at the most; `models`: those that may answer, None for an unknown one."""
-    known = [info and (info.max_output_tokens or info.context_window) for info in models]
-    longest = None if None in known else max(filter(None, known), default=None)
+    lengths = [info.max_output_tokens or info.context_window if info else None for info in models]
+    known = [length for length in lengths if length is not None]
+    longest = max(known, default=None) if len(known) == len(lengths) else None
     return Usage(
         prompt_tokens=sum(prompt_tokens(request.prompt) for request in requests),
         completion_tokens=sum(_output_tokens(endpoint, request, longest) for request in requests),

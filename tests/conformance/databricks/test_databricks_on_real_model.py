@@ -242,10 +242,11 @@ async def test_e5_a_prompt_beyond_the_window(own: httpx.AsyncClient) -> None:
         assert await refusal(own, "text", prompt="sea " * 2_000, **behavior) == (400, "BAD_REQUEST")
 
 
-async def test_max_tokens_beyond_the_window_is_an_error_by_default(own: httpx.AsyncClient) -> None:
-    messages = [{"role": "user", "content": "sea"}]
-    assert (await refusal(own, "talk", messages=messages, max_tokens=WINDOW))[0] == 400
-    assert (await refusal(own, "text", prompt="sea", max_tokens=WINDOW))[0] == 400
+async def test_max_tokens_beyond_the_window_are_an_error_where_the_client_says_so(
+    own: httpx.AsyncClient,
+) -> None:
+    asked = {"prompt": "sea", "max_tokens": WINDOW, "error_behavior": "error"}
+    assert (await refusal(own, "text", **asked))[0] == 400
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,14 @@ BOUNDS: Bounds = {
     "top_n_tokens": ([0, 20, None], [-1, 21]),
     "grammar": (
         [{"type": "regex", "value": "[a-z]+"}, {"type": "json", "value": {"type": "object"}}, None],
-        [{"type": "lark", "value": "x"}, {"type": "regex"}, "x", []],
+        [
+            {"type": "lark", "value": "x"},
+            {"type": []},
+            {"type": "regex"},
+            {"type": "json", "value": 5},
+            "x",
+            [],
+        ],
     ),
     "adapter_id": (["None", None], ["", 1, "unknown"]),
 }

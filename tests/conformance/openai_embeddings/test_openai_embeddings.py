@@ -181,7 +181,7 @@ async def test_an_unknown_field_is_ignored_and_listed(embedder: httpx.AsyncClien
 async def test_error_of_an_input_beyond_the_window_names_it(embedder: httpx.AsyncClient) -> None:
     error = (await ask(embedder, input="word " * 1000)).json()["error"]
     assert (error["code"], error["param"]) == ("context_length_exceeded", "input")
-    assert f"at most {WINDOW}" in error["message"]
+    assert f"maximum context length is {WINDOW} tokens" in error["message"]
 
 
 async def test_error_of_a_chat_with_an_embedder(embedder: httpx.AsyncClient) -> None:

@@ -27,7 +27,7 @@ from serve_app.errors import InvalidField, ServeError
 from serve_app.types import GenerateRequest, ModelInfo, Overflow, Prompt, TextLogprob, TokenDelta, Usage
 
 MAX_LOGPROBS: Final = 5
-_OVERFLOW: Final = {"truncate": Overflow.TRUNCATE, "error": Overflow.ERROR}
+_OVERFLOW: Final[Mapping[str | None, Overflow]] = {"truncate": Overflow.TRUNCATE, "error": Overflow.ERROR}
 
 
 class CompletionBody(GenerationFields):

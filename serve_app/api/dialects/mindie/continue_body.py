@@ -24,7 +24,11 @@ from serve_app.types import SamplingParams
 
 DEFAULT_MAX_TOKENS: Final = 20
 _NO_ADAPTER: Final = "None"  # as MindIE's examples have it
-_FORMS: Final = {"json": "guided_json", "json_schema": "guided_json", "regex": "guided_regex"}
+_FORMS: Final = {
+    "json": "guided_json",
+    "json_schema": "guided_json",
+    "regex": "guided_regex",
+}
 
 
 class GrammarForm(TypedDict):
@@ -72,7 +76,8 @@ class ContinueParameters(Parameters):
         if self.grammar is None:
             return Form()
         known = self.grammar if isinstance(self.grammar, dict) else {}
-        name, value = _FORMS.get(known.get("type")), known.get("value")
+        kind, value = known.get("type"), known.get("value")
+        name = _FORMS.get(kind) if isinstance(kind, str) else None
         if name is None or value is None:
             raise InvalidField("parameters.grammar", "must have a type of json or regex, and a value")
         try:
