@@ -183,7 +183,7 @@ class Keys:
         session.flush()
         if command.grace_s > 0:
             in_force = select(func.count()).select_from(ApiKey).where(_is_in_force(now))
-            if session.scalar(in_force) >= MAX_KEYS:
+            if (session.scalar(in_force) or 0) >= MAX_KEYS:
                 raise Overloaded(f"{MAX_KEYS} keys are in force, which is the limit; revoke some first")
             end = min(now + command.grace_s, key.expires or math.inf)
             session.add(ApiKey(**former | {"id": secrets.token_hex(8), "expires": end}))

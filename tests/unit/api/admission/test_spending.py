@@ -81,6 +81,8 @@ async def test_nothing_is_reserved_without_a_price_or_in_another_currency() -> N
 
 
 def _fields(key: KnownKey, secret_of: KnownKey) -> dict[str, Any]:
-    names = ("name", "user", "is_service_principal", "groups", "scopes", "endpoints")
-    names += ("budget", "currency", "spent", "month")
+    names = (
+        *("name", "user", "is_service_principal", "groups", "scopes", "endpoints"),
+        *("budget", "currency", "spent", "month"),
+    )
     return {**{name: getattr(key, name) for name in names}, "digest": secret_of.digest}
