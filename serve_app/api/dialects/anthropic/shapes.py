@@ -164,6 +164,14 @@ class CustomTool(TypedDict):
 
 
 @with_config(extra="allow")
+class ClientTool(TypedDict):
+    """A tool of a known schema, which the client runs."""
+
+    type: Annotated[str, Field(pattern=r"^(bash|text_editor|memory|computer)_[0-9]{8}$")]
+    name: str
+
+
+@with_config(extra="allow")
 class ToolUseChoice(TypedDict):
     """Whether tools may, must or must not be called."""
 
@@ -188,5 +196,5 @@ class JsonOutput(TypedDict):
     schema: JsonSchema
 
 
-Tools: TypeAlias = Annotated[list[CustomTool], Field(max_length=limits.MAX_AGENT_TOOLS)]
+Tools: TypeAlias = Annotated[list[CustomTool | ClientTool], Field(max_length=limits.MAX_AGENT_TOOLS)]
 ToolChoice: TypeAlias = ToolUseChoice | NamedToolChoice

@@ -45,7 +45,8 @@ FIELDS: Final[Mapping[str, Told]] = {
     "stop": Told("the same", accepts="; not beside `stop_sequences`"),
     "tools": Told(
         "default none; the model may call them",
-        accepts=f"a list of up to {limits.MAX_AGENT_TOOLS} custom tools, each with `name` and `input_schema`",
+        accepts=f"a list of up to {limits.MAX_AGENT_TOOLS} custom tools, each with `name` and "
+        "`input_schema`, and of bash, text_editor, memory and computer by their dated types",
     ),
     "tool_choice": Told(
         "default auto; any and a tool force a call",

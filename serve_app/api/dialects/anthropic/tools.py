@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from serve_app.api.dialects.anthropic import client_tools
 from serve_app.api.dialects.chat.tools import ToolForm, ToolOffer, not_enforced, parse_offered
 from serve_app.errors import InvalidField, UnsupportedField
 from serve_app.limits import MAX_AGENT_TOOLS
@@ -37,8 +38,12 @@ def _function_of(item: Any, where: str) -> tuple[Any, str]:
     kind = item.get("type")
     if kind is not None and not isinstance(kind, str):
         raise InvalidField(f"{where}.type", "must be a string")
+    if client_tools.is_client_tool(kind):
+        return client_tools.function_of(item, where), where
     if kind not in (None, "custom"):
-        raise UnsupportedField(f"{where}.type", "only custom tools are available")
+        raise UnsupportedField(
+            f"{where}.type", "only custom tools and those that the client runs are available"
+        )
     if item.get(SCHEMA) is None:
         raise InvalidField(f"{where}.{SCHEMA}", "is required")
     members = {name: item.get(name) for name in ("name", "description", "strict")}

@@ -17,6 +17,7 @@ from serve_app.api.dialects.chat.messages import (
     parse_name,
     parse_string,
 )
+from serve_app.api.dialects.responses import client_tools
 from serve_app.api.dialects.responses.kept import PREVIOUS, REFERENCE
 from serve_app.errors import InvalidField, UnsupportedField
 from serve_app.limits import MAX_CONTENT_PARTS, MAX_MESSAGES
@@ -25,8 +26,8 @@ ROLES: Final = ("user", "assistant", "system", "developer")
 TEXTS: Final = ("input_text", "output_text", "text")  # types of parts that hold text
 
 _KNOWN: Final = (
-    "message, reasoning, function_call, function_call_output, custom_tool_call and custom_tool_call_output "
-    "items are available"
+    "message, reasoning, function_call, custom_tool_call, local_shell_call, shell_call and apply_patch_call "
+    "items, and outputs of such calls, are available"
 )
 
 
@@ -142,6 +143,10 @@ def _add(conversation: _Conversation, item: Any, where: str) -> None:
     elif kind in ("function_call_output", "custom_tool_call_output"):
         call_id = parse_name(item.get("call_id"), f"{where}.call_id")
         conversation.answer(call_id, _text(item.get("output"), f"{where}.output"))
+    elif kind in client_tools.CALLS:
+        conversation.call(client_tools.earlier_call(item, str(kind), where), where)
+    elif kind in client_tools.OUTPUTS:
+        conversation.answer(*client_tools.answered(item, str(kind), where))
     elif kind == REFERENCE:
         raise UnsupportedField(f"{where}.type", "no item is kept here, as with store: false: send the item")
     elif not isinstance(kind, str):

@@ -25,13 +25,19 @@ _FAST: Final = 1  # of zlib's levels
 _SHOWN: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")  # ids that an error may repeat
 # Ids of items tell their response: those of its output, and with an `i` those of its input.
 _ITEM: Final = re.compile(r"[a-z]{1,8}_([0-9a-f]{32})_(i?)\d{1,5}")
-_PREFIXES: Final = {
+PREFIXES: Final = {  # of ids of items, by type
     "message": "msg",
     "reasoning": "rs",
     "function_call": "fc",
     "function_call_output": "fco",
     "custom_tool_call": "ctc",
     "custom_tool_call_output": "ctco",
+    "local_shell_call": "lsh",
+    "local_shell_call_output": "lsho",
+    "shell_call": "sh",
+    "shell_call_output": "sho",
+    "apply_patch_call": "apc",
+    "apply_patch_call_output": "apco",
 }
 
 
@@ -135,7 +141,7 @@ def input_of(response: KeptResponse) -> Iterator[Item]:
     items = [{"role": "user", "content": value}] if isinstance(value, str) else value
     for number, item in enumerate(items):
         kind = item.get("type") or "message"
-        prefix = _PREFIXES.get(kind, "item")
+        prefix = PREFIXES.get(kind, "item")
         id = item.get("id") or f"{prefix}_{response.id.removeprefix('resp_')}_i{number}"
         status = item.get("status") or "completed"
         yield {**item, "type": kind, "id": id, "status": status, **_content(item, kind)}

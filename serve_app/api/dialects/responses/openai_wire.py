@@ -9,6 +9,8 @@ from typing import Any
 from serve_app.api.dialects.chat.wire import as_given, encode, named_sse
 from serve_app.api.dialects.responses import tools
 from serve_app.api.dialects.responses.body import ResponseBody
+from serve_app.api.dialects.responses.client_tools import ClientToolCall
+from serve_app.api.dialects.responses.kept import PREFIXES
 from serve_app.api.dialects.responses.output_items import (
     IN_PROGRESS,
     MESSAGE,
@@ -36,6 +38,7 @@ class OpenaiWire:
         self._head = {**_head(id, info, body), "store": stores}
         self._namespaces, self._customs = tools.namespaces(body.tools), tools.customs(body.tools)
         self._summarises = body.summary is not None
+        self._client_run = tools.client_run(body.tools)
         self._count = 0  # of items so far
 
     def text_item(self, kind: str) -> TextItem:
@@ -45,6 +48,8 @@ class OpenaiWire:
 
     def call(self, piece: ToolCallDelta) -> Call:
         name = piece.name or ""
+        if name in self._client_run:
+            return ClientToolCall(self._next_id(PREFIXES[f"{name}_call"]), piece)
         if name in self._customs:
             return CustomCall(self._next_id("ctc"), piece, self._namespaces.get(name))
         return Call(self._next_id("fc"), piece, self._namespaces.get(name))

@@ -182,6 +182,7 @@ class Call:
 
     delta_type: ClassVar[str] = "response.function_call_arguments.delta"
     is_told_in_pieces: ClassVar[bool] = True
+    is_told_late: ClassVar[bool] = False  # its item is added once the call is whole
 
     def __init__(self, id: str, piece: ToolCallDelta, namespace: str | None = None) -> None:
         """`piece`: the first one of the call. What it has of the arguments is added like the rest."""

@@ -102,6 +102,9 @@ class ResponseRenderer:
     def _add(self, item: TextItem | Call) -> bytes:
         self._items.append(item)
         self._item = item
+        return b"" if isinstance(item, Call) and item.is_told_late else self._added(item)
+
+    def _added(self, item: TextItem | Call) -> bytes:
         events = [self._of_last("response.output_item.added", item=item.fields())]
         events += [self._of_last(kind, **more) for kind, more in item.begin()]
         return b"".join(events)
@@ -116,11 +119,12 @@ class ResponseRenderer:
         if item is None:
             return b""
         self._item = None
+        late = self._added(item) if isinstance(item, Call) and item.is_told_late else b""
         item.status = status
         if isinstance(item, TextItem) and item.kind == MESSAGE:
             item.take(self._take())
         events = [self._of_last(kind, **more) for kind, more in item.end()]
-        return b"".join([*events, self._of_last("response.output_item.done", item=item.fields())])
+        return b"".join([late, *events, self._of_last("response.output_item.done", item=item.fields())])
 
     def _of_last(self, kind: str, **members: Any) -> bytes:
         """An event about the last item."""

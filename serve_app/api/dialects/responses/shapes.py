@@ -129,8 +129,37 @@ class InputCustomCallOutput(TypedDict):
     output: Content
 
 
+@with_config(extra="allow")
+class InputClientTool(TypedDict):
+    """A call of a tool that the client runs, or what the client answered."""
+
+    type: Literal[
+        "local_shell_call",
+        "local_shell_call_output",
+        "shell_call",
+        "shell_call_output",
+        "apply_patch_call",
+        "apply_patch_call_output",
+    ]
+
+
+@with_config(extra="allow")
+class InputReference(TypedDict):
+    """An item of a kept response."""
+
+    type: NotRequired[Literal["item_reference"] | None]
+    id: str
+
+
 Item: TypeAlias = (
-    InputMessage | InputReasoning | InputCall | InputCallOutput | InputCustomCall | InputCustomCallOutput
+    InputMessage
+    | InputReasoning
+    | InputCall
+    | InputCallOutput
+    | InputCustomCall
+    | InputCustomCallOutput
+    | InputClientTool
+    | InputReference
 )
 Input: TypeAlias = str | Annotated[list[Item], Field(min_length=1, max_length=limits.MAX_MESSAGES)]
 
@@ -162,6 +191,13 @@ class ToolNamespace(TypedDict):
 
 
 @with_config(extra="allow")
+class ClientTool(TypedDict):
+    """A tool of a known schema, which the client runs."""
+
+    type: Literal["local_shell", "shell", "apply_patch"]
+
+
+@with_config(extra="allow")
 class UnaskedTool(TypedDict):
     """A tool of a server that runs tools; nothing comes of it."""
 
@@ -181,12 +217,12 @@ class AllowedTools(TypedDict):
 
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
-    tools: Annotated[list[NamedResponseTool], Field(min_length=1)]
+    tools: Annotated[list[NamedResponseTool | ClientTool], Field(min_length=1)]
 
 
-AnyTool: TypeAlias = ResponseTool | FreeTool | ToolNamespace | UnaskedTool
+AnyTool: TypeAlias = ResponseTool | FreeTool | ToolNamespace | ClientTool | UnaskedTool
 Tools: TypeAlias = Annotated[list[AnyTool], Field(max_length=limits.MAX_TOOLS)]
-ToolChoice: TypeAlias = Literal["auto", "none", "required"] | NamedResponseTool | AllowedTools
+ToolChoice: TypeAlias = Literal["auto", "none", "required"] | NamedResponseTool | AllowedTools | ClientTool
 
 
 @with_config(extra="allow")

@@ -21,8 +21,8 @@ FIELDS: Final[Mapping[str, Told]] = {
     ),
     "input.type": Told(
         "any order; an item with a role is a message",
-        accepts="message, reasoning, function_call, function_call_output, custom_tool_call or "
-        "custom_tool_call_output",
+        accepts="message, reasoning, item_reference, function_call, custom_tool_call, local_shell_call, "
+        "shell_call or apply_patch_call, or one of these calls with _output",
     ),
     "input.role": Told(
         "of a message; developer counts as system", accepts="user, assistant, system or developer"
@@ -47,7 +47,8 @@ FIELDS: Final[Mapping[str, Told]] = {
         "default none; the model may call them; a custom tool is called with a text; forced calls match its "
         "`format` if it is a regular expression, else the format is ignored and listed, as are "
         f"{', '.join(UNASKED)}",
-        accepts=f"a list of up to {limits.MAX_TOOLS} function and custom tools, and namespaces of them",
+        accepts=f"a list of up to {limits.MAX_TOOLS} function and custom tools, local_shell, shell and "
+        "apply_patch, and namespaces of them",
     ),
     "tool_choice": Told(
         "default auto; required and a name force a call",

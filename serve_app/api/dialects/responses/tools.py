@@ -16,6 +16,7 @@ from serve_app.api.dialects.chat.tools import (
     parse_choice,
     parse_each,
 )
+from serve_app.api.dialects.responses import client_tools
 from serve_app.errors import InvalidField, UnsupportedField
 from serve_app.limits import MAX_TOOLS
 from serve_app.types import ToolChoice
@@ -39,7 +40,7 @@ def parse_tools(
     """
     listed_as_chats = isinstance(tools, list) and any(isinstance(t, dict) and "function" in t for t in tools)
     is_nested = nested and listed_as_chats
-    kinds = ("function",) if nested else ("function", CUSTOM)
+    kinds = ("function",) if nested else ("function", CUSTOM, *client_tools.TOOLS)
 
     def function_of(item: Any, where: str) -> _Placed:
         if not isinstance(item, dict):
@@ -49,8 +50,10 @@ def parse_tools(
             raise InvalidField(f"{where}.type", "is required and must be a string")
         if kind == CUSTOM and kind in kinds:
             return custom_tools.function_of(item, where), where
+        if kind in kinds and kind in client_tools.TOOLS:
+            return client_tools.function_of(item, where), where
         if kind != "function":
-            custom = "" if nested else " and custom"
+            custom = "" if nested else f", custom, {', '.join(client_tools.TOOLS)}"
             raise UnsupportedField(
                 f"{where}.type", f"only function{custom} tools, and namespaces of them, are available"
             )
@@ -62,12 +65,14 @@ def parse_tools(
         if value.get("type") not in kinds:
             available = f"{', '.join(kinds)} and {ALLOWED}"
             raise UnsupportedField(f"{_FIELD}.type", f"only {available} are available")
+        if value["type"] in client_tools.TOOLS:
+            return {"name": value["type"]}
         return value["function"] if nested and "function" in value else value
 
     items, unasked = _flat(tools)
     listed = offered = parse_each(items, "tools", function_of, ToolForm(subset=subset))
     if isinstance(choice, dict) and choice.get("type") == ALLOWED:
-        offered, choice = allowed_of(choice, _FIELD, listed, lambda each: each)
+        offered, choice = allowed_of(choice, _FIELD, listed, _named_in)
     chosen = parse_choice(
         choice,
         _FIELD,
@@ -145,6 +150,16 @@ def _not_followed(
     ]
     places = [function_of(item, where)[1] for item, where in items]
     return [*formats, *not_enforced(listed, choice, places)]
+
+
+def _named_in(tool: dict[str, Any]) -> Any:
+    """The member of one of the allowed tools that has its name."""
+    return {"name": tool["type"]} if tool.get("type") in client_tools.TOOLS else tool
+
+
+def client_run(tools: Any) -> frozenset[str]:
+    """The names of the tools that have items of their own. `tools` are checked."""
+    return frozenset(item["type"] for item, _ in _flat(tools)[0] if item.get("type") in client_tools.TOOLS)
 
 
 def _shown(tool: dict[str, Any]) -> dict[str, Any]:

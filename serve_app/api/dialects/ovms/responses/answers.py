@@ -10,12 +10,12 @@ from typing_extensions import TypedDict
 from serve_app.api.dialects.chat.answers import ListedToken
 from serve_app.api.dialects.responses.answers import (
     CallItem,
-    Numbered,
     ResponseFault,
     ResponseUsage,
     Status,
     SummaryText,
 )
+from serve_app.api.dialects.responses.events import Numbered
 from serve_app.api.dialects.responses.shapes import AnyTool, Metadata, ToolChoice
 
 
