@@ -31,7 +31,7 @@ ITEMS: Final[list[Any]] = [
 ]  # fmt: skip
 ANTHROPIC: Final = ("messages.0.content.1", "messages.2.content.0.content.0")
 RESPONSES: Final = ("input.0.content.1", "input.2.output.0")
-ROUTES: Final = {
+ROUTES: Final[dict[str, tuple[dict[str, Any], tuple[str, str]]]] = {
     "/v1/messages": ({"messages": BLOCKS, "max_tokens": 5}, ANTHROPIC),
     "/serving-endpoints/anthropic/v1/messages": ({"messages": BLOCKS, "max_tokens": 5}, ANTHROPIC),
     "/v1/responses": ({"input": ITEMS}, RESPONSES),
