@@ -233,6 +233,16 @@ class Accounts(Protocol):
         ...
 
     @property
+    def has_keys(self) -> bool:
+        """Whether callers need a key."""
+        ...
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether keys that were made at run time are not known yet."""
+        ...
+
+    @property
     def is_stale(self) -> bool:
         """Whether keys that were made at run time are refused, as nobody has confirmed them for too long."""
         ...
