@@ -117,5 +117,6 @@ MAX_KEY_NAMES: Final = 100  # groups, or endpoints, of one key
 MAX_PRINCIPAL_CHARS: Final = 256  # of the name of a user, a group or a service principal
 MAX_COMMENT_CHARS: Final = 1_024  # of a key; it is listed with it
 MAX_KEY_LIFETIME_S: Final = 10 * 365 * 86_400.0  # a key that shall live longer has no end
+MAX_LOGGED_REQUESTS: Final = 200  # of one page of an inference table; each has some 500 bytes
 MAX_KEY_GRACE_S: Final = 30 * 86_400  # of a former secret; whoever needs longer makes two keys
 MAX_ENDPOINT_GRANTS: Final = 1_000  # of one endpoint; a gateway looks through them at each request

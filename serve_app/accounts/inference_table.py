@@ -24,7 +24,9 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from serve_app.accounts.request_log import read_page, read_row
 from serve_app.types.payload import Payload
+from serve_app.types.request_log import LoggedRequests, LogPage
 
 if TYPE_CHECKING:
     import pyarrow
@@ -100,6 +102,14 @@ class InferenceTables:
             self._some.set()
         if is_much and self.problem is None:
             self._wake.set()
+
+    def page(self, wanted: LoggedRequests) -> LogPage:
+        """See `api.backend.Payloads`."""
+        return read_page(self._folder, wanted)
+
+    def row(self, wanted: LoggedRequests, id: str) -> dict[str, Any] | None:
+        """See `api.backend.Payloads`."""
+        return read_row(self._folder, wanted, id)
 
     def close(self) -> None:
         """Write what waits. What the disk refuses now is lost, and counted."""

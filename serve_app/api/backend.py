@@ -7,7 +7,7 @@ provides an `Accounts`, and tests provide fakes of both.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from starlette.types import Scope
 
@@ -28,6 +28,7 @@ from serve_app.types.control.live import LiveSlots
 from serve_app.types.control.responses import KeptResponse
 from serve_app.types.payload import Payload
 from serve_app.types.question import ReplyT
+from serve_app.types.request_log import LoggedRequests, LogPage
 
 PeerOf = Callable[[Scope], str | None]  # the address of who sent a request; None where nobody can tell it
 
@@ -171,6 +172,17 @@ class Payloads(Protocol):
 
     def add(self, row: Payload) -> None:
         """A request ended."""
+        ...
+
+    def page(self, wanted: LoggedRequests) -> LogPage:
+        """The newest rows of a table that are on the disk. Reads files: call it beside the event loop.
+
+        Raises InvalidField for a token that no page had.
+        """
+        ...
+
+    def row(self, wanted: LoggedRequests, id: str) -> dict[str, Any] | None:
+        """The row of one request with its bodies; None where there is none. Reads files, as `page` does."""
         ...
 
 

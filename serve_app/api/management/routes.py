@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from serve_app.api.management import elsewhere, live, usage
-from serve_app.api.management.endpoints import pages, permissions, settings
+from serve_app.api.management.endpoints import pages, permissions, requests, settings
 from serve_app.api.management.endpoints import routes as endpoints
 from serve_app.api.management.keys import routes as keys
 from serve_app.api.management.rollouts import routes as rollouts
@@ -22,6 +22,7 @@ def routes(services: Services) -> Iterator[Entry]:
     yield from settings.routes(services)
     yield from permissions.routes(services)
     yield from pages.routes(services)
+    yield from requests.routes(services)
     yield from rollouts.routes(services)
     yield from elsewhere.routes(services)
     yield from endpoints.last_routes(services)

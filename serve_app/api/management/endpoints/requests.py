@@ -1,0 +1,166 @@
+"""The request log of an endpoint: rows of its inference table, as far as this gateway's folder has them.
+
+These routes are not Databricks' own. Columns have the names of the table.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import date, datetime
+from typing import Any, Final, NotRequired
+
+from typing_extensions import TypedDict
+
+from serve_app.api.management.command_route import Asked, CommandRoute, Handle
+from serve_app.api.management.operations import OF_ENDPOINT, management
+from serve_app.api.management.paths import ENDPOINT
+from serve_app.api.management.strict_body import NoBody
+from serve_app.api.openapi.operation import Answer, Operation, Parameter
+from serve_app.api.route import Entry
+from serve_app.api.services import Services
+from serve_app.endpoints.ai_gateway import InferenceTable
+from serve_app.errors import InvalidField, ModelNotFound
+from serve_app.limits import MAX_LOGGED_REQUESTS
+from serve_app.types import Scope
+from serve_app.types.request_log import LoggedRequests
+
+_LIMIT: Final = 50
+_QUERY: Final = ("limit", "page_token", "failed", "date")
+_FLAGS: Final = {"true": True, "false": False}
+
+
+class RequestRowJson(TypedDict):
+    """One request. `request_time` is in milliseconds."""
+
+    databricks_request_id: str
+    client_request_id: NotRequired[str]
+    request_time: int
+    status_code: int
+    execution_duration_ms: int
+    time_to_first_token_ms: NotRequired[int]
+    served_entity_id: str
+    requester: str
+    key_id: str
+    route: str
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+
+
+class RequestJson(RequestRowJson):
+    """One request with its bodies, as its client sent and got them. A body that was not kept is left out."""
+
+    request: NotRequired[str]
+    response: NotRequired[str]
+    logging_error_codes: list[str]
+
+
+class RequestLogJson(TypedDict):
+    """A page, the newest request first. `enabled`: whether requests are written now."""
+
+    enabled: bool
+    requests: list[RequestRowJson]
+    next_page_token: NotRequired[str]
+
+
+def _parameter(name: str, what: str, type: Any = str, example: Any = None) -> Parameter:
+    return Parameter(name=name, place="query", type=type, what=what, example=example)
+
+
+_DATE: Final = _parameter("date", "Requests of this day (UTC) alone.", example="2026-03-01")
+LIST: Final[Operation] = replace(
+    management(
+        "The newest requests to an endpoint",
+        Answer(what="A page of them.", type=RequestLogJson),
+        what="Out of its inference table. A request is there some seconds after it ended.",
+        conditions=OF_ENDPOINT,
+    ),
+    parameters=(
+        _parameter("limit", f"Requests at most: 1 to {MAX_LOGGED_REQUESTS}; {_LIMIT} unless given.", int),
+        _parameter("page_token", "`next_page_token` of the page before."),
+        _parameter("failed", "Only requests without an answer of 2xx.", bool),
+        _DATE,
+    ),
+)
+GET: Final[Operation] = replace(
+    management(
+        "One request to an endpoint, with its bodies",
+        Answer(what="The request.", type=RequestJson),
+        conditions=OF_ENDPOINT,
+    ),
+    parameters=(_DATE,),
+)
+
+
+def routes(services: Services) -> Iterator[Entry]:
+    """Both."""
+
+    def entry(path: str, handle: Handle[NoBody], operation: Operation) -> Entry:
+        return Entry("GET", path, CommandRoute(services, handle, NoBody), Scope.MANAGE, operation=operation)
+
+    yield entry(f"{ENDPOINT}/requests", _list, LIST)
+    yield entry(f"{ENDPOINT}/requests/{{request}}", _get, GET)
+
+
+async def _list(asked: Asked[NoBody]) -> dict[str, Any]:
+    wanted, is_enabled = _wanted(asked)
+    payloads = asked.services.payloads
+    if payloads is None:
+        return {"enabled": False, "requests": []}
+    page = await asyncio.to_thread(payloads.page, wanted)
+    shown: dict[str, Any] = {"enabled": is_enabled, "requests": [_json(row) for row in page.rows]}
+    return shown | ({"next_page_token": page.next} if page.next else {})
+
+
+async def _get(asked: Asked[NoBody]) -> dict[str, Any]:
+    wanted, _ = _wanted(asked)
+    payloads, id = asked.services.payloads, asked.path["request"]
+    row = None if payloads is None else await asyncio.to_thread(payloads.row, wanted, id)
+    if row is None:
+        raise ModelNotFound("id", "there is no such request in the endpoint's inference table")
+    return _json(row)
+
+
+def _wanted(asked: Asked[NoBody]) -> tuple[LoggedRequests, bool]:
+    """What is asked for, and whether requests are written now. Raises InvalidField or ModelNotFound."""
+    query = asked.query
+    for name in query:
+        if name not in _QUERY:
+            raise InvalidField(name, f"is unknown here; known are {', '.join(_QUERY)}")
+    limit, failed = query.get("limit", str(_LIMIT)), query.get("failed", "false")
+    is_number = limit.isascii() and limit.isdigit() and len(limit) <= len(str(MAX_LOGGED_REQUESTS))
+    if not is_number or not 1 <= int(limit) <= MAX_LOGGED_REQUESTS:
+        raise InvalidField("limit", f"must be an integer from 1 to {MAX_LOGGED_REQUESTS}")
+    if failed not in _FLAGS:
+        raise InvalidField("failed", "must be true or false")
+    endpoint = asked.view.find(asked.path["endpoint"])
+    table = endpoint.ai_gateway.inference_table_config or InferenceTable()
+    wanted = LoggedRequests(
+        folder=table.table(endpoint.name),
+        endpoint=endpoint.name,
+        limit=int(limit),
+        after=query.get("page_token", ""),
+        is_failed=_FLAGS[failed],
+        day=_day(query),
+    )
+    return wanted, table.enabled
+
+
+def _day(query: Mapping[str, str]) -> date | None:
+    if "date" not in query:
+        return None
+    try:
+        return date.fromisoformat(query["date"])
+    except ValueError:
+        raise InvalidField("date", "must be a date, such as 2026-03-01") from None
+
+
+def _json(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Without the columns that are null."""
+    return {name: _value(value) for name, value in row.items() if value is not None}
+
+
+def _value(value: Any) -> Any:
+    return round(value.timestamp() * 1000) if isinstance(value, datetime) else value
