@@ -168,7 +168,7 @@ class Keys:
         )
 
     async def _rotate(self, command: RotateKey, caller: Caller) -> CreatedKey:
-        """Raises PermissionDenied, ModelNotFound, or Overloaded: no room for the former secret."""
+        """Raises PermissionDenied, ModelNotFound, Conflict for a former secret, or Overloaded."""
         check_administrator(caller)
         secret = new_secret()
         shown = await self._database.run(lambda session: self._replace(session, command, secret))
@@ -178,6 +178,10 @@ class Keys:
     def _replace(self, session: Session, command: RotateKey, secret: str) -> KeyShown:
         """The former secret becomes a key of the same name that ends; all else stays with the new one."""
         key, now = self._find(session, command.id), self._now()
+        if key is not _newest(self._of_name(session, key.name)):
+            raise Conflict(
+                f"this is a former secret of the key {key.name}: rotate the key itself, by its name"
+            )
         former = {column.name: getattr(key, column.name) for column in ApiKey.__table__.c}
         key.digest, key.prefix, key.created = digest_of(secret), secret[:SHOWN_CHARS], now
         session.flush()
@@ -199,7 +203,7 @@ class Keys:
     def _end(self, session: Session, command: RevokeKey, caller: Caller) -> None:
         """A key ends with the former secrets of its name; a former secret by itself."""
         now, key = self._now(), self._find(session, command.id)
-        of_name = session.scalars(select(ApiKey).where(_is_in_force(now), ApiKey.name == key.name)).all()
+        of_name = self._of_name(session, key.name)
         for each in of_name if key is _newest(of_name) else (key,):
             each.revoked = now
         self._check_way_in(session, caller, LAST_KEY)
@@ -212,6 +216,10 @@ class Keys:
             raise ModelNotFound("id", "no key in force has this id or name")
         # A name may look like the id of another key: the id goes first.
         return next((each for each in found if each.id == id), _newest(found))
+
+    def _of_name(self, session: Session, name: str) -> Sequence[ApiKey]:
+        """The key of this name that is in force, and its former secrets."""
+        return session.scalars(select(ApiKey).where(_is_in_force(self._now()), ApiKey.name == name)).all()
 
     def _check_way_in(self, session: Session, caller: Caller, why: str) -> None:
         """Raises Conflict, with `why`, where nobody could manage keys after this transaction.

@@ -143,6 +143,8 @@ async def test_a_former_secret_may_end_by_itself(each_case):
     each_case.time += 1
     new = await each_case.do(RotateKey(id="alice", grace_s=60))
     former, _ = (await each_case.do(ListKeys())).keys
+    with pytest.raises(Conflict, match="former secret of the key alice"):
+        await each_case.do(RotateKey(id=former.id))
     await each_case.do(RevokeKey(id=former.id))
     assert [each.digest for each in await each_case.in_force()] == [digest_of(new.secret)]
 
