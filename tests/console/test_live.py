@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import httpx
 import pytest_asyncio
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from serve_app.api.management.live import FiguresJson, LiveApplicationJson
 from serve_app.console.pages import live
@@ -92,13 +93,14 @@ async def test_two_entities_are_two_lines_with_their_figures(visit: Visit, busy:
     assert await cell(page, "demo", 0) == "4"  # requests a second
     assert await cell(page, "demo", 4) == "400"  # tokens
     assert await cell(page, NASTY, 1) == "0.5"  # errors
-    assert await cell(page, "all together", 0) == "6"
+    assert await cell(page, "all", 0) == "6"
     slower = float((await cell(page, NASTY, 10)).removesuffix(" ms"))  # between tokens, p95
     faster = float((await cell(page, "demo", 10)).removesuffix(" ms"))
     assert 1.2 * faster < slower
     assert await page.locator("#figures .swatch-1, #figures .swatch-2").count() == 2
     readout = page.locator('figure[data-figure="tokens_per_s"] .readout')
-    await expect(readout).to_have_text(f"demo 400  ·  {NASTY} 150")
+    await expect(readout.locator(":scope > span")).to_have_text(["demo 400", f"{NASTY} 150"])
+    assert await readout.evaluate("(each) => each.scrollWidth <= each.clientWidth"), "the legend is whole"
     assert await points(page, "inter_token_s") > 2
     await expect(page.locator("#applications tbody tr")).to_contain_text("40 %")
     await expect(page.locator("#one")).to_be_hidden()
@@ -120,6 +122,38 @@ async def test_it_renews_itself_until_it_is_paused(visit: Visit, busy: Server) -
     assert (await as_of.inner_text(), len(visit.asked)) == (shown, asked)
     await page.get_by_role("button", name="Resume").click()
     await expect(as_of).not_to_have_text(shown)
+
+
+async def test_figures_that_nothing_follows_are_shown_as_stale(visit: Visit, busy: Server) -> None:
+    page = visit.page
+    await visit.goto(PATH)
+    await expect(page.locator("#figures tbody tr")).not_to_have_count(0)
+    await expect(page.locator("#state")).to_have_text("live")
+    await page.route("**/api/2.0/live*", lambda route: route.abort())
+    await expect(page.locator("#state")).to_have_text("stale")
+    await expect(page.locator("#problem")).to_be_visible()
+    await expect(page.locator("#figures")).to_have_class(re.compile("stale"))
+    await page.unroute("**/api/2.0/live*")
+    await expect(page.locator("#state")).to_have_text("live")
+    await expect(page.locator("#figures")).not_to_have_class(re.compile("stale"))
+
+    # An answer that brings no new point is no news either.
+    async def old(route: Route) -> None:
+        answer = await route.fetch()
+        body = await answer.json()
+        await route.fulfill(
+            response=answer,
+            json={
+                **body,
+                "times": [],
+                "endpoints": [{**each, "series": {}, "entities": []} for each in body["endpoints"]],
+                "applications": [],
+            },
+        )
+
+    await page.route("**/api/2.0/live*", old)
+    await expect(page.locator("#state")).to_have_text("stale", timeout=40_000)
+    visit.forgive()  # the browser notes requests that fail
 
 
 async def test_a_request_shows_within_seconds_beside_the_other_endpoints(visit: Visit, busy: Server) -> None:

@@ -21,16 +21,16 @@ API: Final = "/api/2.0/live"
 
 # (figure of the API, what it is, how a value is written); latencies are of the chosen quantile
 PICTURES: Final = (
-    ("requests_per_s", "Requests a second", "number"),
-    ("tokens_per_s", "Tokens a second", "number"),
+    ("requests_per_s", "Requests per second", "number"),
+    ("tokens_per_s", "Tokens per second", "number"),
     ("first_token_s", "Time to first token", "seconds"),
     ("inter_token_s", "Time between tokens", "seconds"),
-    ("in_flight", "Requests under way", "number"),
-    ("errors_per_s", "Errors a second", "number"),
+    ("in_flight", "Running requests", "number"),
+    ("errors_per_s", "Errors per second", "number"),
 )
 PICTURES_OF_APPLICATIONS: Final = (
-    ("waiting", "Sequences that wait", "number"),
-    ("kv_use", "Use of the KV cache", "share"),
+    ("waiting", "Waiting sequences", "number"),
+    ("kv_use", "KV cache use", "share"),
 )
 
 

@@ -23,6 +23,14 @@ function colour(name) {
   return found;
 }
 
+/** An entry of a legend. */
+function labelled(mark, text) {
+  const entry = document.createElement("span");
+  if (mark) entry.append(Object.assign(document.createElement("span"), { className: mark }));
+  entry.append(text);
+  return entry;
+}
+
 export class Chart {
   #box;
   #readout;
@@ -73,9 +81,9 @@ export class Chart {
 
   #read(place) {
     const at = place ?? this.#times.length - 1;
-    const told = this.#lines.map((line) => `${line.name} ${this.#format(line.values[at])}`);
-    const time = place === null || !this.#times.length ? "" : `${clock(this.#times[at])}  `;
-    this.#readout.textContent = time + told.join("  ·  ");
+    const time = place === null || !this.#times.length ? [] : [labelled("", clock(this.#times[at]))];
+    const lines = this.#lines.map((line, index) => labelled(swatch(index), `${line.name} ${this.#format(line.values[at])}`));
+    this.#readout.replaceChildren(...time, ...lines);
   }
 
   #options() {

@@ -10,6 +10,7 @@ const PATH = "/api/2.0/live";
 const QUANTILES = ["p50", "p95", "p99"];
 const FORMATS = { number, seconds, share };
 const RETRY_S = 4;
+const STALE_S = 15; // since the newest point; a point settles some seconds after its time
 
 const part = (id) => document.getElementById(id);
 const controls = {
@@ -66,7 +67,18 @@ async function poll() {
     if (mine !== turn) return;
     told(error.message);
   }
+  showState();
   timer = setTimeout(poll, waitS * 1000);
+}
+
+/** How the figures stand: those that nothing newer followed in time are shown as old. */
+function showState() {
+  const age = history.last === null ? 0 : Date.now() / 1000 - history.last;
+  const isStale = !isPaused && (!part("problem").hidden || age > STALE_S);
+  const [word, tone] = isPaused ? ["paused", "warn"] : isStale ? ["stale", "bad"] : ["live", "good"];
+  part("state").textContent = word;
+  part("state").className = `badge ${tone}`;
+  for (const each of document.querySelectorAll("[data-live]")) each.classList.toggle("stale", isStale);
 }
 
 function told(problem) {
@@ -118,7 +130,7 @@ function draw() {
 
   const rows = all.map((track) => ({ ...track, swatch: mark(track.key), cells: cells(track.window) }));
   if (controls.endpoint.value && all.length > 1) {
-    rows.push({ key: "all", name: "all together", cells: cells(answer.endpoints[0].window) });
+    rows.push({ key: "all", name: "all", cells: cells(answer.endpoints[0].window) });
   }
   show(part("figures"), rows);
   show(part("applications"), answer.applications.map((app, index) => ({
@@ -179,9 +191,9 @@ controls.pause.addEventListener("click", () => {
   isPaused = !isPaused;
   controls.pause.textContent = isPaused ? "Resume" : "Pause";
   announce(isPaused ? "paused" : "live again");
-  part("state").textContent = isPaused ? "paused" : "live";
-  part("state").className = isPaused ? "badge warn" : "badge good";
+  showState();
   if (!isPaused) poll();
 });
 document.addEventListener("visibilitychange", poll);
+setInterval(showState, 1000);
 poll();
