@@ -5,17 +5,23 @@ from __future__ import annotations
 import asyncio
 import csv
 import io
+import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
+import pytest
 from playwright.async_api import expect
 
+from serve_app.types.control import ShipUsage
 from tests.console import everybody
 from tests.console.conftest import MANAGER, READER, Server
 from tests.support.browser import LOAD_MS, Visit
+from tests.support.fake_cluster import OPERATOR
 from tests.support.gateway import CHAT, bearer, chat_body
 from tests.support.waiting import eventually
+from tests.unit.control.ledger.test_reports import RECORD
 
 expect.set_options(timeout=LOAD_MS)
 
@@ -45,12 +51,12 @@ async def test_totals_a_picture_a_table_and_a_file(visit: Visit, server: Server)
     await page.get_by_label("key", exact=True).check()
     await page.get_by_label("day", exact=True).check()
     await page.get_by_role("button", name="Show").click()
-    table = page.get_by_role("region", name="Sums")
+    table = page.get_by_role("region", name="Usage table")
     rows = table.get_by_role("row").filter(has_text="manager").filter(has_text="demo")
     await expect(rows.last).to_contain_text(today)
-    await expect(page.get_by_role("img", name="Tokens of each day")).to_be_visible()
+    await expect(page.get_by_role("img", name="Tokens per day")).to_be_visible()
     await everybody.check(visit)
-    assert await page.locator("svg rect").count() == 2 * 7, "two parts for each day of a week"
+    assert await page.locator(".chart svg").first.locator("rect").count() == 2 * 7, "two parts for each day"
     async with page.expect_download() as started:
         await page.get_by_role("link", name="Download CSV").click()
     download = await started.value
@@ -61,13 +67,37 @@ async def test_totals_a_picture_a_table_and_a_file(visit: Visit, server: Server)
     shown = sum(int(text) for text in await table.locator("tbody td:nth-child(5)").all_inner_texts())
     assert shown == sum(int(each["requests"]) for each in found)
     assert shown >= REQUESTS
-    await page.get_by_role("textbox", name="Endpoint").fill("org/other")
+    await page.get_by_label("Endpoint", exact=True).select_option("demo")
     await page.get_by_label("From", exact=True).fill("2020-01-01")
     await page.get_by_label("to", exact=True).fill("2020-01-02")
     await page.get_by_role("button", name="Show").click()
-    await expect(page.get_by_text("No request was recorded in this time.")).to_be_visible()
+    await expect(page.get_by_text("No requests in this period.")).to_be_visible()
     await page.get_by_role("link", name="24 hours").click()
-    await expect(page.get_by_role("textbox", name="Endpoint")).to_have_value("org/other")
+    await expect(page.get_by_label("Endpoint", exact=True)).to_have_value("demo")
+
+
+async def test_money_is_drawn_by_key(visit: Visit, server: Server) -> None:
+    """The fake service has no prices, so the ledger is given what two keys spent."""
+    now = time.time()
+    ended = tuple(
+        replace(RECORD, id=f"money-{place}", key_id=key, started=now, cost=cost, currency="USD")
+        for place, (key, cost) in enumerate([("search", 3.0), ("support", 1.5), ("search", 0.25)])
+    )
+    await server.service.plane.do(ShipUsage(ended=ended), OPERATOR)
+    page = visit.page
+    await visit.goto("/console/usage")
+    chart = page.locator("figure", has_text="Cost by key")
+    await expect(chart.locator(".legend")).to_have_text(["search 3.25 USD", "support 1.50 USD"])
+    await expect(chart.get_by_role("img", name="Cost by key per day")).to_be_visible()
+    heights = await chart.locator("rect").evaluate_all(
+        "(all) => all.map((each) => each.height.baseVal.value)"
+    )
+    searched, supported = heights[-2:]
+    assert searched + supported == pytest.approx(120)
+    assert searched > supported > 0
+    await page.get_by_label("Key", exact=True).select_option("support")
+    await page.get_by_role("button", name="Show").click()
+    await expect(chart.locator(".legend")).to_have_text(["support 1.50 USD"])
 
 
 async def test_the_api_refuses_in_its_own_words(visit: Visit) -> None:
@@ -82,5 +112,5 @@ async def test_another_key_sees_its_own_usage_alone(reader: Visit, server: Serve
     await spend(server, READER)
     await reader.goto("/console/usage?by=key")
     await expect(reader.page.get_by_text("You see the usage of your own key.")).to_be_visible()
-    table = reader.page.get_by_role("region", name="Sums")
+    table = reader.page.get_by_role("region", name="Usage table")
     await expect(table.get_by_role("rowheader")).to_have_text(["reader"])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any, Final
@@ -14,12 +15,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from serve_app.console.forms import Form
-from serve_app.console.public_api import ApiError
+from serve_app.console.public_api import ApiError, PublicApi
 from serve_app.console.request import console_of
 from serve_app.console.templates import render
-from serve_app.console.views.day_chart import day_chart
+from serve_app.console.views.day_chart import cost_chart, token_chart
 from serve_app.console.views.usage import usage_row, usage_rows
-from serve_app.console.views.usage_query import FIELDS, PERIODS, chosen_in
+from serve_app.console.views.usage_query import FIELDS, PERIODS, Chosen, chosen_in
 
 TITLE: Final = "Usage"
 SCOPES: Final = frozenset({"inference", "manage"})
@@ -48,6 +49,11 @@ async def _show(request: Request) -> Response:
         table, days = (answer.body for answer in answers)
     except ApiError as error:
         problem = error
+    costs, *names = await asyncio.gather(
+        _report(api, chosen.query(now, ("day", "key"))),
+        *(_names(api, chosen, now, field) for field in ("endpoint", "key")),
+    )
+    span = chosen.first_day(now), now.strftime("%Y-%m-%d")
     return render(
         request,
         "usage/usage.html",
@@ -61,7 +67,24 @@ async def _show(request: Request) -> Response:
         count=table["count"],
         most=MOST_ROWS,
         total=usage_row(table["total"]),
-        chart=day_chart(days, chosen.first_day(now), now.strftime("%Y-%m-%d")),
+        names=dict(zip(("endpoint", "key"), names, strict=True)),
+        charts=[chart for chart in (token_chart(days, *span), cost_chart(costs, *span)) if chart],
         csv=f"/console/api{API}?{urlencode({**chosen.query(now), 'format': 'csv'})}",
         problem=problem,
     )
+
+
+async def _report(api: PublicApi, query: Mapping[str, str]) -> dict[str, Any]:
+    """A report; an empty one where the API refuses, as it does for more sums than it gives."""
+    try:
+        found: dict[str, Any] = (await api.get(API, **query)).body
+    except ApiError:
+        return _NOTHING
+    return found
+
+
+async def _names(api: PublicApi, chosen: Chosen, now: datetime, field: str) -> list[str]:
+    """The endpoints, or the keys, to choose from: those with requests in the period, and the chosen one."""
+    report = await _report(api, replace(chosen, endpoint="", key="").query(now, (field,)))
+    found = {row[field] for row in report["rows"]}
+    return sorted(found | ({getattr(chosen, field)} - {""}))

@@ -1,86 +1,140 @@
-"""Tokens of each day as a picture of bars: plain numbers for a template to draw. Knows no route."""
+"""Amounts of each day as a picture of stacked bars: plain numbers for a template to draw. Knows no route."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from serve_app.console.views.usage import usage_row, usage_rows
+from serve_app.console.views.usage import usage_rows
 
 Json = Mapping[str, Any]
 
 # A day is at least some pixels wide; of more days than these the last ones are drawn.
 MAX_DAYS: Final = 366
+WIDTH: Final = 720.0
+HEIGHT: Final = 120.0
+MOST_KEYS: Final = 5  # that have a colour of their own
+OTHERS: Final = "others"
+_GAP: Final = 0.2  # of a day's width, between two bars
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A piece of a bar; lengths are in the picture's units, from the top left."""
+
+    name: str
+    amount: float
+    y: float
+    height: float
+    colour: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """One day of the picture; lengths are in its own units, from the top left."""
+    """One day."""
 
     day: str
     x: float
     width: float
-    prompt_y: float
-    prompt_height: float
-    completion_y: float
-    completion_height: float
-    prompt_tokens: int
-    completion_tokens: int
-    requests: int
+    parts: tuple[Part, ...]  # the lowest first
+
+    @property
+    def amount(self) -> float:
+        return sum(part.amount for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DayChart:
-    """Tokens of each day as bars: of prompts below, of answers above."""
+    """Days side by side, with the sum of each series over all of them."""
 
     width: float
     height: float
     bars: tuple[Bar, ...]
-    most: int  # tokens of the busiest day
+    series: tuple[tuple[str, float], ...]
+    most: float  # of one day
+    currency: str = ""  # of money
 
 
-WIDTH: Final = 720.0
-HEIGHT: Final = 120.0
-_GAP: Final = 0.2  # of a day's width, between two bars
+def token_chart(report: Json, first: str = "", last: str = "") -> DayChart | None:
+    """Tokens by day, of prompts and of answers, of a report by day. See `day_chart`."""
+    series: dict[str, dict[str, float]] = {"prompts": {}, "answers": {}}
+    for row in usage_rows(report):
+        series["prompts"][row.group[0]] = row.prompt_tokens
+        series["answers"][row.group[0]] = row.completion_tokens
+    return day_chart(series, first, last)
 
 
-def day_chart(report: Json, first: str = "", last: str = "") -> DayChart | None:
-    """Of a report by day; None where there is no day. Days without a request are empty.
+def cost_chart(report: Json, first: str = "", last: str = "") -> DayChart | None:
+    """Money by day and key, of a report by day and key; None where nothing cost anything.
 
-    The picture goes from the date `first` to `last` at least, where these are dates.
+    Of several currencies, the one with the largest sum is drawn. Keys that spent little are drawn as one.
     """
-    rows = {row.group[0]: row for row in usage_rows(report) if _is_day(row.group[0])}
-    if not rows:
+    costs: dict[str, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
+    for row in usage_rows(report):
+        day, key = row.group
+        for currency, amount in row.cost:
+            costs[currency][key][day] = amount
+    totals = {currency: _sum(by_key.values()) for currency, by_key in costs.items()}
+    currency = max(totals, key=lambda each: totals[each], default="")
+    if not totals.get(currency):
+        return None
+    by_key = costs[currency]
+    ranked = sorted(by_key, key=lambda key: (-sum(by_key[key].values()), key))
+    series = {key: by_key[key] for key in ranked[:MOST_KEYS]}
+    if len(ranked) > MOST_KEYS:
+        rest: dict[str, float] = defaultdict(float)
+        for key in ranked[MOST_KEYS:]:
+            for day, amount in by_key[key].items():
+                rest[day] += amount
+        series[f"{len(ranked) - MOST_KEYS} {OTHERS}"] = rest
+    return day_chart(series, first, last, currency)
+
+
+def day_chart(
+    series: Mapping[str, Mapping[str, float]], first: str = "", last: str = "", currency: str = ""
+) -> DayChart | None:
+    """Series of amounts by day, stacked in their order; None where there is no day.
+
+    The picture goes from the date `first` to `last` at least, where these are dates. Days without an amount
+    are empty.
+    """
+    known = {day for amounts in series.values() for day in amounts if _is_day(day)}
+    if not known:
         return None
     asked = [day for day in (first, last) if _is_day(day)]
-    days = _days(min([*rows, *asked]), max([*rows, *asked]))[-MAX_DAYS:]
-    shown = [rows.get(day) or usage_row({}) for day in days]
-    most = max(row.tokens for row in shown)
-    scale = HEIGHT / most if most else 0.0
-    step = WIDTH / len(days)
-    bars = []
-    for index, (day, row) in enumerate(zip(days, shown, strict=True)):
-        prompt, completion = row.prompt_tokens * scale, row.completion_tokens * scale
-        bars.append(
-            Bar(
-                day=day,
-                x=round(step * (index + _GAP / 2), 2),
-                width=round(step * (1 - _GAP), 2),
-                prompt_y=round(HEIGHT - prompt, 2),
-                prompt_height=round(prompt, 2),
-                completion_y=round(HEIGHT - prompt - completion, 2),
-                completion_height=round(completion, 2),
-                prompt_tokens=row.prompt_tokens,
-                completion_tokens=row.completion_tokens,
-                requests=row.requests,
-            )
+    days = _days(min([*known, *asked]), max([*known, *asked]))[-MAX_DAYS:]
+    sums = {day: sum(amounts.get(day, 0.0) for amounts in series.values()) for day in days}
+    most = max(sums.values())
+    scale, step = HEIGHT / most if most else 0.0, WIDTH / len(days)
+    bars = tuple(
+        Bar(
+            day=day,
+            x=round(step * (index + _GAP / 2), 2),
+            width=round(step * (1 - _GAP), 2),
+            parts=tuple(_parts(day, series, scale)),
         )
-    return DayChart(width=WIDTH, height=HEIGHT, bars=tuple(bars), most=most)
+        for index, day in enumerate(days)
+    )
+    totals = tuple((name, sum(amounts.get(day, 0.0) for day in days)) for name, amounts in series.items())
+    return DayChart(width=WIDTH, height=HEIGHT, bars=bars, series=totals, most=most, currency=currency)
 
 
-def _days(first: str, last: str) -> list[str]:
+def _parts(day: str, series: Mapping[str, Mapping[str, float]], scale: float) -> Iterable[Part]:
+    y = HEIGHT
+    for colour, (name, amounts) in enumerate(series.items()):
+        amount = amounts.get(day, 0.0)
+        y -= amount * scale
+        yield Part(name=name, amount=amount, y=round(y, 2), height=round(amount * scale, 2), colour=colour)
+
+
+def _sum(amounts: Iterable[Mapping[str, float]]) -> float:
+    return sum(sum(each.values()) for each in amounts)
+
+
+def _days(first: str, last: str) -> Sequence[str]:
     day, end = datetime.fromisoformat(first), datetime.fromisoformat(last)
     count = (end - day).days + 1
     return [(day + timedelta(days=number)).strftime("%Y-%m-%d") for number in range(count)]

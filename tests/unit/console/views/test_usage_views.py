@@ -6,7 +6,7 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from serve_app.console.views.day_chart import HEIGHT, MAX_DAYS, WIDTH, day_chart
+from serve_app.console.views.day_chart import HEIGHT, MAX_DAYS, WIDTH, cost_chart, token_chart
 from serve_app.console.views.usage import usage_row, usage_rows
 from serve_app.console.views.usage_query import DEFAULT_BY, Chosen, chosen_in
 from tests.support.console_forms import form_of
@@ -73,35 +73,62 @@ def test_rows_and_totals() -> None:
 
 def test_the_picture_shows_the_whole_period() -> None:
     report = {"by": ["day"], "rows": [row(1, 1, day="2026-03-14")]}
-    chart = day_chart(report, Chosen(period="7d").first_day(NOW), "2026-03-15")
+    chart = token_chart(report, Chosen(period="7d").first_day(NOW), "2026-03-15")
     assert chart is not None
     assert (len(chart.bars), chart.bars[0].day, chart.bars[-1].day) == (7, "2026-03-09", "2026-03-15")
-    no_date = day_chart(report, "last week", "")
+    no_date = token_chart(report, "last week", "")
     assert no_date is not None
     assert len(no_date.bars) == 1
 
 
 def test_a_day_without_a_request_is_an_empty_bar() -> None:
     report = {"by": ["day"], "rows": [row(60, 20, day="2026-03-01"), row(30, 10, day="2026-03-03")]}
-    chart = day_chart(report)
+    chart = token_chart(report)
     assert chart is not None
-    assert [(bar.day, bar.prompt_tokens) for bar in chart.bars] == [
+    assert [(bar.day, bar.parts[0].amount) for bar in chart.bars] == [
         ("2026-03-01", 60),
         ("2026-03-02", 0),
         ("2026-03-03", 30),
     ]
     first, empty, last = chart.bars
-    assert first.completion_y == 0
-    assert first.prompt_y + first.prompt_height == pytest.approx(HEIGHT)
-    assert (empty.prompt_height, empty.completion_height) == (0, 0)
+    prompts, answers = first.parts
+    assert answers.y == 0
+    assert prompts.y + prompts.height == pytest.approx(HEIGHT)
+    assert [part.height for part in empty.parts] == [0, 0]
     assert last.x + last.width <= WIDTH
     assert chart.most == 80
 
 
 def test_a_picture_of_nothing_and_of_very_long() -> None:
-    assert day_chart({"by": ["day"], "rows": []}) is None
+    assert token_chart({"by": ["day"], "rows": []}) is None
     long = {"by": ["day"], "rows": [row(0, 0, day="2016-01-01"), row(0, 0, day="2026-01-01")]}
-    chart = day_chart(long)
+    chart = token_chart(long)
     assert chart is not None
     assert len(chart.bars) == MAX_DAYS
     assert chart.bars[-1].day == "2026-01-01"
+
+
+def test_money_is_stacked_by_key_and_little_is_drawn_as_one() -> None:
+    def cost(day: int, key: str, **amounts: float) -> dict[str, Any]:
+        return {**row(1, 1, day=f"2026-03-0{day}", key=key), "cost": amounts}
+
+    keys = [cost(1, f"key-{number}", USD=float(number)) for number in range(1, 8)]
+    report = {"by": ["day", "key"], "rows": [*keys, cost(2, "key-7", USD=2.0), cost(1, "euros", EUR=9.0)]}
+    chart = cost_chart(report)
+    assert chart is not None
+    assert chart.currency == "USD"
+    assert chart.series == (
+        ("key-7", 9.0),
+        ("key-6", 6.0),
+        ("key-5", 5.0),
+        ("key-4", 4.0),
+        ("key-3", 3.0),
+        ("2 others", 3.0),
+    )
+    assert [bar.amount for bar in chart.bars] == [28.0, 2.0]
+    assert [part.colour for part in chart.bars[0].parts] == [0, 1, 2, 3, 4, 5]
+    assert chart.bars[0].parts[-1].y == 0
+    assert (
+        cost_chart({"by": ["day", "key"], "rows": [{**row(1, 1, day="2026-03-01", key="x"), "cost": {}}]})
+        is None
+    )
