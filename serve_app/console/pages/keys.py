@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -25,12 +25,13 @@ PATH: Final = "/console/keys"
 NEW: Final = "/console/key-new"
 ONE: Final = f"{PATH}/{{id}}"
 REVOKE: Final = "/console/key-revoke/{id}"
+ROTATE: Final = "/console/key-rotate/{id}"
 API: Final = "/api/2.0/keys"
 ENDPOINTS: Final = "/api/2.0/serving-endpoints"
 
 _NOTICES: Final = {
-    "changed": "The key is changed, within seconds on every gateway.",
-    "revoked": "The key is revoked. It ends within seconds on every gateway; answers under way are finished.",
+    "changed": "Key saved. Every gateway has the change.",
+    "revoked": "Key revoked. Requests already running will finish.",
 }
 
 
@@ -39,6 +40,7 @@ def routes() -> Iterator[Route]:
     yield Route(NEW, _new, methods=["GET"])
     yield Route(NEW, _create, methods=["POST"])
     yield Route(REVOKE, _revoke, methods=["POST"])
+    yield Route(ROTATE, _rotate, methods=["POST"])
     yield Route(ONE, _one, methods=["GET"])
     yield Route(ONE, _change, methods=["POST"])
 
@@ -49,17 +51,19 @@ async def _list(request: Request) -> Response:
 
 async def _listed(request: Request, problem: ApiError | None = None) -> Response:
     shows_all = request.query_params.get("all") == "on"
-    found: list[KeyView] = []
+    answer: dict[str, Any] = {}
     try:
-        found = await _keys(console_of(request).api, shows_all=shows_all)
+        answer = (await console_of(request).api.get(API, all=shows_all)).body
     except ApiError as error:
         problem = problem or error
     return render(
         request,
         "keys/list.html",
         HTTPStatus.OK if problem is None else problem.status,
-        keys=found,
+        keys=keys.key_views(answer, _now_ms()),
+        declared=answer.get("declared_keys", []),
         shows_all=shows_all,
+        graces=keys.GRACES,
         problem=problem,
         notice=_NOTICES.get(request.query_params.get("done", ""), ""),
     )
@@ -76,9 +80,22 @@ async def _create(request: Request) -> Response:
         made = (await console.api.post(API, keys.creation_body(console.form))).body
     except ApiError as error:
         return await _form(request, keys.fields_in(console.form), problem=error)
-    return render(
-        request, "keys/created.html", secret=made["key"], key=keys.key_view(made["key_info"], _now_ms())
-    )
+    return _shown_once(request, made)
+
+
+async def _rotate(request: Request) -> Response:
+    console = console_of(request)
+    path = f"{API}/{request.path_params['id']}/rotate"
+    try:
+        made = (await console.api.post(path, keys.rotation_body(console.form))).body
+    except ApiError as error:
+        return await _listed(request, error)
+    return _shown_once(request, made, keys.GRACES.get(console.form.text("grace"), ""))
+
+
+def _shown_once(request: Request, made: Mapping[str, Any], former_ends: str = "") -> Response:
+    key = keys.key_view(made["key_info"], _now_ms())
+    return render(request, "keys/created.html", secret=made["key"], key=key, former_ends=former_ends)
 
 
 async def _one(request: Request) -> Response:
@@ -124,15 +141,11 @@ async def _form(
 async def _found(request: Request) -> KeyView:
     """The key that the path names. Raises ApiError, or RouteNotFound where there is none."""
     id = request.path_params["id"]
-    for key in await _keys(console_of(request).api, shows_all=True):
+    answer = (await console_of(request).api.get(API, all=True)).body
+    for key in keys.key_views(answer, _now_ms()):
         if key.id == id:
             return key
     raise RouteNotFound("there is no such key")
-
-
-async def _keys(api: PublicApi, *, shows_all: bool) -> list[KeyView]:
-    """Raises ApiError."""
-    return keys.key_views((await api.get(API, all=shows_all)).body, _now_ms())
 
 
 async def _endpoints(api: PublicApi) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, Final
 
@@ -15,15 +15,19 @@ Json = Mapping[str, Any]
 
 # scope -> what it allows
 SCOPES: Final[Mapping[str, str]] = {
-    "inference": "generate, embed, list models; see its own usage",
-    "routing": "choose the served entity of a request",
-    "metrics": "read the metrics",
-    "manage": "make, change and remove endpoints and keys; see everybody's usage",
+    "inference": "generate, embed, list models, see its own usage",
+    "routing": "choose which served entity answers",
+    "metrics": "read metrics",
+    "manage": "create, change and delete endpoints and keys, see all usage",
 }
 BUDGETS: Final = ("budget", "soft_budget")
 _DAY_S: Final = 86_400
 _SOON_MS: Final = 7 * _DAY_S * 1000
 _EVERY_ENDPOINT: Final = "every endpoint"
+_NEAR: Final = 0.9
+_FORMER: Final = Status("old secret", Tone.BUSY)
+# How long the former secret of a rotated key is still taken: seconds -> in words.
+GRACES: Final = {"0": "at once", "3600": "in an hour", "86400": "in a day", "604800": "in a week"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +49,24 @@ class KeyView:
     revoked: int | None
     budget: float | None
     soft_budget: float | None
+    spent: float | None  # in this month; None: the API did not tell
+    last_used: int | None
     currency: str
     comment: str
     status: Status
+    is_former: bool = False  # a secret that was rotated, and is still taken
+
+    @property
+    def spent_share(self) -> float:
+        """What was spent of the budget, from 0 to 1."""
+        return 0.0 if not self.budget else min(1.0, (self.spent or 0.0) / self.budget)
+
+    @property
+    def is_near_budget(self) -> bool:
+        """Whether the soft budget is spent, or nine tenths of the budget."""
+        spent = self.spent or 0.0
+        warned = self.soft_budget is not None and spent >= self.soft_budget
+        return warned or (self.budget is not None and spent >= _NEAR * self.budget)
 
     @property
     def is_in_force(self) -> bool:
@@ -90,6 +109,8 @@ def key_view(key: Json, now_ms: int) -> KeyView:
         revoked=revoked,
         budget=key.get("budget"),
         soft_budget=key.get("soft_budget"),
+        spent=key.get("spent"),
+        last_used=key.get("last_used_time"),
         currency=key.get("currency", ""),
         comment=key.get("comment", ""),
         status=_status(expires, revoked, now_ms),
@@ -99,6 +120,16 @@ def key_view(key: Json, now_ms: int) -> KeyView:
 def key_views(answer: Json, now_ms: int) -> list[KeyView]:
     """Of the JSON of the list: those in force before those that ended, each by name."""
     found = [key_view(key, now_ms) for key in answer.get("keys", ())]
+    newest: dict[str, int] = {}
+    for key in found:
+        if key.is_in_force:
+            newest[key.name] = max(key.created, newest.get(key.name, 0))
+    found = [
+        replace(key, is_former=True, status=_FORMER)
+        if key.is_in_force and key.created < newest[key.name]
+        else key
+        for key in found
+    ]
     return sorted(found, key=lambda key: (not key.is_in_force, key.name, -key.created))
 
 
@@ -151,6 +182,11 @@ def change_body(form: Form) -> dict[str, Any]:
     return {**body, "clear": cleared} if cleared else body
 
 
+def rotation_body(form: Form) -> dict[str, Any]:
+    """How long the former secret is still taken, as a form says."""
+    return {"grace_seconds": number(form.text("grace"))}
+
+
 def _shared(form: Form) -> dict[str, Any]:
     budgets = {name: number(form.text(name)) for name in BUDGETS}
     return {
@@ -166,5 +202,5 @@ def _status(expires: int | None, revoked: int | None, now_ms: int) -> Status:
     if revoked is not None:
         return Status("revoked", Tone.IDLE)
     if expires is None or expires - now_ms > _SOON_MS:
-        return Status("in force", Tone.GOOD)
+        return Status("active", Tone.GOOD)
     return Status("ends soon", Tone.BUSY) if expires > now_ms else Status("expired", Tone.IDLE)

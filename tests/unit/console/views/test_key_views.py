@@ -32,8 +32,8 @@ def key(**fields: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("fields", "word", "is_in_force"),
     [
-        ({}, "in force", True),
-        ({"expiry_time": NOW_MS + 30 * DAY_MS}, "in force", True),
+        ({}, "active", True),
+        ({"expiry_time": NOW_MS + 30 * DAY_MS}, "active", True),
         ({"expiry_time": NOW_MS + DAY_MS}, "ends soon", True),
         ({"expiry_time": NOW_MS}, "expired", False),
         ({"expiry_time": NOW_MS + DAY_MS, "revocation_time": NOW_MS - 1}, "revoked", False),
