@@ -6,7 +6,7 @@ from typing import Final
 
 from serve_app.console.pages import PAGES
 
-TABS: Final = ("rollout", "comparison", "logs", "permissions", "settings")
+TABS: Final = ("query", "requests", "rollout", "comparison", "logs", "permissions", "settings")
 PLACES: Final = (
     *(page.PATH for page in PAGES),
     "/console/endpoint-new",

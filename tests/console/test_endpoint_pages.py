@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
 from collections.abc import AsyncIterator
 
+import httpx
 import pytest
 import pytest_asyncio
 from playwright.async_api import Locator, Page, expect
@@ -17,9 +20,11 @@ from serve_app.types.control import (
     ListEndpoints,
 )
 from tests.console import everybody
-from tests.console.conftest import Server
+from tests.console.conftest import MANAGER, Server
 from tests.support.browser import LOAD_MS, Visit
 from tests.support.fake_cluster import OPERATOR
+from tests.support.gateway import CHAT, bearer, chat_body
+from tests.support.waiting import eventually
 
 expect.set_options(timeout=LOAD_MS)
 
@@ -73,11 +78,11 @@ def row(page: Page, name: str) -> Locator:
 
 def served_row(page: Page, name: str) -> Locator:
     """The row of an entity of the configuration that serves."""
-    return page.get_by_role("region", name="Serves: entities").get_by_role("row").filter(has_text=name)
+    return page.get_by_role("region", name="Serving: entities").get_by_role("row").filter(has_text=name)
 
 
 async def serves(page: Page) -> None:
-    await expect(page.get_by_role("heading", name="Serves")).to_be_visible()
+    await expect(page.get_by_role("heading", name="Serving")).to_be_visible()
 
 
 async def test_an_endpoint_is_made_shows_its_progress_and_takes_traffic(visit: Visit, server: Server) -> None:
@@ -88,7 +93,7 @@ async def test_an_endpoint_is_made_shows_its_progress_and_takes_traffic(visit: V
     await expect(page.get_by_text("1 of 2 entities are ready")).to_be_visible()
     await expect(page.get_by_role("heading", name="Move traffic")).to_have_count(0)
     await visit.goto("/console/endpoints")
-    await expect(row(page, NAME)).to_contain_text("coming up")
+    await expect(row(page, NAME)).to_contain_text("starting")
     cluster.held.clear()
     for spec in list(cluster.specs.values()):
         await cluster.deploy(spec)
@@ -105,10 +110,10 @@ async def test_an_endpoint_is_made_shows_its_progress_and_takes_traffic(visit: V
     await expect(page.get_by_role("button", name="Move traffic")).to_be_disabled()
     await page.get_by_label("v2, %").fill("50")
     await page.get_by_role("button", name="Move traffic").click()
-    await expect(page.get_by_text("The traffic is moved.")).to_be_visible()
+    await expect(page.get_by_text("Traffic moved.")).to_be_visible()
     await expect(served_row(page, "v2")).to_contain_text("50 %")
 
-    await page.get_by_label("Or send everything to").select_option("v2")
+    await page.get_by_label("Or send all traffic to").select_option("v2")
     await page.get_by_role("button", name="Promote").click()
     await expect(served_row(page, "v2")).to_contain_text("100 %")
     await expect(served_row(page, "v1")).to_contain_text("0 %")
@@ -159,7 +164,7 @@ async def test_entities_are_scaled_added_and_taken_away(visit: Visit, server: Se
     await second.get_by_label("Model", exact=True).fill("demo")
     await second.get_by_label("Version").fill("2")
     await page.get_by_role("button", name="Update configuration").click()
-    await expect(page.get_by_text("The configuration is accepted.")).to_be_visible()
+    await expect(page.get_by_text("Configuration accepted.")).to_be_visible()
     await page.get_by_role("link", name="Overview").click()
     await expect(served_row(page, "demo-2")).to_contain_text("0 %")
     await expect(served_row(page, "v1")).to_contain_text("2 units")
@@ -169,7 +174,7 @@ async def test_entities_are_scaled_added_and_taken_away(visit: Visit, server: Se
     await entity(page, 1).get_by_role("button", name="Remove this entity").click()
     assert await page.get_by_role("button", name="Remove this entity").count() == 0, "one must stay"
     await page.get_by_role("button", name="Update configuration").click()
-    await expect(page.get_by_text("The configuration is accepted.")).to_be_visible()
+    await expect(page.get_by_text("Configuration accepted.")).to_be_visible()
     await page.get_by_role("link", name="Overview").click()
     await expect(served_row(page, "demo-2")).to_contain_text("100 %")
 
@@ -201,13 +206,13 @@ async def test_a_rollout_is_started_watched_and_stopped(visit: Visit) -> None:
     await expect(page.get_by_role("list", name="Steps").get_by_text("10 %")).to_have_attribute(
         "aria-current", "step"
     )
-    await page.get_by_role("button", name="Stop, and go back").click()
+    await page.get_by_role("button", name="Stop and roll back").click()
     await expect(page.get_by_role("heading", name="Rollout to v2 stopped")).to_be_visible()
     await page.get_by_label("Entity", exact=True).last.select_option("v2")
     await page.get_by_role("button", name="Copy requests").click()
     await expect(page.get_by_text("are copied to v2")).to_be_visible()
-    await page.get_by_role("button", name="Copy nothing any more").click()
-    await expect(page.get_by_text("No request is copied any more.")).to_be_visible()
+    await page.get_by_role("button", name="Stop copying").click()
+    await expect(page.get_by_text("Shadow traffic stopped.")).to_be_visible()
 
 
 @pytest.mark.full
@@ -231,7 +236,7 @@ async def test_events_settings_and_the_end(visit: Visit, server: Server) -> None
     await expect(page.get_by_role("alert")).to_contain_text("rate_limits.0.calls")
     await page.get_by_label("as JSON").fill('{"rate_limits": [{"calls": 5, "renewal_period": "minute"}]}')
     await page.get_by_role("button", name="Replace settings").click()
-    await expect(page.get_by_text("The settings are in force.")).to_be_visible()
+    await expect(page.get_by_text("Settings saved.")).to_be_visible()
     await expect(page.get_by_label("as JSON")).to_have_value(re.compile('"calls": 5'))
     await page.get_by_label("key=value").fill("team=sea, spare")
     await page.get_by_role("button", name="Save tags").click()
@@ -244,7 +249,7 @@ async def test_events_settings_and_the_end(visit: Visit, server: Server) -> None
     await expect(page.get_by_role("alert")).to_contain_text("type the name of the endpoint")
     await page.get_by_label(f"Type {NAME} to confirm").fill(NAME)
     await page.get_by_role("button", name="Delete endpoint").click()
-    await expect(page.get_by_text("The endpoint is deleted.")).to_be_visible()
+    await expect(page.get_by_text("Endpoint deleted.")).to_be_visible()
     await expect(row(page, NAME)).to_have_count(0)
     forgive(visit, REFUSED)
 
@@ -256,11 +261,11 @@ async def test_the_ai_gateway_is_set_by_fields(visit: Visit) -> None:
     await serves(page)
     await page.get_by_role("link", name="Settings").click()
     limit = page.get_by_role("group", name="Limit 1")
-    await limit.get_by_label("Counts").select_option("user_group")
+    await limit.get_by_label("Applies to").select_option("user_group")
     await limit.get_by_label("Calls").fill("5")
     await page.get_by_label("Prompts: personal data").select_option("BLOCK")
-    await page.get_by_label("Answers: words that must not occur").fill("secret, top secret")
-    await page.get_by_label("List this endpoint in usage reports").uncheck()
+    await page.get_by_label("Answers: blocked words").fill("secret, top secret")
+    await page.get_by_label("Include this endpoint in usage reports").uncheck()
     await page.get_by_role("button", name="Save settings").click()
     await expect(page.get_by_role("alert")).to_contain_text("'user_group' must name its principal")
     await expect(limit.get_by_label("Name")).to_have_attribute("aria-invalid", "true")
@@ -271,15 +276,15 @@ async def test_the_ai_gateway_is_set_by_fields(visit: Visit) -> None:
     forgive(visit, REFUSED)
     await limit.get_by_label("Name").fill("sea")
     await page.get_by_role("button", name="Save settings").click()
-    await expect(page.get_by_text("The settings are in force.")).to_be_visible()
-    await expect(page.get_by_label("List this endpoint in usage reports")).not_to_be_checked()
+    await expect(page.get_by_text("Settings saved.")).to_be_visible()
+    await expect(page.get_by_label("Include this endpoint in usage reports")).not_to_be_checked()
     await expect(limit.get_by_label("Name")).to_have_value("sea")
-    await expect(page.get_by_label("Answers: words that must not occur")).to_have_value("secret, top secret")
+    await expect(page.get_by_label("Answers: blocked words")).to_have_value("secret, top secret")
     await everybody.check(visit)
     await limit.get_by_label("Calls").fill("")
     await limit.get_by_label("Name").fill("")
     await page.get_by_role("button", name="Save settings").click()
-    await expect(limit.get_by_label("Counts")).to_have_value("endpoint")
+    await expect(limit.get_by_label("Applies to")).to_have_value("endpoint")
 
 
 @pytest.mark.full
@@ -308,6 +313,82 @@ async def test_a_grant_is_given_and_taken_away(visit: Visit) -> None:
     forgive(visit, REFUSED)
 
 
+async def test_endpoints_are_searched_and_sorted_and_tags_lead_to_their_own(visit: Visit) -> None:
+    page = visit.page
+    await visit.goto("/console/endpoint-new")
+    await page.get_by_label("Name", exact=True).fill(NAME)
+    await page.get_by_label("Tags").fill("team=sea")
+    await page.get_by_label("Model", exact=True).fill("demo")
+    await page.get_by_role("button", name="Create endpoint").click()
+    await visit.goto("/console/endpoints")
+    names = page.get_by_role("rowheader")
+    everything = await names.all_inner_texts()
+    assert len(everything) > 2
+    await page.get_by_role("link", name="Name", exact=True).click()
+    await expect(page.get_by_role("columnheader", name="Name")).to_have_attribute("aria-sort", "descending")
+    assert await names.all_inner_texts() == everything[::-1]
+    await page.get_by_label("Search endpoints").fill("HARB")
+    await expect(names).to_have_count(1)
+    await page.get_by_label("Search endpoints").fill("no such thing")
+    await expect(page.get_by_text("No endpoint matches.")).to_be_visible()
+    await visit.goto("/console/endpoints")
+    await page.get_by_role("link", name="team=sea").click()
+    await expect(names).to_have_count(1)
+    await expect(page.get_by_label("Search endpoints")).to_have_value("team=sea")
+    await everybody.check(visit)
+
+
+async def test_the_tab_query_has_a_request_that_works(visit: Visit, server: Server) -> None:
+    """What stands there for curl is run as it is."""
+    page = visit.page
+    await visit.goto("/console/endpoints/demo?tab=query")
+    await everybody.check(visit)
+    for protocol, words in (("openai-chat", "chat.completions.create"), ("anthropic-messages", "Anthropic(")):
+        await page.get_by_label("Protocol").select_option(protocol)
+        await page.get_by_role("button", name="Show").click()
+        await expect(page.locator("#python-code")).to_contain_text(words)
+        code = await page.locator("#curl-code").inner_text()
+        assert MANAGER not in code
+        ran = await asyncio.create_subprocess_exec(
+            "bash", "-c", code, stdout=-1, stderr=-1, env={**os.environ, "SERVE_APP_API_KEY": MANAGER}
+        )
+        out, err = await ran.communicate()
+        assert ran.returncode == 0, err
+        assert "Grüße" in out.decode()
+    await page.get_by_role("link", name="Open in the Playground").click()
+    await expect(page.get_by_label("Endpoint", exact=True)).to_have_value("demo")
+
+
+async def test_requests_are_read_out_of_the_inference_table(visit: Visit, server: Server) -> None:
+    page = visit.page
+    await visit.goto("/console/endpoints/demo?tab=requests")
+    await expect(page.get_by_text("This endpoint does not keep requests.")).to_be_visible()
+    async with httpx.AsyncClient(base_url=server.url, headers=bearer(MANAGER), timeout=60) as client:
+        await create(visit, 100)
+        await serves(page)
+        settings = {"inference_table_config": {"enabled": True}}
+        path = f"/api/2.0/serving-endpoints/{NAME}"
+        (await client.put(f"{path}/ai-gateway", json=settings)).raise_for_status()
+
+        async def logged() -> int:
+            message = {"role": "user", "content": "<b>Ahoy</b>"}
+            await client.post(CHAT, json=chat_body(model=NAME, messages=[message]))
+            return len((await client.get(f"{path}/requests")).json()["requests"]) > 0
+
+        await eventually(logged, True)
+    await page.get_by_role("link", name="Requests").click()
+    rows = page.get_by_role("region", name="Requests").locator("tbody tr")
+    await expect(rows.first).to_contain_text("200")
+    await expect(rows.first).to_contain_text("manager")
+    await everybody.check(visit)
+    await rows.first.get_by_role("link").click()
+    await expect(page.get_by_label("Request", exact=True)).to_contain_text("<b>Ahoy</b>")
+    await expect(page.get_by_label("Response", exact=True)).to_contain_text("Grüße")
+    await everybody.check(visit)
+    await visit.goto(f"/console/endpoints/{NAME}?tab=requests&failed=on")
+    await expect(page.get_by_text("No failed request here.")).to_be_visible()
+
+
 async def test_without_keys_this_machine_makes_and_deletes_endpoints(open_visit: Visit) -> None:
     """The API lets no page of another site do that: a form of the console's own says where it comes from."""
     page = open_visit.page
@@ -316,7 +397,7 @@ async def test_without_keys_this_machine_makes_and_deletes_endpoints(open_visit:
     await page.get_by_role("link", name="Settings").click()
     await page.get_by_label(f"Type {NAME} to confirm").fill(NAME)
     await page.get_by_role("button", name="Delete endpoint").click()
-    await expect(page.get_by_text("The endpoint is deleted.")).to_be_visible()
+    await expect(page.get_by_text("Endpoint deleted.")).to_be_visible()
 
 
 async def test_a_declared_endpoint_is_read_only_and_says_so(visit: Visit) -> None:

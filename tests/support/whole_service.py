@@ -16,6 +16,7 @@ from typing import Final
 from fastapi import FastAPI
 
 from serve_app.accounts.accounts import Accounts
+from serve_app.accounts.inference_table import InferenceTables
 from serve_app.accounts.journal import Journal
 from serve_app.api.directory import Directory
 from serve_app.api.services import Services
@@ -86,7 +87,8 @@ async def whole_service(folder: Path, keys: str = "") -> AsyncIterator[WholeServ
     journal = Journal(folder / "usage")
     shipper = Shipper(folder / "usage", plane, keep_days=30, every_s=SHIPPED_EVERY_S)
     directory = Directory(parse_catalogue(DECLARED))
-    app = fake_app(backend, keys, directory, journal, management=plane, at_run_time=True)
+    tables = InferenceTables(folder / "tables", retention_days=30, flush_s=SHIPPED_EVERY_S)
+    app = fake_app(backend, keys, directory, journal, management=plane, at_run_time=True, payloads=tables)
     live = app.state.services.live
     live.join(RemoteLive("whole", live.pulse, _Reached(plane)))  # type: ignore[arg-type]  # what it needs of it
     plane.start()
@@ -103,6 +105,7 @@ async def whole_service(folder: Path, keys: str = "") -> AsyncIterator[WholeServ
         await shipper.close()
         await plane.close()
         journal.close()
+        await asyncio.to_thread(tables.close)
 
 
 @dataclass(frozen=True)

@@ -28,12 +28,12 @@ GUARDRAILS: Final = "guardrails"
 SWITCHES: Final[Mapping[str, bool]] = {USAGE: True, FALLBACK: True, TABLE: False}
 TABLE_NAMES: Final = ("catalog_name", "schema_name", "table_name_prefix")
 SIDES: Final = ("input", "output")
-BEHAVIORS: Final = {"NONE": "let through", "BLOCK": "refuse", "MASK": "mask"}
+BEHAVIORS: Final = {"NONE": "allow", "BLOCK": "block", "MASK": "mask"}
 KEYS: Final = {
     "endpoint": "all callers together",
-    "user": "each user, or the one named",
-    "user_group": "the group named",
-    "service_principal": "the service principal named",
+    "user": "each user, or one by name",
+    "user_group": "a group by name",
+    "service_principal": "a service principal by name",
 }
 LIMITS: Final = ("key", "principal", "calls", "tokens")
 BLANK_ROWS: Final = 2  # for limits to come; one that stays empty is no limit

@@ -24,11 +24,11 @@ class Status:
 
 
 _OF_DEPLOYMENTS: Final[Mapping[str, Status]] = {
-    "DEPLOYMENT_CREATING": Status("coming up", Tone.BUSY),
+    "DEPLOYMENT_CREATING": Status("starting", Tone.BUSY),
     "DEPLOYMENT_READY": Status("ready", Tone.GOOD),
     "DEPLOYMENT_RECOVERING": Status("recovering", Tone.BUSY),
     "DEPLOYMENT_FAILED": Status("failed", Tone.BAD),
-    "DEPLOYMENT_ABORTED": Status("given up", Tone.IDLE),
+    "DEPLOYMENT_ABORTED": Status("canceled", Tone.IDLE),
 }
 _OF_ROLLOUTS: Final[Mapping[str, Status]] = {
     "RUNNING": Status("running", Tone.BUSY),
@@ -37,7 +37,7 @@ _OF_ROLLOUTS: Final[Mapping[str, Status]] = {
     "STOPPED": Status("stopped", Tone.IDLE),
 }
 _UPDATING: Final = Status("updating", Tone.BUSY)
-_COMING_UP: Final = Status("coming up", Tone.BUSY)
+_COMING_UP: Final = Status("starting", Tone.BUSY)
 
 
 def of_endpoint(state: Mapping[str, Any]) -> Status:

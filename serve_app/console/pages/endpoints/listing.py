@@ -13,7 +13,8 @@ from serve_app.console.pages.endpoints.paths import API, LIST, notice_of
 from serve_app.console.public_api import ApiError
 from serve_app.console.request import console_of
 from serve_app.console.templates import render
-from serve_app.console.views.endpoints import endpoint_views
+from serve_app.console.views.endpoint_list import SORTS, ListQuery, endpoint_page
+from serve_app.console.views.endpoints import EndpointView, endpoint_views
 
 
 def routes() -> Iterator[Route]:
@@ -23,7 +24,8 @@ def routes() -> Iterator[Route]:
 async def _list(request: Request) -> Response:
     """The page; its table alone where the query says `part=table`, as the page asks while one comes up."""
     api = console_of(request).api
-    problem, endpoints = None, []
+    problem: ApiError | None = None
+    endpoints: list[EndpointView] = []
     try:
         endpoints = endpoint_views((await api.get(API)).body)
     except ApiError as error:
@@ -33,7 +35,9 @@ async def _list(request: Request) -> Response:
         request,
         "endpoints/_table.html" if is_part else "endpoints/list.html",
         HTTPStatus.OK if problem is None else problem.status,
-        endpoints=endpoints,
+        page=endpoint_page(endpoints, ListQuery.of(request.query_params)),
+        total=len(endpoints),
+        columns={name: title for name, (title, _) in SORTS.items()},
         problem=problem,
         notice=notice_of(request),
     )

@@ -43,6 +43,8 @@ async def show(
         view=endpoint_view(endpoint),
         query=request.query_params,
         form=form,
+        server=f"{request.url.scheme}://{request.url.netloc}",
+        needs_key=not console_of(request).needs_no_key,
     )
     part = None if form is not None else PARTS.get(request.query_params.get("part", ""))
     build, template = part or (TABS[tab], f"endpoints/{tab}.html")

@@ -17,19 +17,19 @@ API: Final = "/api/2.0/serving-endpoints"
 
 # What was done -> what the next page says of it.
 NOTICES: Final = {
-    "created": "The endpoint is made.",
-    "updated": "The configuration is accepted.",
-    "moved": "The traffic is moved.",
-    "rollout": "The rollout has started.",
-    "stopped": "The rollout is over, and the former traffic is back.",
-    "promoted": "The rollout is over, and its entity has all traffic.",
-    "shadowed": "Requests are copied from now on.",
-    "unshadowed": "No request is copied any more.",
-    "settings": "The settings are in force.",
-    "tags": "The tags are saved.",
-    "granted": "The grant is in force, within seconds on every gateway.",
-    "ungranted": "The grant is taken away, within seconds on every gateway.",
-    "deleted": "The endpoint is deleted.",
+    "created": "Endpoint created.",
+    "updated": "Configuration accepted.",
+    "moved": "Traffic moved.",
+    "rollout": "Rollout started.",
+    "stopped": "Rollout stopped. The former traffic split is back.",
+    "promoted": "Rollout promoted. Its entity has all traffic.",
+    "shadowed": "Shadow traffic started.",
+    "unshadowed": "Shadow traffic stopped.",
+    "settings": "Settings saved.",
+    "tags": "Tags saved.",
+    "granted": "Permission granted.",
+    "ungranted": "Permission removed.",
+    "deleted": "Endpoint deleted.",
 }
 
 

@@ -11,11 +11,14 @@ from typing import Any, Final
 
 from serve_app.console.forms import Form
 from serve_app.console.pages.endpoints.paths import API, api_path, permissions_path
+from serve_app.console.playground.snippets import KEY
 from serve_app.console.public_api import ApiError, PublicApi
 from serve_app.console.views import config_form, endpoint_form, gateway_form, grants, rollouts
 from serve_app.console.views.comparison import METRICS, comparison_view, metrics_of
 from serve_app.console.views.endpoints import EndpointView, known_models
 from serve_app.console.views.loads import load_views
+from serve_app.console.views.query import query_view
+from serve_app.console.views.requests import log_view, logged_view
 
 LIVE: Final = "/api/2.0/live"
 LOGS: Final = {"build": "build-logs", "service": "logs"}  # as the page calls them -> as the API does
@@ -39,6 +42,8 @@ class TabRequest:
     view: EndpointView
     query: Mapping[str, str]
     form: Form | None  # that was refused, to be shown as it was sent
+    server: str  # the address of this server, as the browser knows it
+    needs_key: bool
 
     @property
     def config(self) -> Mapping[str, Any] | None:
@@ -118,6 +123,29 @@ async def _logs(asked: TabRequest) -> Shown:
     return Shown(values=values | {"lines": "" if found is None else found["logs"]}, refused=refused)
 
 
+async def _query(asked: TabRequest) -> Shown:
+    document, refused = await asked.ask_at("/openapi.json")
+    chosen = asked.query.get("protocol", "")
+    view = None
+    if document is not None:
+        view = query_view(document, asked.endpoint, chosen, asked.server, keys=asked.needs_key)
+    return Shown(values={"shown": view, "key_variable": KEY}, refused=refused)
+
+
+async def _requests(asked: TabRequest) -> Shown:
+    """One request where the query names one, else a page. Nothing where the caller may not manage."""
+    query, values = asked.query, {"log": None, "one": None, "failed": asked.query.get("failed") == "on"}
+    if not asked.view.may_manage:
+        return Shown(values=values)
+    if request := query.get("request"):
+        found, refused = await asked.ask(f"requests/{request}", date=query.get("date") or None)
+        return Shown(values=values | {"one": None if found is None else logged_view(found)}, refused=refused)
+    page, refused = await asked.ask(
+        "requests", page_token=query.get("after") or None, failed=values["failed"] or None
+    )
+    return Shown(values=values | {"log": None if page is None else log_view(page)}, refused=refused)
+
+
 async def _settings(asked: TabRequest) -> Shown:
     form = asked.form or Form({})
     is_fields = gateway_form.FORM in form
@@ -158,18 +186,22 @@ Build = Callable[[TabRequest], Awaitable[Shown]]
 
 TABS: Final[Mapping[str, Build]] = {
     "overview": _overview,
+    "query": _query,
     "config": _config,
     "rollout": _rollout,
     "comparison": _comparison,
+    "requests": _requests,
     "logs": _logs,
     "permissions": _permissions,
     "settings": _settings,
 }
 TITLES: Final = {
     "overview": "Overview",
+    "query": "Query",
     "config": "Configuration",
     "rollout": "Rollout",
     "comparison": "Comparison",
+    "requests": "Requests",
     "logs": "Logs",
     "permissions": "Permissions",
     "settings": "Settings",

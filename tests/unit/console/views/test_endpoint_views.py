@@ -75,7 +75,7 @@ def test_what_serves_and_what_comes_up() -> None:
     ("ready", "update", "word", "tone"),
     [
         ("READY", "NOT_UPDATING", "serving", Tone.GOOD),
-        ("NOT_READY", "IN_PROGRESS", "coming up", Tone.BUSY),
+        ("NOT_READY", "IN_PROGRESS", "starting", Tone.BUSY),
         ("READY", "UPDATE_FAILED", "serving; update failed", Tone.BAD),
         ("NOT_READY", "UPDATE_FAILED", "failed", Tone.BAD),
         ("READY", "UPDATE_CANCELED", "serving; update canceled", Tone.IDLE),
