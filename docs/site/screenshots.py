@@ -28,6 +28,7 @@ SIZE: Final = ViewportSize(width=1200, height=760)
 ENDPOINT: Final = "assistant"
 READY_S: Final = 300.0
 TRAFFIC_S: Final = 30.0
+LOGGED_S: Final = 6.0  # until rows of the inference table are on the disk
 QUESTIONS: Final = (
     "What is the capital of France?",
     "What is 2 + 2?",
@@ -54,10 +55,13 @@ def take(folder: Path) -> list[str]:
                 talking = pool.submit(_talk, keys, TRAFFIC_S)
                 _shoot(page, "/console/endpoints", folder / "console-endpoints.png")
                 _shoot(page, f"/console/endpoints/{ENDPOINT}", folder / "console-endpoint.png")
+                _shoot(page, f"/console/endpoints/{ENDPOINT}?tab=query", folder / "console-query.png")
                 _shoot(page, f"/console/live?endpoint={ENDPOINT}", folder / "console-live.png", wait_s=20.0)
                 talking.result()
             _grant(client)
-            for tab in ("permissions", "settings"):
+            _talk(keys, TRAFFIC_S / 2)
+            time.sleep(LOGGED_S)
+            for tab in ("permissions", "settings", "requests"):
                 _shoot(page, f"/console/endpoints/{ENDPOINT}?tab={tab}", folder / f"console-{tab}.png")
             _shoot(page, "/console/usage", folder / "console-usage.png")
             _shoot(page, "/console/keys", folder / "console-keys.png")
@@ -104,7 +108,7 @@ def _grant(client: httpx.Client) -> None:
     client.put(f"/api/2.0/permissions/serving-endpoints/{id}", json=body).raise_for_status()
     limit = {"calls": 600, "key": "user", "renewal_period": "minute"}
     rules = {"output": {"invalid_keywords": ["top secret"]}}
-    settings = {"rate_limits": [limit], "guardrails": rules}
+    settings = {"rate_limits": [limit], "guardrails": rules, "inference_table_config": {"enabled": True}}
     client.put(f"{path}/ai-gateway", json=settings).raise_for_status()
 
 
@@ -151,7 +155,7 @@ def _playground(page: Page, file: Path) -> None:
     page.wait_for_selector("#playground[data-ready]")
     for question in QUESTIONS[:2]:
         page.locator("#prompt").fill(question)
-        page.keyboard.press("Control+Enter")
+        page.keyboard.press("Enter")
         expect(page.locator("#status")).to_have_text(re.compile("^Answered"), timeout=60_000)
     page.screenshot(path=file)
 
