@@ -320,6 +320,7 @@ async def test_endpoints_are_searched_and_sorted_and_tags_lead_to_their_own(visi
     await page.get_by_label("Tags").fill("team=sea")
     await page.get_by_label("Model", exact=True).fill("demo")
     await page.get_by_role("button", name="Create endpoint").click()
+    await serves(page)
     await visit.goto("/console/endpoints")
     names = page.get_by_role("rowheader")
     everything = await names.all_inner_texts()
