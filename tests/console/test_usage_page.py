@@ -81,13 +81,13 @@ async def test_money_is_drawn_by_key(visit: Visit, server: Server) -> None:
     now = time.time()
     ended = tuple(
         replace(RECORD, id=f"money-{place}", key_id=key, started=now, cost=cost, currency="USD")
-        for place, (key, cost) in enumerate([("search", 3.0), ("support", 1.5), ("search", 0.25)])
+        for place, (key, cost) in enumerate([("buyer", 3.0), ("helper", 1.5), ("buyer", 0.25)])
     )
     await server.service.plane.do(ShipUsage(ended=ended), OPERATOR)
     page = visit.page
     await visit.goto("/console/usage")
     chart = page.locator("figure", has_text="Cost by key")
-    await expect(chart.locator(".legend")).to_have_text(["search 3.25 USD", "support 1.50 USD"])
+    await expect(chart.locator(".legend")).to_have_text(["buyer 3.25 USD", "helper 1.50 USD"])
     await expect(chart.get_by_role("img", name="Cost by key per day")).to_be_visible()
     heights = await chart.locator("rect").evaluate_all(
         "(all) => all.map((each) => each.height.baseVal.value)"
@@ -95,9 +95,9 @@ async def test_money_is_drawn_by_key(visit: Visit, server: Server) -> None:
     searched, supported = heights[-2:]
     assert searched + supported == pytest.approx(120)
     assert searched > supported > 0
-    await page.get_by_label("Key", exact=True).select_option("support")
+    await page.get_by_label("Key", exact=True).select_option("helper")
     await page.get_by_role("button", name="Show").click()
-    await expect(chart.locator(".legend")).to_have_text(["support 1.50 USD"])
+    await expect(chart.locator(".legend")).to_have_text(["helper 1.50 USD"])
 
 
 async def test_the_api_refuses_in_its_own_words(visit: Visit) -> None:
