@@ -31,7 +31,7 @@ async def test_hostile_bodies_get_a_short_400(path, name, body):
             assert answer.status_code == 200
             return
         assert answer.status_code == 400, answer.text[:300]
-        assert list(json.loads(answer.content)) == ["error_code", "message"]
+        assert list(json.loads(answer.content)) == ["error_code", "message", "error"]
         assert len(answer.content) < MAX_ERROR_BYTES
         assert SECRET not in answer.text
         assert not g.backend.requests

@@ -209,9 +209,11 @@ async def test_the_default_system_prompt_goes_before_chats_without_one() -> None
 async def test_an_unknown_field_is_refused_in_the_products_words() -> None:
     async with gateway() as g:
         answer = await post(g, nonsense=1)
+        told = 'json: unknown field "nonsense"'
+        for_openai = {"message": told, "type": "BAD_REQUEST", "param": None, "code": "BAD_REQUEST"}
         assert (answer.status_code, answer.json()) == (
             400,
-            {"error_code": "BAD_REQUEST", "message": 'json: unknown field "nonsense"'},
+            {"error_code": "BAD_REQUEST", "message": told, "error": for_openai},
         )
         for name in ("error_behavior", "timeout", "ignore_eos", "best_of", "suffix"):
             refused(await post(g, **{name: "x"}), f'json: unknown field "{name}"')

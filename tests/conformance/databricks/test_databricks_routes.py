@@ -23,6 +23,7 @@ def told(answer: Any, status: int, code: str, *words: str) -> None:
     if (answer.status_code, body.get("error_code")) != (status, code) or list(body) != [
         "error_code",
         "message",
+        "error",
     ]:
         raise AssertionError(f"{answer.status_code}: {answer.text}")
     if not all(word in body["message"] for word in words):
@@ -143,3 +144,17 @@ async def test_a_content_type_may_have_parameters() -> None:
     async with gateway() as g:
         answer = await g.client.post(INVOKE, json=HELLO, headers={"content-type": "application/json; x=y"})
         assert answer.status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/chat/completions", "/completions", "/embeddings", "/responses"])
+async def test_an_error_stands_where_clients_of_openais_protocol_read_it(path: str) -> None:
+    """openai-node and the AI SDK read nothing but `error`."""
+    async with gateway() as g:
+        for body in ({"model": "nobody", "messages": [], "prompt": "a", "input": "a"}, {"model": 7}):
+            answer = await g.post(BASE + path, body)
+            found = answer.json()
+            assert answer.status_code in (400, 404)
+            code = found["error_code"]
+            expected = {"message": found["message"], "type": code, "code": code}
+            assert {name: found["error"][name] for name in expected} == expected
+            assert found["error"]["param"] is None or found["message"].startswith(found["error"]["param"])

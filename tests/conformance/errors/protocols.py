@@ -46,7 +46,7 @@ def _anthropic(body: Any) -> tuple[str, Word]:
 
 
 def _databricks(body: Any) -> tuple[str, Word]:
-    if list(body) != ["error_code", "message"]:
+    if list(body) != ["error_code", "message", "error"]:
         raise AssertionError(f"no error of Databricks': {body}")
     return body["message"], body["error_code"]
 

@@ -22,17 +22,32 @@ from serve_app.api.dialects.fields import words
 ErrorCode: TypeAlias = Annotated[str, words(row.code for row in TABLE.values())]
 
 
-class ErrorBody(TypedDict):
-    """An error in Databricks' shape."""
+class ErrorDetail(TypedDict):
+    """An error where clients of OpenAI look for one."""
+
+    message: str
+    type: ErrorCode
+    param: str | None
+    code: ErrorCode
+
+
+class DatabricksError(TypedDict):
+    """An error in Databricks' own words."""
 
     error_code: ErrorCode
     message: str
 
 
-class ErrorEvent(ErrorBody):
+class ErrorBody(DatabricksError):
+    """An error in Databricks' shape."""
+
+    error: ErrorDetail
+
+
+class ErrorEvent(DatabricksError):
     """An error after the first byte; also under `error`, where OpenAI's packages look."""
 
-    error: ErrorBody
+    error: DatabricksError
 
 
 class Usage(TotalUsage):

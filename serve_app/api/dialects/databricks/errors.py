@@ -1,10 +1,14 @@
-"""Errors in Databricks' shape: one table from condition to status and code. Knows no route."""
+"""Errors in Databricks' shape: one table from condition to status and code. Knows no route.
+
+Clients of OpenAI's protocol ask below /serving-endpoints, too. Some of them (openai-node, the AI SDK) read
+nothing but `error`, so errors have that member beside Databricks' own.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -56,8 +60,7 @@ def broken(error: ServeError) -> bytes:
 
     def encode(message: str) -> bytes:
         members = _members(error, message)
-        event: dict[str, Any] = {**members, "error": members}
-        return msgspec.json.encode(event)
+        return msgspec.json.encode({**members, "error": members})
 
     return bounded(error.message, encode)
 
@@ -66,8 +69,14 @@ def render_error(error: ServeError) -> ErrorReply:
     """Status, headers and body. 429 and 503 say when to come back."""
     never_fits = isinstance(error, QuotaExceeded) and not error.retryable
     status = NEVER_FITS if never_fits else TABLE[error.condition].status
-    body = bounded(error.message, lambda message: msgspec.json.encode(_members(error, message)))
-    return ErrorReply(status, headers_of(error, status), body)
+
+    def encode(message: str) -> bytes:
+        members = _members(error, message)
+        code = members["error_code"]
+        read_by_openai = {"message": members["message"], "type": code, "param": error.param, "code": code}
+        return msgspec.json.encode({**members, "error": read_by_openai})
+
+    return ErrorReply(status, headers_of(error, status), bounded(error.message, encode))
 
 
 def _members(error: ServeError, message: str) -> dict[str, str]:

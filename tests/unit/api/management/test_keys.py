@@ -170,7 +170,7 @@ async def test_a_bad_field_is_named_in_databricks_shape(database, field, body):
     async with gateways(database, 1) as (g,):
         answer = await create(g, **body)
         assert answer.status_code == 400
-        assert answer.json().keys() == {"error_code", "message"}
+        assert answer.json().keys() == {"error_code", "message", "error"}
         assert field in answer.json()["message"]
         assert (await g.client.get(KEYS, headers=bearer(OPERATOR))).json()["keys"] == []
 
