@@ -17,6 +17,7 @@ from serve_app.api.dialects.error_reply import SHOULD_RETRY
 from serve_app.api.dialects.family import (
     ANTHROPIC,
     ANTHROPIC_VERSION,
+    CONTINUE,
     DATABRICKS,
     HEADER,
     MINDIE_ENDS,
@@ -66,6 +67,7 @@ def request_rules(v1: Family) -> Iterator[str]:
     yield _note(Family.OPENAI)
     yield _note(Family.TRITON, f"{{ {_PATH} -m str {V2_PAGE} }} || {{ {_PATH} -m beg {V2} }}")
     yield _note(Family.MINDIE, f"{{ {_PATH} -m beg {V2} }} {{ {_PATH} -m end {' '.join(MINDIE_ENDS)} }}")
+    yield _note(Family.MINDIE, f"{{ {_PATH} -m str {' '.join(CONTINUE)} }}")
     yield _note(Family.OVMS, f"{{ {_PATH} -m beg {V3} }}")
     yield _note(Family.DATABRICKS, f"{{ {_PATH} -m beg {' '.join(DATABRICKS)} }}")
     yield _note(v1, f"{{ {_PATH} -m beg {V1} }}")

@@ -16,6 +16,10 @@ from tests.support.haproxy import Front, front, replica
 
 PATHS = [
     "/",
+    "/generate",
+    "/generate_stream",
+    "/infer",
+    "/infer/x",
     "/livez",
     "/metrics",
     "/v1/chat/completions",

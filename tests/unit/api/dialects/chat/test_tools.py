@@ -464,8 +464,8 @@ def test_log_probabilities_of_a_step_are_sent_once():
 def test_an_error_of_parameters_names_the_tool_and_the_place(strict, choice):
     email = {"type": "string", "pattern": r"\bx" if strict else "("}
     closed = {"required": ["email"], "additionalProperties": False}
-    email = {"type": "object", "properties": {"email": email}, **closed}
-    function = {"name": "send_mail", "parameters": email, "strict": strict}
+    parameters = {"type": "object", "properties": {"email": email}, **closed}
+    function = {"name": "send_mail", "parameters": parameters, "strict": strict}
     with pytest.raises(InvalidField) as caught:
         parse(tools=[{"type": "function", "function": function}], tool_choice=choice)
     assert caught.value.param == "tools.0.function.parameters"
