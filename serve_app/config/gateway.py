@@ -75,6 +75,13 @@ class GatewayConfig(ConfigModel):
         description="Pictures in Anthropic's messages and in responses: a note to the model stands in their "
         "place, and they are listed as ignored; or they are an error.",
     )
+    guardrails_model: str | None = Field(
+        None,
+        min_length=1,
+        max_length=256,
+        description="Endpoint that judges safety and topics for every endpoint whose guardrails name no "
+        "`model`: any that chats.",
+    )
     mindie: MindieConfig = MindieConfig()
     ovms: OvmsConfig = OvmsConfig()
     trtllm: TrtllmConfig = TrtllmConfig()

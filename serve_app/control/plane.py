@@ -45,15 +45,21 @@ class ControlPlane:
         config: ControlConfig,
         responses: ResponsesConfig | None = None,
         say: Callable[[str], None] = lambda problem: None,
+        guardrails_model: str | None = None,
     ) -> None:
-        """`say` hears why the database cannot be opened, whenever that changes."""
+        """`say` hears why the database cannot be opened, whenever that changes.
+
+        `guardrails_model`: see `GatewayConfig`.
+        """
         responses = responses or ResponsesConfig()
         self._database = database
         self._say = say
         self._gateways = Gateways()
         parts = SnapshotParts()
         self.snapshots = Snapshots(database, parts, self._gateways)
-        self.endpoints = Endpoints(database, cluster, config, self._gateways, self.snapshots.changed)
+        self.endpoints = Endpoints(
+            database, cluster, config, self._gateways, self.snapshots.changed, guardrails_model
+        )
         self.keys = Keys(database, self.snapshots.changed)
         grants = Grants(database, self.snapshots.changed, self.endpoints.name_of)
         self._access = Access(database, grants)

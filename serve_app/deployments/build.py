@@ -39,6 +39,7 @@ from serve_app.deployments.limiter import limiter_deployment
 from serve_app.deployments.model.deployment import model_deployment
 from serve_app.endpoints.catalogue import Catalogue
 from serve_app.endpoints.endpoint import Endpoint
+from serve_app.endpoints.judges import check_judges
 
 __all__ = [
     "DRAIN_S",
@@ -65,9 +66,10 @@ def build_model_app(config: ModelConfig) -> Application:
 
 
 def system_app(endpoints: Sequence[Endpoint], config: GatewayConfig | None = None) -> Application:
-    """As `build_system_app`, with the endpoints given here."""
+    """As `build_system_app`, with the endpoints given here. Raises CatalogueError, a ValueError."""
     config = config or GatewayConfig()
     catalogue = Catalogue(endpoints=tuple(endpoints))
+    check_judges(catalogue, config.guardrails_model)
     gateway = gateway_deployment(config).options(user_config=catalogue.dump())
     return _bound(gateway, config)
 

@@ -81,9 +81,9 @@ class GuardrailRules(ConfigModel):
     invalid_keywords: tuple[Words, ...] = Field(
         (), max_length=1000, description="Whole words and phrases that must not occur, whatever their case."
     )
-    safety: bool = Field(False, description="What `model` calls unsafe is blocked.")
+    safety: bool = Field(False, description="What the model that judges calls unsafe is blocked.")
     valid_topics: tuple[Words, ...] = Field(
-        (), max_length=100, description="Only these are let through; `model` tells."
+        (), max_length=100, description="Only these are let through; the model that judges tells."
     )
 
     @property
@@ -108,17 +108,23 @@ class Guardrails(ConfigModel):
     input: GuardrailRules | None = None
     output: GuardrailRules | None = None
     model: str | None = Field(
-        None, max_length=256, description="Endpoint that judges safety and topics: any that chats."
+        None,
+        max_length=256,
+        description="Endpoint that judges safety and topics: any that chats. None: the gateway's "
+        "`guardrails_model`.",
     )
 
-    @model_validator(mode="after")
-    def _agrees(self) -> Guardrails:
-        judged = [side for side in ("input", "output") if (rules := getattr(self, side)) and rules.is_judged]
-        if judged and self.model is None:
-            raise ValueError(
-                f"model: {judged[0]} has safety or valid_topics, so an endpoint that judges must be named"
-            )
-        return self
+    def check_judge(self, guardrails_model: str | None) -> None:
+        """Raises ValueError where a model must be asked and none is named, here or by `guardrails_model`."""
+        if self.model is not None or guardrails_model is not None:
+            return
+        for side in ("input", "output"):
+            rules: GuardrailRules | None = getattr(self, side)
+            if rules is not None and rules.is_judged:
+                raise ValueError(
+                    f"must name an endpoint that chats, because {side} has safety or valid_topics, which a "
+                    "model judges; `guardrails_model` in the gateway's `args` can name one for all endpoints"
+                )
 
 
 class InferenceTable(ConfigModel):

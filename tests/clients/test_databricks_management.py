@@ -177,6 +177,24 @@ async def test_bought_throughput_has_calls_of_its_own(url: str) -> None:
     assert moved.config.served_entities[0].provisioned_model_units == 2
 
 
+async def test_safety_needs_no_model_where_the_server_has_a_judge(tmp_path: Path) -> None:
+    """As Databricks' own guardrails, which bring their model. Without a judge it is a 400."""
+    safe = serving.AiGatewayGuardrails(input=serving.AiGatewayGuardrailParameters(safety=True))
+    declared = {"endpoints": DECLARED}
+    async with (
+        plane_over(tmp_path, FakeCluster(), declared=declared, guardrails_model="talk") as (plane, _),
+        server(plane, guardrails_model="talk") as url,
+    ):
+        await call(url, lambda api: api.create_and_wait("harbor", config=core(ENTITY), timeout=WAIT))
+        put = await call(url, lambda api: api.put_ai_gateway("harbor", guardrails=safe))
+        assert put.guardrails.input.safety is True
+        shown = await call(url, lambda api: api.get("harbor"))
+        assert shown.ai_gateway.guardrails.input.safety is True
+    async with plane_over(tmp_path, FakeCluster(), declared=declared) as (plane, _), server(plane) as url:
+        with pytest.raises(BadRequest, match=r"guardrails\.model: must name an .*`guardrails_model`"):
+            await call(url, lambda api: api.put_ai_gateway("harbor", guardrails=safe))
+
+
 async def test_limits_guardrails_tags_and_notes(url: str) -> None:
     limit = serving.AiGatewayRateLimit(
         serving.AiGatewayRateLimitRenewalPeriod.MINUTE, calls=7, key=serving.AiGatewayRateLimitKey.USER

@@ -159,10 +159,11 @@ async def plane_over(
     cluster: FakeCluster,
     config: ControlConfig | None = None,
     declared: dict[str, Any] | None = None,
+    guardrails_model: str | None = None,
 ) -> AsyncIterator[tuple[ControlPlane, FakeGateway]]:
     """A control plane that works, on SQLite in `folder`, and a gateway that follows it."""
     database = open_database(f"sqlite:///{folder / 'control.db'}")
-    plane = ControlPlane(database, cluster, config or ControlConfig())
+    plane = ControlPlane(database, cluster, config or ControlConfig(), guardrails_model=guardrails_model)
     declares = {"endpoints": [{"name": "demo-chat"}]} if declared is None else declared
     gateway = FakeGateway(plane, cluster, declares)
     plane.start()

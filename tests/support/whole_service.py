@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from fastapi import FastAPI
 
@@ -79,16 +79,19 @@ class WholeService:
 
 
 @asynccontextmanager
-async def whole_service(folder: Path, keys: str = "") -> AsyncIterator[WholeService]:
+async def whole_service(
+    folder: Path, keys: str = "", guardrails_model: str | None = None
+) -> AsyncIterator[WholeService]:
     """`folder`: of the database and the journal. `keys`: lines of keys that no control plane made."""
     backend = ClusterBackend()
     database = open_database(f"sqlite:///{folder / 'control.db'}")
-    plane = ControlPlane(database, backend.cluster, ControlConfig())
+    plane = ControlPlane(database, backend.cluster, ControlConfig(), guardrails_model=guardrails_model)
     journal = Journal(folder / "usage")
     shipper = Shipper(folder / "usage", plane, keep_days=30, every_s=SHIPPED_EVERY_S)
     directory = Directory(parse_catalogue(DECLARED))
     tables = InferenceTables(folder / "tables", retention_days=30, flush_s=SHIPPED_EVERY_S)
-    app = fake_app(backend, keys, directory, journal, management=plane, at_run_time=True, payloads=tables)
+    parts: dict[str, Any] = {"management": plane, "at_run_time": True, "payloads": tables}
+    app = fake_app(backend, keys, directory, journal, **parts, guardrails_model=guardrails_model)
     live = app.state.services.live
     live.join(RemoteLive("whole", live.pulse, _Reached(plane)))  # type: ignore[arg-type]  # what it needs of it
     plane.start()

@@ -30,7 +30,8 @@ class Guarding:
         self._services = services
         self._context = context
         self._deadline = deadline
-        self._judge = ModelJudge(services, context, guard.model, deadline)
+        model = guard.model or services.config.guardrails_model
+        self._judge = ModelJudge(services, context, model, deadline)
 
     async def prompts(self, call: Call, requests: list[GenerateRequest]) -> list[GenerateRequest]:
         """`requests` as a model may have them.

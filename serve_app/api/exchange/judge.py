@@ -18,7 +18,8 @@ from serve_app.api.context import RequestContext
 from serve_app.api.exchange.dispatch import begin
 from serve_app.api.guard.answers import PromptStream
 from serve_app.api.services import Services
-from serve_app.endpoints.endpoint import Endpoint, ServedEntity, Task
+from serve_app.endpoints.endpoint import Endpoint, ServedEntity
+from serve_app.endpoints.judges import judging
 from serve_app.endpoints.split import candidates
 from serve_app.errors import DeadlineExceeded, PromptTooLong, ServeError, Unavailable
 from serve_app.guardrails.judging import Inquest
@@ -75,11 +76,10 @@ class ModelJudge:
     async def _verdict(self, inquest: Inquest, text: str) -> str:
         """One of the two words. Raises ServeError."""
         services = self._services
-        endpoint = services.directory.named(self._model)
-        if endpoint is None:
-            raise Unavailable("the endpoint that judges is not served")
-        if endpoint.task is not Task.CHAT:
-            raise Unavailable(f"the endpoint's task is {endpoint.task}, not {Task.CHAT}")
+        try:
+            endpoint = judging(self._model, services.directory.named(self._model))
+        except ValueError as error:
+            raise Unavailable(str(error)) from None
         deadline = min(self._deadline, asyncio.get_running_loop().time() + JUDGE_S)
         request = _request(f"{self._context.id}-{secrets.token_hex(4)}", inquest, text)
 

@@ -17,7 +17,7 @@ from serve_app.control.endpoints import registry
 from serve_app.control.endpoints.cluster import Cluster, Offer, Room
 from serve_app.control.endpoints.configure import Configurator
 from serve_app.control.endpoints.known import KnownEndpoint, KnownEndpoints
-from serve_app.control.endpoints.named import check_named
+from serve_app.control.endpoints.named import Named
 from serve_app.control.endpoints.offers import Offers
 from serve_app.control.endpoints.reconciler import Reconciler
 from serve_app.control.endpoints.shown import Sights, declared, declared_id, shown
@@ -26,7 +26,7 @@ from serve_app.control.endpoints.tables import EndpointRow
 from serve_app.control.endpoints.tasks import check_tasks
 from serve_app.control.gateways import Gateways
 from serve_app.control.handlers import Handlers
-from serve_app.endpoints.ai_gateway import AiGateway, InferenceTable
+from serve_app.endpoints.ai_gateway import AiGateway
 from serve_app.endpoints.catalogue import Catalogue, CatalogueError, parse_catalogue
 from serve_app.endpoints.endpoint import Endpoint, Kind
 from serve_app.errors import AlreadyExists, Conflict, InvalidField, ModelNotFound, Unavailable
@@ -71,14 +71,16 @@ class Endpoints:
         config: ControlConfig,
         gateways: Gateways,
         changed: Changed,
+        guardrails_model: str | None = None,
     ) -> None:
-        """`changed`: see `Snapshots.changed`."""
+        """`changed`: see `Snapshots.changed`. `guardrails_model`: see `GatewayConfig`."""
         self._database = database
         self._cluster = cluster
         self._config = config
         self._gateways = gateways
         self._changed = changed
         self._known = KnownEndpoints()
+        self._named = Named(self.declared, guardrails_model)
         self._read_declared: tuple[dict[str, Any], dict[str, Endpoint]] = ({}, {})
         self.reconciler = Reconciler(
             database,
@@ -159,7 +161,7 @@ class Endpoints:
             )
             check_tasks(config, command.task, self.declared())
             settings = _ai_gateway(command.ai_gateway)
-            self._check_named(session, command.name, settings, caller)
+            self._named.check(session, command.name, settings, caller, "ai_gateway.")
             row = registry.add(
                 session,
                 name=command.name,
@@ -237,10 +239,10 @@ class Endpoints:
 
         def work(session: Session) -> EndpointRow:
             row = registry.find(session, command.name)
-            merged = {**row.ai_gateway, **command.settings}
-            settings = _ai_gateway({key: value for key, value in merged.items() if value is not None})
-            self._check_named(session, row.name, settings, caller)
-            row.ai_gateway = settings
+            given = {name: part for name, part in command.settings.items() if part is not None}
+            self._named.check(session, row.name, _ai_gateway(given), caller)  # the rest stays as it is
+            kept = {name: part for name, part in row.ai_gateway.items() if name not in command.settings}
+            row.ai_gateway = _ai_gateway({**kept, **given})
             for config in (row.serving, row.pending):
                 if config is not None:
                     registry.check(row, loaded(config), shadow=row.shadow)
@@ -327,27 +329,6 @@ class Endpoints:
             is_provisioned=is_provisioned,
             creator=creator,
             now=time.time(),
-        )
-
-    def _check_named(self, session: Session, endpoint: str, settings: dict[str, Any], caller: Caller) -> None:
-        """Raises InvalidField where the settings name what is not the caller's."""
-
-        def tables() -> dict[str, InferenceTable | None]:
-            made = {
-                name: AiGateway.model_validate(raw).inference_table_config
-                for name, raw in registry.settings(session).items()
-            }
-            declared = {
-                name: each.ai_gateway.inference_table_config for name, each in self.declared().items()
-            }
-            return made | declared
-
-        check_named(
-            endpoint,
-            AiGateway.model_validate(settings),
-            caller,
-            exists=lambda name: name in self.declared() or registry.has(session, name),
-            tables=tables,
         )
 
     def _changed_to(self, row: EndpointRow) -> EndpointShown:

@@ -43,7 +43,14 @@ class ControlReplica:
         keep_private()
         self._cluster = RayCluster(str(serve.get_replica_context().app_name))
         database = Database(prepared_database(config))
-        self._plane = ControlPlane(database, self._cluster, config.control, config.responses, say=to_terminal)
+        self._plane = ControlPlane(
+            database,
+            self._cluster,
+            config.control,
+            config.responses,
+            say=to_terminal,
+            guardrails_model=config.guardrails_model,
+        )
         self._plane.start()
         self._open: set[asyncio.Task[bytes]] = set()
         settle()

@@ -19,6 +19,7 @@ from serve_app.deployments.deploy_file.problem import Place, Problem
 from serve_app.deployments.model.gpu import ONE_GPU
 from serve_app.endpoints.catalogue import Catalogue, suggestion
 from serve_app.endpoints.endpoint import SYSTEM_APP, Endpoint, Kind, ServedEntity
+from serve_app.endpoints.judges import judging
 
 SYSTEM_PATH: Final = "serve_app.deployments.build:build_system_app"
 MODEL_PATH: Final = "serve_app.deployments.build:build_model_app"
@@ -84,6 +85,9 @@ def disagreements(apps: Sequence[App], catalogue: Catalogue | None, endpoints: P
         yield from _deployments(app)
     if catalogue is not None:
         yield from _entities(apps, catalogue, endpoints)
+        for app in apps:
+            if isinstance(app.config, GatewayConfig):
+                yield from _judges(app, app.config, catalogue, endpoints)
 
 
 def _names(apps: Sequence[App]) -> Iterator[Problem]:
@@ -236,6 +240,28 @@ def _entities(apps: Sequence[App], catalogue: Catalogue, endpoints: Place) -> It
                 "no endpoint uses this model, so HTTP clients cannot reach it; add it to an endpoint's "
                 "served_entities, or remove it"
             )
+
+
+def _judges(app: App, config: GatewayConfig, catalogue: Catalogue, endpoints: Place) -> Iterator[Problem]:
+    """Judges that cannot judge. With a control plane, one that is not in the file may come at run time."""
+    known = {endpoint.name: endpoint for endpoint in catalogue.endpoints}
+    named = [(app.place.at("args", "guardrails_model"), config.guardrails_model)]
+    for index, endpoint in enumerate(catalogue.endpoints):
+        if (guardrails := endpoint.ai_gateway.guardrails) is not None:
+            place = endpoints.at("endpoints", index, "ai_gateway", "guardrails", "model")
+            named.append((place.named("endpoint", endpoint.name), guardrails.model))
+    for place, name in named:
+        if name is None:
+            continue
+        try:
+            judging(name, known.get(name))
+        except ValueError as error:
+            if name in known:
+                yield place.error(str(error))
+            elif config.control.enabled:
+                yield place.warning(f"{error}, unless one is made at run time; {suggestion(name, known)}")
+            else:
+                yield place.error(f"{error}; {suggestion(name, known)}")
 
 
 def _missing(entity: ServedEntity, models: Sequence[str]) -> str:

@@ -28,6 +28,7 @@ from serve_app.deployments.deploy_file.schema import (
     wrong_values,
 )
 from serve_app.endpoints.catalogue import Catalogue, CatalogueError, parse_catalogue
+from serve_app.endpoints.judges import check_judges
 
 DEFAULT_PORT: Final = 8000  # Serve's
 MOST_PORT: Final = 65_535
@@ -174,6 +175,8 @@ class _Check:
             return  # said by Ray's schema
         try:
             self.catalogue = parse_catalogue(config)
+            if isinstance(app.config, GatewayConfig):
+                check_judges(self.catalogue, app.config.guardrails_model)
         except CatalogueError as error:
             yield from (self._endpoints.error(problem) for problem in error.problems)
 

@@ -40,6 +40,7 @@ from serve_app.deployments.logs import log_as_json, to_terminal, warnings_shown
 from serve_app.deployments.memory import be_spared
 from serve_app.deployments.model.replica_port import keep_private
 from serve_app.endpoints.catalogue import CatalogueError, parse_catalogue
+from serve_app.endpoints.judges import check_judges, judging
 from serve_app.heap import map_large_blocks, settle
 from serve_app.rpc.server import RpcServer
 from serve_app.types import Usage, UsageRecord
@@ -107,6 +108,7 @@ class GatewayReplica:
         is_start = not self._catalogues.is_read
         try:
             catalogue = parse_catalogue(user_config)
+            check_judges(catalogue, self._config.guardrails_model)
         except CatalogueError as error:
             if is_start:
                 raise
@@ -114,9 +116,11 @@ class GatewayReplica:
             self._directory.refused = True
             return
         self._catalogues.declare(catalogue)
-        if is_start and self._control is not None:
+        if is_start:
             with warnings_shown(to_terminal):
-                await self._control.feed.first(FIRST_SNAPSHOT_S)
+                if self._control is not None:
+                    await self._control.feed.first(FIRST_SNAPSHOT_S)
+                warn_of_judge(self._directory, self._config.guardrails_model)
         logger.info("serving %d endpoints", len(self._directory))
         if is_start:
             await self._backend.looked(FIRST_LOOK_S)
@@ -233,6 +237,16 @@ class GatewayReplica:
             if self._shipper is not None:
                 await self._shipper.close()
             self._tables.close()
+
+
+def warn_of_judge(directory: Directory, guardrails_model: str | None) -> None:
+    """Log why the server-wide judge cannot judge, if it cannot. What it should judge gets 503 then."""
+    if guardrails_model is None:
+        return
+    try:
+        judging(guardrails_model, directory.named(guardrails_model))
+    except ValueError as error:
+        logger.warning("guardrails_model: %s; requests that it should judge get 503", error)
 
 
 def listens_on_loopback() -> bool:

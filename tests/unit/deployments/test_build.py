@@ -16,10 +16,12 @@ from ray.serve._private.deployment_info import DeploymentInfo
 from ray.serve.config import AutoscalingConfig
 from ray.serve.schema import ServeApplicationSchema
 
-from serve_app.config import EngineConfig, ModelConfig, ProvisionedConfig
-from serve_app.deployments.build import model_deployment
+from serve_app.config import EngineConfig, GatewayConfig, ModelConfig, ProvisionedConfig
+from serve_app.deployments.build import model_deployment, system_app
 from serve_app.deployments.model.deployment import BY_LOAD
 from serve_app.deployments.model.scaling import ByLoad
+from serve_app.endpoints.ai_gateway import AiGateway, GuardrailRules, Guardrails
+from serve_app.endpoints.endpoint import Endpoint
 
 
 def deployment(**provisioned: float) -> Deployment:
@@ -32,6 +34,14 @@ def scaling(made: Deployment) -> AutoscalingConfig:
     found = made._deployment_config.autoscaling_config
     assert isinstance(found, AutoscalingConfig)
     return found
+
+
+def test_an_endpoint_that_nobody_judges_is_refused_before_it_is_built() -> None:
+    rules = Guardrails(input=GuardrailRules(safety=True))
+    endpoint = Endpoint(name="talk", ai_gateway=AiGateway(guardrails=rules))
+    with pytest.raises(ValueError, match=r"\(endpoint 'talk'\): must name an endpoint that chats"):
+        system_app([endpoint])
+    assert system_app([endpoint], GatewayConfig(guardrails_model="talk"))
 
 
 def test_without_bought_throughput_there_is_one_replica() -> None:

@@ -81,7 +81,10 @@ class GuardrailsBody(StrictBody):
     model: Annotated[str | None, Text(1, _NAME_CHARS)] = None
 
     fields_told: ClassVar[Mapping[str, Told]] = {
-        "model": Told("The endpoint that judges safety and topics; Databricks has no such field")
+        "model": Told(
+            "The endpoint that judges safety and topics; without it, the one of the whole server. "
+            "Databricks has no such field"
+        )
     }
 
 

@@ -74,12 +74,16 @@ async def guarded(
     output: dict[str, Any] | None = None,
     backend: Scripted | None = None,
     text: str = TOLD,
+    model: str | None = JUDGE,
+    guardrails_model: str | None = None,
 ) -> AsyncIterator[tuple[Gateway, Scripted]]:
+    """`model` judges for the endpoint `demo`, `guardrails_model` for all that name none."""
     backend = backend or Scripted()
     backend.words = in_pieces(text)
-    guardrails = {"input": input, "output": output, "model": JUDGE}
+    guardrails = {"input": input, "output": output, "model": model}
     endpoints = [{"name": "demo", "ai_gateway": {"guardrails": guardrails}}, {"name": JUDGE}]
-    async with gateway(backend, endpoints=endpoints, trtllm={"alias": ""}) as g:
+    settings: dict[str, Any] = {"trtllm": {"alias": ""}, "guardrails_model": guardrails_model}
+    async with gateway(backend, endpoints=endpoints, **settings) as g:
         yield g, backend
 
 

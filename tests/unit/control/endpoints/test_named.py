@@ -88,6 +88,50 @@ async def test_a_judge_that_the_key_may_use_is_taken(plane: ControlPlane) -> Non
         await plane.do(PutAiGateway(name="mine", settings=rules), caller)
 
 
+SAFETY: dict[str, Any] = {"guardrails": {"input": {"safety": True}}}
+TOPICS: dict[str, Any] = {"guardrails": {"output": {"valid_topics": ["ships"]}}}
+
+
+@pytest.mark.parametrize(("rules", "side"), [(SAFETY, "input"), (TOPICS, "output")])
+async def test_without_any_judge_the_error_names_both_ways_to_have_one(
+    plane: ControlPlane, rules: dict[str, Any], side: str
+) -> None:
+    said = f"endpoint that chats, because {side} has .*`guardrails_model`.* for all endpoints"
+    with pytest.raises(InvalidField, match=said) as caught:
+        await plane.do(PutAiGateway(name="mine", settings=rules), OPERATOR)
+    assert caught.value.param == "guardrails.model"
+    with pytest.raises(InvalidField, match=said) as caught:
+        await plane.do(making("new", **rules), OPERATOR)
+    assert caught.value.param == "ai_gateway.guardrails.model"
+    keywords = {"guardrails": {"input": {"safety": False, "invalid_keywords": ["falcon"]}}}
+    await plane.do(PutAiGateway(name="mine", settings=keywords), OPERATOR)  # needs no judge
+
+
+@pytest.mark.parametrize("judge", ["demo-chat", "nobody yet"])
+async def test_a_server_wide_judge_is_anybodys(tmp_path: Path, judge: str) -> None:
+    """Also of a key that may not use it, and before it is there: the operator chose it."""
+    cluster = FakeCluster()
+    async with plane_over(tmp_path, cluster, declared=DECLARED, guardrails_model=judge) as (plane, _):
+        await plane.do(making("mine", **SAFETY), LIMITED)
+        shown = await plane.do(PutAiGateway(name="mine", settings=TOPICS), LIMITED)
+        assert shown.ai_gateway == TOPICS
+        own = {"guardrails": {"model": judge, **SAFETY["guardrails"]}}  # by name it is somebody else's
+        with pytest.raises(InvalidField, match="there is no endpoint"):
+            await plane.do(PutAiGateway(name="mine", settings=own), LIMITED)
+
+
+async def test_other_settings_change_while_a_judge_is_gone(tmp_path: Path) -> None:
+    """The operator has taken the server-wide judge away; what is not changed is not checked again."""
+    calls = {"rate_limits": [{"calls": 3}]}
+    async with plane_over(tmp_path, FakeCluster(), guardrails_model="demo-chat") as (plane, _):
+        await plane.do(making("mine", **SAFETY), OPERATOR)
+    async with plane_over(tmp_path, FakeCluster()) as (plane, _):
+        shown = await plane.do(PutAiGateway(name="mine", settings=calls), LIMITED)
+        assert shown.ai_gateway == {**SAFETY, "rate_limits": [{"calls": 3}]}
+        with pytest.raises(InvalidField, match="guardrails_model"):
+            await plane.do(PutAiGateway(name="mine", settings=SAFETY), LIMITED)
+
+
 async def test_a_limited_key_makes_no_other_endpoint(plane: ControlPlane) -> None:
     for name in ("new", "theirs", "demo-chat"):
         with pytest.raises(PermissionDenied, match="is limited to endpoints"):

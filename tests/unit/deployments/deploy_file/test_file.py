@@ -329,6 +329,31 @@ MISTAKES = {
 }
 
 
+MISTAKES |= {
+    "safety that nobody judges": (
+        "      - name: assistant\n",
+        "      - name: assistant\n        ai_gateway: {guardrails: {output: {safety: true}}}\n",
+        "applications[0].deployments[0].user_config",
+        "endpoints[0].ai_gateway.guardrails.model (endpoint 'assistant'): must name an endpoint that chats, "
+        "because output has safety or valid_topics, which a model judges; `guardrails_model` in the "
+        "gateway's `args` can name one for all endpoints",
+    ),
+    "a judge that there is not": (
+        "{max_in_flight: 100}",
+        "{max_in_flight: 100, guardrails_model: asistant, control: {enabled: false}}",
+        "applications[0].args.guardrails_model",
+        "there is no endpoint 'asistant', so it can judge nothing; did you mean 'assistant'?",
+    ),
+    "a judge that does not chat": (
+        "      - name: assistant\n",
+        "      - {name: text, task: llm/v1/completions, served_entities: [{model: demo-chat, version: 1}]}\n"
+        "      - name: assistant\n"
+        "        ai_gateway: {guardrails: {model: text, input: {safety: true}}}\n",
+        "applications[0].deployments[0].user_config.endpoints[1].ai_gateway.guardrails.model",
+        "the endpoint 'text' cannot judge: its task is llm/v1/completions, not llm/v1/chat",
+    ),
+}
+
 # What these are about is all wrong then, and said so.
 CASCADES = {"no gateway", "two applications of one name", "a model called as the gateway"}
 
@@ -364,6 +389,12 @@ WARNINGS = {
         "applications[0].deployments[0].max_ongoing_requests",
         "lower max_in_flight",
     ),
+    "a judge that the file does not have": (
+        "{max_in_flight: 100}",
+        "{max_in_flight: 100, guardrails_model: asistant}",
+        "applications[0].args.guardrails_model",
+        "so it can judge nothing, unless one is made at run time; did you mean 'assistant'?",
+    ),
     "a GPU that is not used": (
         "device: cpu}",
         "device: cpu}\n  deployments: [{name: Model, ray_actor_options: {num_gpus: 1}}]",
@@ -381,6 +412,16 @@ def test_what_may_be_deployed_and_is_hardly_meant_is_a_warning(doubt: str) -> No
     assert found.severity is Severity.WARNING
     assert found.where.startswith(where)
     assert message in found.message
+
+
+@pytest.mark.parametrize("own", ["", "model: assistant, "])
+def test_a_judge_of_the_gateway_or_of_the_endpoint_is_enough(own: str) -> None:
+    judged = f"name: assistant\n        ai_gateway: {{guardrails: {{{own}input: {{safety: true}}}}}}\n"
+    file = RIGHT.replace("name: assistant\n", judged)
+    if not own:
+        file = file.replace("max_in_flight: 100", "max_in_flight: 100, guardrails_model: assistant")
+        assert "guardrails_model" in file
+    assert problems(file) == []
 
 
 def test_a_gateway_without_endpoints_is_a_warning() -> None:

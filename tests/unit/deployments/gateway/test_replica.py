@@ -1,10 +1,13 @@
+import logging
 from types import SimpleNamespace
 
 import pytest
 
+from serve_app.api.directory import Directory
 from serve_app.deployments.environment import PUBLIC_HOST
 from serve_app.deployments.gateway import replica as gateway
 from serve_app.deployments.gateway.backend import total
+from serve_app.endpoints.catalogue import parse_catalogue
 from serve_app.types import EngineStats
 
 
@@ -54,6 +57,29 @@ def test_an_unknown_host_counts_as_public(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(gateway, "_get_global_client", fail)
     assert not gateway.listens_on_loopback()
+
+
+@pytest.mark.parametrize(
+    ("judge", "said"),
+    [
+        (None, []),
+        ("talk", []),
+        ("nobody", ["guardrails_model: there is no endpoint 'nobody', so it can judge nothing"]),
+        ("embed", ["the endpoint 'embed' cannot judge: its task is llm/v1/embeddings, not llm/v1/chat"]),
+    ],
+)
+def test_a_server_wide_judge_that_cannot_judge_is_said_at_the_start(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, judge: str | None, said: list[str]
+) -> None:
+    monkeypatch.setattr(logging.getLogger("serve_app"), "propagate", True)
+    directory = Directory(
+        parse_catalogue({"endpoints": [{"name": "talk"}, {"name": "embed", "task": "llm/v1/embeddings"}]})
+    )
+    gateway.warn_of_judge(directory, judge)
+    assert len(caplog.records) == len(said)
+    for record, part in zip(caplog.records, said, strict=True):
+        assert (record.levelname, part in record.getMessage()) == ("WARNING", True)
+        assert record.getMessage().endswith("requests that it should judge get 503")
 
 
 def test_statistics_of_replicas_add_up_and_the_oldest_heartbeat_counts() -> None:
