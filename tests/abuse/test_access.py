@@ -70,6 +70,7 @@ ODD_PATHS = [
 ]  # fmt: skip
 
 
+READS_A_BODY = ("POST", "/", 422)  # Text Generation Inference's route, for a body that it does not know
 METHODS = ["GET", "POST", "HEAD", "OPTIONS", "DELETE", "TRACE"]
 # Headers by which a request for a closed path passes itself off as one for an open path, or as one from here.
 ODD_HEADERS = [
@@ -107,7 +108,7 @@ async def test_nothing_but_the_exact_open_paths_answers_a_stranger(path, method)
         status, _ = await as_sent(g.app, method, path)
         assert status == (404 if "\n" in path else 401)
         status, headers = await as_sent(g.app, method, path, KEY)
-        assert status in (403, 404, 405)
+        assert status in (403, 404, 405) or (method, path, status) == READS_A_BODY
         assert b"location" not in headers
 
 

@@ -6,6 +6,7 @@ from typing import cast
 import pytest
 from starlette.routing import Route
 
+from serve_app.api.dialects.family import CONTINUE
 from serve_app.api.exchange.ask import QuestionRoute
 from serve_app.api.exchange.generate import GenerateRoute
 from serve_app.api.route import ByFamily
@@ -47,7 +48,8 @@ def management_routes(g):
 def check_refused(path, answer):
     """The status and the shape of a wrong body in the protocol of the route."""
     error = json.loads(answer.content)
-    if path.startswith("/v2/") and not path.endswith("/infer") and "error_type" in error:
+    is_continue = path in CONTINUE or (path.startswith("/v2/") and not path.endswith("/infer"))
+    if is_continue and "error_type" in error:
         assert answer.status_code == 422, (path, answer.text[:300])
         assert set(error) == {"error", "error_type"}
         assert error["error_type"] == "Input Validation Error"

@@ -8,7 +8,7 @@ import pytest
 from serve_app.limits import MAX_BODY_BYTES
 from tests.support.gateway import CHAT, chat_body, gateway, served
 
-HEAD = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+HEAD = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
 async def exchange(address, *pieces: bytes, half_close: bool = False) -> bytes:

@@ -264,7 +264,7 @@ def test_bad_tools_are_bad_requests_that_name_the_field(
     for stream in (False, True):
         with pytest.raises(openai.BadRequestError) as caught:
             sdk.client.chat.completions.create(model=MODEL, messages=[HELLO], stream=stream, **options)
-        assert caught.value.param == param
+        assert (caught.value.param or "").startswith(param)
         assert param in caught.value.message
 
 

@@ -140,7 +140,7 @@ def test_statistics_and_repository(client: triton.InferenceServerClient) -> None
         ({"inputs": inputs(nobody=1)}, "400", "unexpected inference input 'nobody' for model 'demo-chat'"),
         ({"outputs": [triton.InferRequestedOutput("cum_log_probs")]}, "400", "return_log_probs"),
         ({"outputs": [triton.InferRequestedOutput("output_ids", class_count=2)]}, "400", "classification"),
-        ({"request_id": "x", "inputs": inputs(request_output_len=10_000)}, "400", "request_output_len"),
+        ({"request_id": "x", "inputs": inputs(request_output_len=0)}, "400", "request_output_len"),
     ],
 )  # fmt: skip
 def test_errors(

@@ -154,7 +154,7 @@ async def test_a_tool_with_a_number_that_is_too_long_is_refused_by_name(client: 
     assert response.status_code == 400, response.text
     error = response.json()["error"]
     assert error["param"] == "tools"
-    assert "'f'" in error["message"]
+    assert 'tool "f"' in error["message"]
     assert "$.properties.x" in error["message"]
 
 

@@ -78,14 +78,14 @@ class RouteGuide:
     def _hint(self, path: str) -> str | None:
         if path.rstrip("/") == "/serving-endpoints":
             return _MANAGED
+        for elsewhere, what in _ELSEWHERE:
+            if elsewhere.search(path):
+                return what
         for other in _variants(path):
             if (method := self._method(other)) is not None:
                 return f"perhaps {asked(method, other)} was meant"
         if "/responses/" in path:
             return _KEPT
-        for elsewhere, what in _ELSEWHERE:
-            if elsewhere.search(path):
-                return what
         if len(path) > MAX_COMPARED_CHARS:
             return None
         for other in get_close_matches(path, self._plain, n=1, cutoff=ALIKE):

@@ -308,7 +308,7 @@ async def test_a_form_that_is_no_regular_expression_is_an_error_of_the_tools(
     tools = [{"type": "custom", "custom": {"name": "p", "format": form}}]
     found = await ROUTE.ask(client, tools=tools, tool_choice="required")
     assert found.status_code == 400
-    assert error_of(found)["param"] == "tools"
+    assert error_of(found)["param"] == "tools.0.custom.parameters"
 
 
 @pytest.mark.parametrize("path", [CHAT, "/openai" + CHAT])

@@ -10,7 +10,7 @@ import pytest
 
 from serve_app.control.database.database import Database
 from serve_app.types import Caller
-from serve_app.types.control import Command
+from serve_app.types.control import AwaitChanges, Command, Followed
 from tests.support.fakes_backend import FakeBackend
 from tests.support.gateway import fake_app
 from tests.support.rollouts import RolloutBench, usage_row
@@ -25,6 +25,8 @@ class Plane:
         self.fails = 0  # requests of `new` that failed by then
 
     async def do(self, command: Command[Any], caller: Caller) -> Any:
+        if isinstance(command, AwaitChanges):
+            return Followed(behind=0)
         self.bench.now += self.seconds
         now = self.bench.now
         failed = [usage_row(now, entity="new", outcome="failed", status=500) for _ in range(self.fails)]

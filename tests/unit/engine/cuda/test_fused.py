@@ -179,7 +179,7 @@ def test_the_setting_triton_fuses_the_layers_and_changes_no_greedy_token() -> No
             device=DEVICE,
             context_window=64,
             eos_token_ids=(),
-            config=ModelConfig(name="tiny", attention=attention, engine=settings),
+            config=ModelConfig(name="tiny", attention=attention).model_copy(update={"engine": settings}),
             progress=lambda _: None,
         )
         assert is_fused(model) == (attention == "triton")

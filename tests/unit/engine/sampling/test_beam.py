@@ -411,7 +411,7 @@ def test_the_context_ends_a_search_where_all_its_beams_fill_the_cache() -> None:
     (output,) = run(engine, beam_request("r", [1, 2, 3], Beam(width=4), max_tokens=None))["r"]
     assert output.finish is FinishReason.CONTEXT
     assert len(output.token_ids) == 10 // 4 * 4 - 3
-    with pytest.raises(InvalidField, match="max_tokens"):
+    with pytest.raises(PromptTooLong, match="6 in the completion"):
         engine.add(beam_request("s", [1, 2, 3], Beam(width=4), max_tokens=6))
     with pytest.raises(PromptTooLong):
         engine.add(beam_request("t", [1] * 8, Beam(width=4), max_tokens=None))
