@@ -112,7 +112,10 @@ def create(server: Server, service_principal: bool, days: int | None, **fields: 
 @server_options
 def list_keys(server: Server, everything: bool, form: str) -> None:
     """List the keys that were made at run time."""
-    found = server.read(f"{PATH}?all={str(everything).lower()}").get("keys", [])
+    answer = server.read(f"{PATH}?all={str(everything).lower()}")
+    found = answer.get("keys", [])
+    if (notice := answer.get("notice")) is not None:
+        print_note(notice)
     if form == "json":
         click.echo(json.dumps(found, indent=2))
     elif found:
@@ -170,7 +173,7 @@ def _given(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _cells(key: dict[str, Any]) -> list[str]:
-    budget = key.get("budget")
+    budget, spent = key.get("budget"), key.get("spent")
     ended = " (revoked)" if "revocation_time" in key else ""
     return [
         str(key.get("id", "")),
@@ -180,9 +183,9 @@ def _cells(key: dict[str, Any]) -> list[str]:
         ",".join(key.get("scopes", ())),
         ",".join(key.get("endpoints", ())) or "all",
         "" if budget is None else f"{budget:g} {key.get('currency', '')}",
-        f"{key.get('spent', 0):g}",
+        "unknown" if spent is None else f"{spent:g}",
         _time(key.get("expiry_time")),
-        _time(key.get("last_used_time")),
+        "unknown" if spent is None else _time(key.get("last_used_time")),
     ]
 
 

@@ -47,7 +47,7 @@ class ControlPlane:
         say: Callable[[str], None] = lambda problem: None,
         guardrails_model: str | None = None,
     ) -> None:
-        """`say` hears why the database cannot be opened, whenever that changes.
+        """`say` hears why the database cannot be opened, whenever that changes, and when it is open.
 
         `guardrails_model`: see `GatewayConfig`.
         """
@@ -136,6 +136,8 @@ class ControlPlane:
                     said = self.problem
                     self._say(f"the control plane waits: {said}")
                 await asyncio.sleep(RETRY_S)
+        if said is not None:
+            self._say("the control plane has its database, and works")
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.snapshots.run())
             tasks.create_task(self.endpoints.run())

@@ -65,7 +65,7 @@ async def _listed(request: Request, problem: ApiError | None = None) -> Response
         shows_all=shows_all,
         graces=keys.GRACES,
         problem=problem,
-        notice=_NOTICES.get(request.query_params.get("done", ""), ""),
+        notice=_NOTICES.get(request.query_params.get("done", ""), "") or answer.get("notice", ""),
     )
 
 

@@ -20,6 +20,7 @@ from serve_app.control.database.problem import (
     is_away,
     is_bad_text,
     is_full,
+    remedy,
 )
 from serve_app.control.database.url import open_engine
 from serve_app.errors import InvalidField, Unavailable
@@ -96,6 +97,9 @@ class Database:
                 if not (is_away(error) or has_collided(error)):
                     raise
                 self.problem = f"the database {self._place} does not answer: {_reason(error)}"
+                if (advice := remedy(error)) is not None:
+                    self.problem += f"; {advice}"
+                    self._is_prepared = False  # another file may take its place
                 logger.warning("%s", self.problem)
                 told = FULL if is_full(error) else "the database does not answer; try again"
                 raise Unavailable(told, retry_after_s=RETRY_S) from error

@@ -17,6 +17,12 @@ _BAD_TEXT: Final = "22021"
 # database. An operator may put another file in the place of a broken one.
 _SQLITE_AWAY: Final = frozenset({5, 6, 8, 10, 11, 13, 14, 26})
 
+_WRITABLE: Final = "see that the file and its folder are there and can be written"
+_ROOM: Final = "make room on its disk"
+_ANOTHER: Final = "restore a backup, or move the file away: then an empty database is made"
+# What an operator can do, by the same bytes.
+_REMEDIES: Final = {8: _WRITABLE, 11: _ANOTHER, 13: _ROOM, 14: _WRITABLE, 26: _ANOTHER}
+
 
 class DatabaseProblem(Exception):
     """An operator must act: the URL is wrong, a driver is missing, or the database is of a newer version."""
@@ -28,11 +34,20 @@ def is_away(error: Exception) -> bool:
         return True
     if not isinstance(error, DBAPIError):
         return False
-    if isinstance(error.orig, sqlite3.Error):
-        return getattr(error.orig, "sqlite_errorcode", 0) & 0xFF in _SQLITE_AWAY
+    if (code := _sqlite_code(error)) is not None:
+        return code in _SQLITE_AWAY
     return (
         error.connection_invalidated or isinstance(error, InterfaceError) or _state(error).startswith(_AWAY)
     )
+
+
+def remedy(error: Exception) -> str | None:
+    """What an operator can do about it; None: wait, or look at the database's server."""
+    if is_full(error):
+        return _ROOM
+    if isinstance(error, OSError) and error.filename is not None:
+        return _WRITABLE
+    return _REMEDIES.get(_sqlite_code(error) or 0)
 
 
 def is_full(error: Exception) -> bool:
@@ -41,8 +56,8 @@ def is_full(error: Exception) -> bool:
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
     if not isinstance(error, DBAPIError):
         return False
-    if isinstance(error.orig, sqlite3.Error):
-        return getattr(error.orig, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL
+    if (code := _sqlite_code(error)) is not None:
+        return code == sqlite3.SQLITE_FULL
     return _state(error) == _DISK_FULL
 
 
@@ -54,6 +69,13 @@ def has_collided(error: Exception) -> bool:
 def is_bad_text(error: Exception) -> bool:
     """Whether a text has the one character that PostgreSQL takes in none: NUL."""
     return isinstance(error, DBAPIError) and _state(error) == _BAD_TEXT
+
+
+def _sqlite_code(error: Exception) -> int | None:
+    """SQLite's code without its details; None: not of SQLite."""
+    if not isinstance(error, DBAPIError) or not isinstance(error.orig, sqlite3.Error):
+        return None
+    return int(getattr(error.orig, "sqlite_errorcode", 0)) & 0xFF
 
 
 def _state(error: DBAPIError) -> str:

@@ -25,7 +25,7 @@ from serve_app.control.keys.rules import check_budgets, check_change, check_new
 from serve_app.control.keys.tables import ApiKey
 from serve_app.control.keys.uses import last_uses
 from serve_app.control.ledger.budgets import KeyBudget, month_of, spent_in
-from serve_app.errors import AlreadyExists, Conflict, ModelNotFound, Overloaded
+from serve_app.errors import AlreadyExists, Conflict, ModelNotFound, Overloaded, Unavailable
 from serve_app.limits import MAX_KEYS
 from serve_app.types import Caller, Scope
 from serve_app.types.control import (
@@ -43,6 +43,7 @@ from serve_app.types.control import (
 
 ToldT = TypeVar("ToldT", KnownKey, KeyShown)
 
+_OLDEST_FIRST: Final = (ApiKey.created, ApiKey.name, ApiKey.id)
 FIRST_KEY: Final = (
     "the first key must have the scope 'manage', every endpoint and no end: from then on each request needs "
     "a key, and nobody else could make another"
@@ -63,6 +64,7 @@ class Keys:
         self._database = database
         self._changed = changed
         self._now = now
+        self._kept: tuple[KeyShown, ...] | None = None  # in force as read last
 
     def handlers(self) -> Handlers:
         return {
@@ -75,8 +77,11 @@ class Keys:
 
     def in_force(self, session: Session) -> tuple[KnownKey, ...]:
         """For snapshots: the keys that gateways let in, without what they spent."""
-        found = session.scalars(select(ApiKey).where(_is_in_force(self._now())).order_by(ApiKey.name))
-        return tuple(_told(KnownKey, key) for key in found)
+        found = session.scalars(
+            select(ApiKey).where(_is_in_force(self._now())).order_by(*_OLDEST_FIRST)
+        ).all()
+        self._kept = tuple(_told(KeyShown, key) for key in found)
+        return tuple(_told(KnownKey, key) for key in sorted(found, key=lambda key: key.name))
 
     def budgets(self, session: Session) -> Iterable[KeyBudget]:
         """For the ledger: the keys in force that have a bound."""
@@ -148,11 +153,19 @@ class Keys:
         return _told(KeyShown, key)
 
     async def _list(self, command: ListKeys, caller: Caller) -> KeyList:
+        """Those in force as they were read last while the database is away."""
         check_administrator(caller)
-        return await self._database.run(lambda session: self._read(session, command))
+        try:
+            return await self._database.run(lambda session: self._read(session, command))
+        except Unavailable:
+            if self._kept is None:
+                raise
+            now = self._now()
+            kept = (key for key in self._kept if key.expires is None or key.expires > now)
+            return KeyList(keys=tuple(kept), is_kept=True)
 
     def _read(self, session: Session, command: ListKeys) -> KeyList:
-        query = select(ApiKey).order_by(ApiKey.created, ApiKey.name, ApiKey.id)
+        query = select(ApiKey).order_by(*_OLDEST_FIRST)
         if not command.everything:
             query = query.where(_is_in_force(self._now()))
         used, spent = last_uses(session), spent_in(session, month_of(self._now()))

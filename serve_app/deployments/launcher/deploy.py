@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
+import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from serve_app.deployments.launcher.errors import CannotServe
@@ -13,7 +15,12 @@ from serve_app.deployments.launcher.ports import address, reachable
 from serve_app.deployments.launcher.ray_cluster import shortage
 
 TIMEOUT_S: Final = 3_600.0  # of a step: a first start may download a model
+READY_S: Final = 600.0  # for gateways once all runs: a database may come later, and one of them is mended
 POLL_S: Final = 0.1
+SILENT_S: Final = 5.0  # what holds gateways up for no longer is not worth a line
+WAITS: Final = f"waiting {READY_S / 60:.0f} minutes at most; Ctrl-C of the server ends it"
+NO_ANSWER: Final = "no gateway answers"
+UNTOLD: Final = "/readyz says why to those who have an API key"
 
 
 def roll_out(
@@ -39,34 +46,56 @@ def roll_out(
         rollout(config, say=timed, timeout_s=TIMEOUT_S, cancelled=cancelled)
     except RolloutFailed as error:
         raise CannotServe(f"{error}{shortage()}") from error
-    until_ready(*address(config), num_gateways(config), cancelled=cancelled)
+    until_ready(*address(config), num_gateways(config), say=timed, cancelled=cancelled)
 
 
 def until_ready(
-    host: str, port: int, gateways: int = 1, *, cancelled: Callable[[], str | None] = lambda: None
+    host: str,
+    port: int,
+    gateways: int = 1,
+    *,
+    say: Callable[[str], None] = lambda words: None,
+    cancelled: Callable[[], str | None] = lambda: None,
 ) -> None:
     """Wait until the `gateways` at `host` and `port` say that they are ready. Raises CannotServe.
 
     A new connection goes to the gateway that has the fewest, in turn where all have as many. So all are
-    ready when so many in a row say so.
+    ready when so many in a row say so. `say` hears once of each reason why they are not.
     """
-    deadline = time.monotonic() + TIMEOUT_S
+    began = time.monotonic()
+    said: set[str] = set()
     in_a_row = 0
     while in_a_row < gateways:
-        if _is_ready(host, port):
+        reasons = _reasons(host, port)
+        if not reasons:
             in_a_row += 1
             continue
         in_a_row = 0
         if (reason := cancelled()) is not None:
             raise CannotServe(reason)
-        if time.monotonic() > deadline:
-            raise CannotServe("not every gateway was ready in time; see the log above")
+        waited_s = time.monotonic() - began
+        if waited_s > READY_S:
+            raise CannotServe("\n".join(("not every gateway was ready in time:", *reasons)))
+        if waited_s > SILENT_S:
+            new = [each for each in reasons if each not in said]
+            for words in new:
+                say(f"not ready yet: {words}")
+            if new and not said:
+                say(WAITS)
+            said.update(new)
         time.sleep(POLL_S)
 
 
-def _is_ready(host: str, port: int) -> bool:
+def _reasons(host: str, port: int) -> Sequence[str]:
+    """Why the gateway that is asked is not ready; empty: it is."""
     try:
-        with urllib.request.urlopen(f"http://{reachable(host)}:{port}/readyz", timeout=2) as response:
-            return bool(response.status == 200)
+        with urllib.request.urlopen(f"http://{reachable(host)}:{port}/readyz", timeout=2):
+            return ()
+    except urllib.error.HTTPError as answer:
+        with answer:
+            try:
+                return json.loads(answer.read()).get("reasons") or (UNTOLD,)
+            except (OSError, ValueError, AttributeError):  # not a gateway's
+                return (NO_ANSWER,)
     except OSError:
-        return False
+        return (NO_ANSWER,)

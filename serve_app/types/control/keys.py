@@ -41,7 +41,11 @@ class CreatedKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyList:
+    """With `is_kept` the database is away: the keys in force as they were read last, without `last_used`
+    and `spent`."""
+
     keys: tuple[KeyShown, ...]
+    is_kept: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ import pytest
 
 from serve_app.accounts.accounts import Accounts
 from serve_app.accounts.keys import new_key
+from serve_app.cli.server import Server
 from serve_app.config import GatewayConfig
 from serve_app.types import Scope
 from tests.support.fakes_backend import FakeBackend
@@ -72,3 +73,14 @@ def test_a_key_lives_on_a_server_from_create_to_revoke(invoke, serve, database):
     again = run("revoke", "carol")
     assert again.exit_code == 1
     assert "no key in force" in again.stderr
+
+
+def test_a_list_without_the_ledger_says_so_and_claims_nothing(invoke, monkeypatch):
+    key = {"id": "k1", "name": "alice", "prefix": "sk-aaaaa", "user": "alice", "scopes": ["inference"]}
+    answer = {"keys": [key], "declared_keys": [], "notice": "the database does not answer"}
+    monkeypatch.setattr(Server, "read", lambda server, path: answer)
+    listed = invoke("keys", "list")
+    assert listed.exit_code == 0
+    assert "the database does not answer" in listed.stderr
+    assert listed.stdout.split()[-2:] == ["never", "unknown"]
+    assert listed.stdout.count("unknown") == 2

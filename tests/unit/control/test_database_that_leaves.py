@@ -12,7 +12,7 @@ import pytest
 
 from serve_app.control.endpoints import reconciler
 from serve_app.control.plane import ControlPlane
-from serve_app.errors import ModelNotFound, Unavailable
+from serve_app.errors import ModelNotFound, PermissionDenied, Unavailable
 from serve_app.types import Caller, Scope
 from serve_app.types.control import (
     ConfigWanted,
@@ -21,6 +21,7 @@ from serve_app.types.control import (
     EntityWanted,
     GetEndpoint,
     ListEndpoints,
+    ListKeys,
     UpdateState,
     WatchSnapshot,
 )
@@ -56,6 +57,12 @@ async def test_endpoints_are_read_on_and_changes_are_refused(
     async with plane_over(tmp_path, FakeCluster()) as (plane, gateway):
         await made(plane, gateway)
         before = await plane.do(GetEndpoint(name="mine"), OPERATOR)
+        for name, scopes in (("zoe", ("manage",)), ("alice", ("inference",))):
+            await plane.do(CreateKey(name=name, scopes=scopes, budget=5.0), OPERATOR)
+        await until(lambda: len(gateway.snapshot.keys) == 2)
+        known = await plane.do(ListKeys(), OPERATOR)
+        assert [(key.name, key.spent) for key in known.keys] == [("zoe", 0.0), ("alice", 0.0)]
+        assert not known.is_kept
 
         def away(work: Any) -> Any:
             plane._database.problem = "the database is away"
@@ -66,6 +73,12 @@ async def test_endpoints_are_read_on_and_changes_are_refused(
             listed = await plane.do(ListEndpoints(), caller)
             assert [each.name for each in listed.endpoints] == ["demo-chat", "mine"]
             assert replace(await plane.do(GetEndpoint(name="mine"), caller), updated=before.updated) == before
+        for everything in (False, True):
+            keys = await plane.do(ListKeys(everything=everything), OPERATOR)
+            assert keys.is_kept
+            assert keys.keys == tuple(replace(key, last_used=None, spent=None) for key in known.keys)
+        with pytest.raises(PermissionDenied):
+            await plane.do(ListKeys(), READER)
         with pytest.raises(ModelNotFound):
             await plane.do(GetEndpoint(name="nobody"), OPERATOR)
         with pytest.raises(Unavailable):

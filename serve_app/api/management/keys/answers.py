@@ -9,6 +9,10 @@ from typing_extensions import TypedDict
 from serve_app.types import Caller
 from serve_app.types.control import KeyShown
 
+AWAY: Final = (
+    "the database does not answer: these are the keys in force as they were before, without last_used_time "
+    "and spent; keys that ended are not listed"
+)
 NEVER: Final = -1  # Databricks' word for a token that does not end
 
 
@@ -50,10 +54,14 @@ class DeclaredKeyJson(TypedDict):
 
 
 class KeysJson(TypedDict):
-    """Keys that were made at run time, the oldest first, and those of the operator by name."""
+    """Keys that were made at run time, the oldest first, and those of the operator by name.
+
+    `notice` says what is missing while the database is away.
+    """
 
     keys: list[KeyJson]
     declared_keys: list[DeclaredKeyJson]
+    notice: NotRequired[str]
 
 
 class TokenJson(TypedDict):

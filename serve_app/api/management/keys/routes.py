@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from serve_app.api.management.command_route import Asked, CommandRoute
 from serve_app.api.management.keys import operations, tokens
-from serve_app.api.management.keys.answers import declared_json, key_json
+from serve_app.api.management.keys.answers import AWAY, declared_json, key_json
 from serve_app.api.management.keys.bodies import CreateKeyBody, RotateKeyBody, UpdateKeyBody
 from serve_app.api.management.paths import BASE
 from serve_app.api.management.strict_body import NoBody
@@ -54,10 +54,11 @@ async def _list(asked: Asked[NoBody]) -> dict[str, Any]:
         raise InvalidField("all", "must be true or false")
     listed = await asked.do(ListKeys(everything=everything == "true"))
     declared = sorted(asked.services.accounts.declared(), key=lambda caller: caller.key_id)
-    return {
+    shown: dict[str, Any] = {
         "keys": [key_json(key) for key in listed.keys],
         "declared_keys": [declared_json(caller) for caller in declared],
     }
+    return shown | {"notice": AWAY} if listed.is_kept else shown
 
 
 async def _update(asked: Asked[UpdateKeyBody]) -> dict[str, Any]:

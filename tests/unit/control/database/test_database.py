@@ -179,7 +179,12 @@ def _break_folder(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "reason"), [(_break_file, "file is not a database"), (Path.mkdir, ""), (_break_folder, "")]
+    ("spoil", "reason"),
+    [
+        (_break_file, "file is not a database; restore a backup, or move the file away"),
+        (Path.mkdir, "Is a directory; see that the file and its folder are there and can be written"),
+        (_break_folder, "; see that the file and its folder are there and can be written"),
+    ],
 )
 def test_a_file_that_is_no_database_is_named_until_it_is_out_of_the_way(
     tmp_path: Path, spoil: Callable[[Path], None], reason: str
@@ -199,6 +204,23 @@ def test_a_file_that_is_no_database_is_named_until_it_is_out_of_the_way(
     broken.rename(tmp_path / "aside")
     asyncio.run(database.run(spend("alice")))
     assert database.problem is None
+    database.close()
+
+
+async def test_a_file_that_breaks_while_it_is_used_is_mended_without_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "control.db"
+    database = Database(f"sqlite:///{path}")
+    await database.run(lambda session: [spend(f"key-{n}" * 100)(session) for n in range(400)])
+    database._engine.dispose()  # what is in its log goes into the file
+    with path.open("r+b") as file:
+        file.seek(3 * 4096)
+        file.write(b"\xff" * (path.stat().st_size - file.tell()))
+    with pytest.raises(Unavailable):
+        await database.run(count)
+    assert database.problem is not None
+    assert "malformed; restore a backup, or move the file away" in database.problem
+    path.rename(tmp_path / "aside")
+    assert await database.run(count) == 0
     database.close()
 
 

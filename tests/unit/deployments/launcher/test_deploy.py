@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -10,22 +11,29 @@ from typing import Any
 
 import pytest
 
+from serve_app.deployments.environment import free_port
+from serve_app.deployments.launcher import deploy
 from serve_app.deployments.launcher.deploy import until_ready
 from serve_app.deployments.launcher.errors import CannotServe
 from serve_app.deployments.launcher.gateways import num_gateways
 
 
 @contextmanager
-def answering(*statuses: int) -> Iterator[tuple[int, list[int]]]:
-    """A port whose answers have these statuses in turn, the last one for ever; and those that it gave."""
+def answering(*statuses: int, body: str = "") -> Iterator[tuple[int, list[int]]]:
+    """A port whose answers have these statuses in turn, the last one for ever; and those that it gave.
+
+    `body`: of those that are not 200.
+    """
     given: list[int] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             given.append(statuses[min(len(given), len(statuses) - 1)])
             self.send_response(given[-1])
-            self.send_header("content-length", "0")
+            text = b"" if given[-1] == 200 else body.encode()
+            self.send_header("content-length", str(len(text)))
             self.end_headers()
+            self.wfile.write(text)
 
         def log_message(self, *_: Any) -> None:
             pass
@@ -56,6 +64,49 @@ def test_one_gateway_is_asked_until_it_is_ready() -> None:
 def test_a_reason_to_give_up_ends_the_wait() -> None:
     with answering(503) as (port, _), pytest.raises(CannotServe, match="stopped"):
         until_ready("127.0.0.1", port, cancelled=lambda: "stopped")
+
+
+NOT_READY = {"status": "not ready", "reasons": ["keys are not known", "the database /x/control.db is broken"]}
+
+
+def test_reasons_that_last_are_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deploy, "SILENT_S", 0.0)
+    said: list[str] = []
+    with answering(*[503] * 4, 200, body=json.dumps(NOT_READY)) as (port, _):
+        until_ready("127.0.0.1", port, say=said.append)
+    assert said == [
+        "not ready yet: keys are not known",
+        "not ready yet: the database /x/control.db is broken",
+        deploy.WAITS,
+    ]
+
+
+def test_reasons_of_a_moment_are_not_said() -> None:
+    said: list[str] = []
+    with answering(503, 503, 200, body=json.dumps(NOT_READY)) as (port, _):
+        until_ready("127.0.0.1", port, say=said.append)
+    assert said == []
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (json.dumps(NOT_READY), "keys are not known\nthe database /x/control.db is broken"),
+        ('{"status": "not ready"}', "who have an API key"),
+        ("Service Unavailable", "no gateway answers"),
+        ('["no object"]', "no gateway answers"),
+    ],
+)
+def test_the_wait_ends_with_the_reasons(body: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deploy, "READY_S", 0.2)
+    with answering(503, body=body) as (port, _), pytest.raises(CannotServe, match=words):
+        until_ready("127.0.0.1", port)
+
+
+def test_a_port_where_nobody_answers_is_called_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deploy, "READY_S", 0.0)
+    with pytest.raises(CannotServe, match="no gateway answers"):
+        until_ready("127.0.0.1", free_port())
 
 
 @pytest.mark.parametrize(
