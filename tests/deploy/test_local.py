@@ -72,7 +72,7 @@ async def test_a_model_that_is_deployed_anew_is_known_as_it_is_now(small: Deploy
 async def post(port: int, body: dict[str, Any]) -> httpx.Response:
     """One request on a connection of its own, closed afterwards; light enough for thousands at once."""
     payload = json.dumps(body).encode()
-    head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+    head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(f"{head}Content-Length: {len(payload)}\r\n\r\n".encode() + payload)

@@ -50,7 +50,7 @@ def connect(cluster: Cluster, wanted: dict[str, Any]) -> socket.socket:
     """A raw connection with the request sent: what the client library would not let us do."""
     payload = json.dumps(wanted).encode()
     sock = socket.create_connection(("127.0.0.1", cluster.port), timeout=WAIT_S)
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(payload)}\r\n\r\n"
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(payload)}\r\n\r\n"
     sock.sendall(head.encode() + payload)
     return sock
 
