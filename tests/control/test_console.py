@@ -81,7 +81,7 @@ async def move_to_half(visit: Visit) -> None:
 
 
 def served(page: Page, entity: str) -> Locator:
-    return page.get_by_role("region", name="Serves: entities").get_by_role("row").filter(has_text=entity)
+    return page.get_by_role("region", name="Serving: entities").get_by_role("row").filter(has_text=entity)
 
 
 async def ask(made: Controlled, count: int, headers: dict[str, str]) -> Counter[int]:
