@@ -75,7 +75,7 @@ async def move_to_half(visit: Visit) -> None:
     await page.get_by_label("old, %").fill("50")
     await page.get_by_label("new, %").fill("50")
     await page.get_by_role("button", name="Move traffic").click()
-    await expect(page.get_by_text("The traffic is moved.")).to_be_visible(timeout=LOAD_MS)
+    await expect(page.get_by_text("Traffic moved.")).to_be_visible(timeout=LOAD_MS)
     await expect(served(page, "new")).to_contain_text("50 %", timeout=LOAD_MS)
     await expect(page.locator("#state")).not_to_have_attribute("hx-trigger", "every 2s", timeout=LOAD_MS)
 
@@ -186,7 +186,7 @@ async def delete(visit: Visit) -> None:
     await visit.goto(f"/console/endpoints/{NAME}?tab=settings")
     await page.get_by_label(f"Type {NAME} to confirm").fill(NAME)
     await page.get_by_role("button", name="Delete endpoint").click()
-    await expect(page.get_by_text("The endpoint is deleted.")).to_be_visible(timeout=LOAD_MS)
+    await expect(page.get_by_text("Endpoint deleted.")).to_be_visible(timeout=LOAD_MS)
 
 
 async def test_an_endpoint_is_made_split_watched_and_counted(controlled_server: Controlled) -> None:
@@ -229,7 +229,7 @@ async def test_two_versions_and_keys_in_one_session(ray_cluster: Cluster, tmp_pa
         await visit.goto("/console/keys")
         await page.get_by_role("button", name="Revoke client").click()
         await page.get_by_role("button", name="Revoke this key").click()
-        await expect(page.get_by_text("The key is revoked.")).to_be_visible(timeout=LOAD_MS)
+        await expect(page.get_by_text("Key revoked.")).to_be_visible(timeout=LOAD_MS)
         await eventually(status, 401)
         assert set(await exported(visit)) == {"old", "new"}
         await delete(visit)
