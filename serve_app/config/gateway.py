@@ -93,8 +93,8 @@ class GatewayConfig(ConfigModel):
     )
     allowed_hosts: tuple[HostName, ...] = Field(
         (),
-        description="Names by which the server may be asked while it has no keys, beside localhost and any "
-        "address: a name without a port, as `models.internal`.",
+        description="Names by which the server may be asked while it has no keys, beside names without a dot "
+        "and any address: a name without a port, as `models.internal`.",
     )
     cors_origins: tuple[Origin, ...] = Field(
         (),

@@ -63,7 +63,7 @@ async def answered(method: str, path: str, host: str, keys: str = "", **settings
 
 @pytest.mark.parametrize(("method", "path"), ASKED)
 @pytest.mark.parametrize(
-    "host", [REBOUND, f"{REBOUND}:8000", "localhost.rebound.example", "127.0.0.1.nip.io"]
+    "host", [REBOUND, f"{REBOUND}:8000", "localhost.rebound.example", "127.0.0.1.nip.io", "x."]
 )
 async def test_without_keys_a_name_of_somebody_else_is_refused(method: str, path: str, host: str) -> None:
     """DNS rebinding: to a browser, a page of that name is of the same origin as the server."""
@@ -73,7 +73,7 @@ async def test_without_keys_a_name_of_somebody_else_is_refused(method: str, path
 
 
 @pytest.mark.parametrize(
-    "host", ["localhost", "LocalHost:8000", "127.0.0.1:8000", "10.1.2.3", "[::1]:8000", ""]
+    "host", ["localhost", "LocalHost:8000", "127.0.0.1:8000", "10.1.2.3", "[::1]:8000", "", "models:8000"]
 )
 async def test_without_keys_the_server_is_asked_by_its_own_names(host: str) -> None:
     assert (await answered("GET", "/v1/models", host, allowed_hosts=())).status_code == 200
