@@ -122,11 +122,18 @@ class PromptTooLong(FieldError):
 
     @classmethod
     def for_window(
-        cls, window: int, tokens: int, *, what: str = "prompt", param: str = "prompt", at_least: bool = False
+        cls,
+        window: int,
+        tokens: int,
+        *,
+        what: str = "prompt",
+        param: str = "prompt",
+        at_least: bool = False,
+        joint: str | None = None,
     ) -> Self:
         """A prompt of `tokens` leaves no room in `window`. `what`: prompt, messages or input.
 
-        `at_least`: the prompt was not counted to its end.
+        `at_least`: the prompt was not counted to its end. `joint`: as of FieldError.
         """
         count = f"at least {tokens}" if at_least else f"{tokens}"
         full = ", which leaves no room for an answer" if tokens == window else ""
@@ -135,7 +142,7 @@ class PromptTooLong(FieldError):
             f"This model's maximum context length is {window} tokens. However, your {what} resulted in "
             f"{count} tokens{full}. Please reduce the length of the {what}. "
             "(context_length_exceeded)",
-            joint=None,
+            joint=joint,
         )
 
     @classmethod

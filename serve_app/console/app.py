@@ -38,7 +38,7 @@ class Console:
         allowed_hosts: Collection[str] = (),
     ) -> None:
         """`inner` is the public API, with everything that its callers must pass. `allowed_hosts`: names of
-        this server, beside localhost and addresses, by which it may be asked while it has no keys.
+        this server, beside addresses and names without a dot, by which it may be asked without keys.
 
         Raises ValueError for a secret of the environment that is too short.
         """

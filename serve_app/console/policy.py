@@ -89,7 +89,7 @@ def check_local(
 ) -> None:
     """Raises PermissionDenied unless a server without keys is asked from its own machine, by its own name.
 
-    The owner of another name can make it lead here, so `Host` must be an address, localhost or allowed.
+    The owner of another name can make it lead here, so `Host` must be one that `is_local_name` knows.
     """
     if not is_loopback(peer_of(request.scope)):
         raise PermissionDenied(
@@ -97,8 +97,8 @@ def check_local(
         )
     if not is_local_name(request.headers.get("host", ""), allowed_hosts):
         raise PermissionDenied(
-            "without API keys the console must be opened as localhost, by an address such as 127.0.0.1, or "
-            "by a name in allowed_hosts of the gateway"
+            "without API keys the console must be opened by an address such as 127.0.0.1, by a name without "
+            "a dot such as localhost, or by a name in allowed_hosts of the gateway"
         )
 
 

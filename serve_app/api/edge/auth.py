@@ -38,8 +38,8 @@ def caller_of(
     host = header(scope, b"host")
     if caller.anonymous and host and not is_local_name(host, allowed_hosts):
         raise PermissionDenied(
-            "without API keys this server is asked as localhost, by an address such as 127.0.0.1, or by "
-            "a name in allowed_hosts of the gateway; the header Host has another name"
+            "without API keys this server is asked by an address such as 127.0.0.1, by a name without a dot "
+            "such as localhost, or by a name in allowed_hosts of the gateway; the header Host has another"
         )
     return caller
 

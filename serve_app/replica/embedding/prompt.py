@@ -88,14 +88,14 @@ class EmbeddingPrompt:
         if len(ids) <= self.window:
             return ids
         if not request.truncate:
-            raise PromptTooLong.for_window(self.window, len(ids), what="text", param=FIELD)
+            raise PromptTooLong.for_window(self.window, len(ids), what="text", param=FIELD, joint=": ")
         return self.tokenizer.cut(ids, self.window) if isinstance(text, str) else ids[: self.window]
 
     def _encode(self, text: str, most: int | None) -> Sequence[int]:
         text = self._spelt(text)
         fewest = self.tokenizer.fewest(len(text))
         if most is not None and fewest > most:
-            raise PromptTooLong.for_window(most, fewest, what="text", param=FIELD, at_least=True)
+            raise PromptTooLong.for_window(most, fewest, what="text", param=FIELD, at_least=True, joint=": ")
         try:
             return self.tokenizer.encode_now(text)
         except InvalidField as error:

@@ -111,6 +111,7 @@ async def test_a_model_that_embeds_ranks_by_meaning(demo_embed: str) -> None:
             assert one["index"] == other["index"]
             assert one["relevance_score"] == pytest.approx(other["relevance_score"], abs=1e-5)
     assert long.status_code == 400
+    assert "documents" in long.json()["error"]
     assert "Please reduce the length of the text" in long.json()["error"]
 
 
