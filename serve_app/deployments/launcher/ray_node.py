@@ -11,11 +11,10 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import ray._private.node
-import ray._private.services
 import ray._private.utils
 from ray._private.node import Node
 
-from serve_app.deployments.launcher import log_monitor, worker_entry
+from serve_app.deployments.launcher import worker_entry
 
 METRICS: Final = "RAY_enable_metrics_collection"  # Ray's own variable
 
@@ -32,15 +31,6 @@ class LeanNode(Node):  # type: ignore[misc]  # Ray has no types here
     def start_api_server(self, *, include_dashboard: bool | None, raise_on_failure: bool) -> None:
         """The dashboard's process. Ray starts it even where the dashboard is off, to report usage."""
         self._webui_url = ""
-
-    def start_log_monitor(self) -> None:
-        """Ours, where Ray would look for its own."""
-        folder = ray._private.services.RAY_PRIVATE_DIR
-        ray._private.services.RAY_PRIVATE_DIR = os.path.dirname(os.path.abspath(log_monitor.__file__))
-        try:
-            super().start_log_monitor()
-        finally:
-            ray._private.services.RAY_PRIVATE_DIR = folder
 
     def start_raylet(self, *arguments: Any, **options: Any) -> None:
         if worker_entry.SOCKET in os.environ:

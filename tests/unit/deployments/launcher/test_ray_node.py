@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 import ray
-import ray._private.log_monitor
 from ray._private import services, utils
 from ray._private.node import Node
 from ray._private.parameter import RayParams
 
-from serve_app.deployments.launcher import log_monitor, worker_entry
+from serve_app.deployments.launcher import worker_entry
 from serve_app.deployments.launcher.ray_node import METRICS, LeanNode, lean
 
 
@@ -71,21 +70,3 @@ def test_the_agent_is_the_small_one_unless_the_operator_wants_metrics_of_ray(
     object.__new__(LeanNode).start_raylet()
     assert [error is None for error in errors] == [wants_metrics]
     assert utils.get_dashboard_dependency_error is found
-
-
-def test_the_log_monitor_is_ours_by_its_path_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = inspect.getsource(services.start_log_monitor)
-    assert 'os.path.join(RAY_PATH, RAY_PRIVATE_DIR, "log_monitor.py")' in text
-    assert inspect.getsource(ray._private.log_monitor).count("time.sleep(") == 1
-    started: list[str] = []
-    monkeypatch.setattr(
-        Node,
-        "start_log_monitor",
-        lambda self: started.append(
-            os.path.join(services.RAY_PATH, services.RAY_PRIVATE_DIR, "log_monitor.py")
-        ),
-    )
-    before = services.RAY_PRIVATE_DIR
-    object.__new__(LeanNode).start_log_monitor()
-    assert Path(*started).samefile(log_monitor.__file__)
-    assert before == services.RAY_PRIVATE_DIR
