@@ -12,6 +12,7 @@ import pytest
 import tritonclient.grpc.aio as triton
 
 from serve_app.accounts.journal_reader import read
+from serve_app.deployments import lean_ray
 from tests.deploy.answers import completion, embedded, streamed, whole
 from tests.deploy.command import Command, command
 from tests.deploy.deployment import (
@@ -136,3 +137,15 @@ async def test_without_a_compiler_the_terminal_says_so_and_the_server_answers(tm
             assert (await whole(client, completion(DEMO))).text
         served.ctrl_c()
         assert await served.ended() == 0
+
+
+@pytest.mark.full
+async def test_a_server_with_ray_as_it_is_answers_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    raw = alone(deploy_file("local"), DEMO)
+    with command(raw, tmp_path, **{lean_ray.SWITCH: "off"}) as served:
+        await served.until_ready()
+        assert served.named("autoscaler/_private/monitor.py")  # which a lean node does not start
+        async with httpx.AsyncClient(base_url=served.url, timeout=WAIT_S) as client:
+            one = await whole(client, completion(DEMO))
+            assert (await streamed(client, completion(DEMO))).text == one.text
+        await check_stop(served, served.ctrl_c)

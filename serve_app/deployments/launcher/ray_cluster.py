@@ -15,6 +15,7 @@ import psutil
 
 from serve_app.deployments.environment import LOOPBACK
 from serve_app.deployments.launcher.errors import CannotServe
+from serve_app.deployments.lean_ray import lean_node
 
 logger = logging.getLogger(__name__)
 
@@ -57,11 +58,9 @@ def start_ray(**options: Any) -> Any:
     """Start Ray with `options` of `ray.init`; once more where its node took over 30 s, Ray's own limit."""
     import ray
 
-    from serve_app.deployments.launcher.ray_node import lean
-
     others = _children()
     try:
-        with lean():
+        with lean_node():
             return ray.init(address="local", **options)
     except Exception as error:  # Ray has no class of its own for it
         _end(_children() - others)  # Ray forgets the processes of a node that did not come up
@@ -69,7 +68,7 @@ def start_ray(**options: Any) -> Any:
             raise
         logger.warning("Ray was not up in time; it is started once more")
         ray.shutdown()
-        with lean():
+        with lean_node():
             return ray.init(address="local", **options)
 
 

@@ -19,9 +19,9 @@ from typing import Any, Final
 
 from serve_app.config import state_dir
 from serve_app.config.secret_file import secret_file
-from serve_app.deployments import environment
+from serve_app.deployments import environment, lean_ray
 from serve_app.deployments.gateway import drain
-from serve_app.deployments.launcher import ports, worker_template
+from serve_app.deployments.launcher import ports
 from serve_app.deployments.launcher.control import Control, Note, database, servers
 from serve_app.deployments.launcher.errors import CannotServe
 from serve_app.deployments.launcher.finish import finish
@@ -91,7 +91,7 @@ class Server:
         # First: Ray reads it when it is imported.
         environment.apply(environment.COMMON | environment.PRIVATE | proxy | token)
         os.environ[drain.FOLDER] = str(self._folder)
-        worker_template.start(self._folder)
+        lean_ray.start_template(self._folder)
         with collects_later():  # whoever reads the file imports Ray
             self._config = config = read(self._options.file)
         ports.check(config, proxy_ports)

@@ -14,7 +14,7 @@ import ray._private.node
 import ray._private.utils
 from ray._private.node import Node
 
-from serve_app.deployments.launcher import worker_entry
+from serve_app.deployments.lean_ray import worker_entry
 
 METRICS: Final = "RAY_enable_metrics_collection"  # Ray's own variable
 

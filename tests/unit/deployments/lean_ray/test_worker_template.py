@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from serve_app.deployments.launcher import worker_entry, worker_template
+from serve_app.deployments.lean_ray import worker_entry, worker_template
 
 ROOT = Path(__file__).resolve().parents[4]
 WAIT_S = 120.0
@@ -22,7 +22,7 @@ WAIT_S = 120.0
 SERVER = """
 import os, sys
 from pathlib import Path
-from serve_app.deployments.launcher import worker_template
+from serve_app.deployments.lean_ray import worker_template
 worker_template.start(Path(sys.argv[1]))
 print("up", flush=True)
 sys.stdin.read()

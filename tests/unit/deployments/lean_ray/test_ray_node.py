@@ -13,8 +13,8 @@ from ray._private import services, utils
 from ray._private.node import Node
 from ray._private.parameter import RayParams
 
-from serve_app.deployments.launcher import worker_entry
-from serve_app.deployments.launcher.ray_node import METRICS, LeanNode, lean
+from serve_app.deployments.lean_ray import worker_entry
+from serve_app.deployments.lean_ray.ray_node import METRICS, LeanNode, lean
 
 
 def test_ray_starts_what_we_leave_out_by_these_methods() -> None:

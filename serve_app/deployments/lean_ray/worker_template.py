@@ -25,8 +25,8 @@ import traceback
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from serve_app.deployments.launcher import worker_entry
 from serve_app.deployments.launcher.processes import die_with_parent, fork
+from serve_app.deployments.lean_ray import worker_entry
 from serve_app.heap import collects_later
 
 SOCKET_FILE: Final = "workers.sock"
@@ -114,7 +114,7 @@ def _serve_by_events() -> None:
     """Let Serve's replicas and proxies run `EventServer`, in place of uvicorn's own server."""
     import uvicorn
 
-    from serve_app.deployments.launcher.event_server import EventServer
+    from serve_app.deployments.lean_ray.event_server import EventServer
 
     uvicorn.Server = EventServer  # type: ignore[misc]
 

@@ -11,8 +11,8 @@ import pytest
 import uvicorn
 
 from serve_app.deployments import environment
-from serve_app.deployments.launcher import event_server
-from serve_app.deployments.launcher.event_server import EventServer
+from serve_app.deployments.lean_ray import event_server
+from serve_app.deployments.lean_ray.event_server import EventServer
 
 WAIT_S = 60.0
 
