@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from serve_app.engine.attention import AttentionBackend, LayerSpec
-from serve_app.engine.attention.cuda import CudaAttention
 from serve_app.engine.attention.reference import ReferenceAttention
+from serve_app.engine.attention.torch_gpu import TorchGpuAttention
 from serve_app.engine.batch import build_batch
 from serve_app.engine.model.memory import free_memory
 from serve_app.engine.sequence import Chunk
@@ -31,7 +31,7 @@ def _exact_products(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
 def test_mixed_batches_give_the_logits_and_greedy_tokens_of_transformers(architecture: str) -> None:
-    check_parity(tiny_model(architecture).to(CUDA), CudaAttention(), tolerance=1e-4)
+    check_parity(tiny_model(architecture).to(CUDA), TorchGpuAttention(), tolerance=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_a_mixed_step_of_real_sizes_equals_the_reference(
     lengths = (300, 257, 31, 64)  # decodes of the first three, a second chunk of the last
     tables = torch.randperm(64, generator=torch.Generator().manual_seed(0)).split(16)
     sequences = [make_sequence(str(i), [0] * 512, tables[i].tolist()) for i in range(4)]
-    backends: list[AttentionBackend] = [ReferenceAttention(), CudaAttention()]
+    backends: list[AttentionBackend] = [ReferenceAttention(), TorchGpuAttention()]
     for one in backends:
         one.allocate((spec,), 64, BLOCK, dtype, CUDA)
     for chunks in (

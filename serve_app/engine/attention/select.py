@@ -30,9 +30,9 @@ def make_backend(name: str, device: torch.device) -> AttentionBackend:
 
             return ReferenceAttention()
         case "cuda":
-            from serve_app.engine.attention.cuda import CudaAttention
+            from serve_app.engine.attention.torch_gpu import TorchGpuAttention
 
-            return CudaAttention()
+            return TorchGpuAttention()
         case "triton":
             return _triton(device)
         case "cpu" if device.type == "cpu":

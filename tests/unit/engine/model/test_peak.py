@@ -9,7 +9,7 @@ import torch
 
 from serve_app.config import EngineConfig
 from serve_app.engine.attention import LayerSpec
-from serve_app.engine.attention.cuda import CudaAttention
+from serve_app.engine.attention.torch_gpu import TorchGpuAttention
 from serve_app.engine.batch import Batch
 from serve_app.engine.model import memory, peak, runner
 from serve_app.engine.model.memory import CachePlan, CacheTooSmall
@@ -41,7 +41,7 @@ class Allocator:
         self.emptied += 1
 
 
-class Caches(CudaAttention):
+class Caches(TorchGpuAttention):
     """Notes the sizes of the caches that are made."""
 
     def __init__(self) -> None:

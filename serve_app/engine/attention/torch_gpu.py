@@ -31,7 +31,7 @@ class _Group:
     lens: torch.Tensor  # [S, 1, 1] int64: tokens visible to the last row
 
 
-class CudaAttention(BlockPools):
+class TorchGpuAttention(BlockPools):
     """Keys and values in blocks of [block_size, Hkv, D]; runs on any device, for tests on a CPU too."""
 
     def __init__(self) -> None:

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from serve_app.engine.attention import AttentionBackend, LayerSpec
-from serve_app.engine.attention.cuda import CudaAttention
 from serve_app.engine.attention.reference import ReferenceAttention
 from serve_app.engine.attention.select import make_backend
+from serve_app.engine.attention.torch_gpu import TorchGpuAttention
 from serve_app.engine.batch import build_batch
 from serve_app.engine.sequence import Chunk, Sequence
 from serve_app.types import SamplingParams
@@ -59,7 +59,7 @@ def test_every_mix_of_chunks_and_decodes_equals_the_reference(
 ) -> None:
     torch.manual_seed(0)
     spec = LayerSpec(*shape)
-    backends: list[AttentionBackend] = [ReferenceAttention(), CudaAttention()]
+    backends: list[AttentionBackend] = [ReferenceAttention(), TorchGpuAttention()]
     for one in backends:
         one.allocate((spec, spec), BLOCKS, BLOCK, torch.float32, CPU, codes=codes)
     running = sequences()
@@ -85,7 +85,7 @@ def test_every_mix_of_chunks_and_decodes_equals_the_reference(
 
 
 @pytest.mark.parametrize("option", sorted(OPTIONS))
-@pytest.mark.parametrize("kind", [ReferenceAttention, CudaAttention])
+@pytest.mark.parametrize("kind", [ReferenceAttention, TorchGpuAttention])
 @pytest.mark.parametrize("codes", [False, True])
 def test_every_tensor_of_a_step_is_on_the_models_device(
     kind: type[AttentionBackend], option: str, codes: bool
@@ -110,12 +110,12 @@ def test_every_tensor_of_a_step_is_on_the_models_device(
 
 
 def test_no_plan_is_made_for_every_new_shape() -> None:
-    CudaAttention()
+    TorchGpuAttention()
     assert not torch.backends.cuda.cudnn_sdp_enabled()
 
 
 @pytest.mark.parametrize("option", ["plain", "all"])
-@pytest.mark.parametrize("kind", [ReferenceAttention, CudaAttention])
+@pytest.mark.parametrize("kind", [ReferenceAttention, TorchGpuAttention])
 @pytest.mark.parametrize("codes", [False, True])
 def test_what_a_broken_request_left_in_a_block_reaches_nobody(
     kind: type[AttentionBackend], option: str, codes: bool
@@ -143,7 +143,7 @@ def test_what_a_broken_request_left_in_a_block_reaches_nobody(
 def test_bfloat16_stays_within_its_rounding() -> None:
     torch.manual_seed(0)
     spec = LayerSpec(2, 16, 16)
-    backends: list[AttentionBackend] = [ReferenceAttention(), CudaAttention()]
+    backends: list[AttentionBackend] = [ReferenceAttention(), TorchGpuAttention()]
     sequence = sequences()[0]
     context = build_batch([Chunk(sequence, 0, 20, 20)], BLOCK, CPU).context
     q, k, v = (torch.randn(20, h, 16).bfloat16() for h in (4, 2, 2))
@@ -157,8 +157,8 @@ def test_bfloat16_stays_within_its_rounding() -> None:
 
 def test_backends_are_chosen_by_name() -> None:
     assert isinstance(make_backend("reference", CPU), ReferenceAttention)
-    assert isinstance(make_backend("cuda", CPU), CudaAttention)
-    assert isinstance(make_backend("auto", torch.device("cuda")), CudaAttention)
+    assert isinstance(make_backend("cuda", CPU), TorchGpuAttention)
+    assert isinstance(make_backend("auto", torch.device("cuda")), TorchGpuAttention)
     with pytest.raises(ValueError, match="choose auto"):
         make_backend("flash", CPU)
     with pytest.raises(ValueError, match="on the CPU"):
