@@ -1,7 +1,7 @@
 """What a replica generated for the requests of one gateway, kept until that gateway has recorded it.
 
 A gateway that dies leaves requests without an end in its journal. The replica's ledger then tells what
-these requests used, and another gateway records it (see `deployments/gateway/settler.py`).
+these requests used, and another gateway records it (see `deployments/model/settler.py`).
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ class Settlement(msgspec.Struct, frozen=True, array_like=True):
     part: str  # the engine request: the same in every copy of this settlement
     gateway: str  # the name that the gateway's ticket has
     record: UsageRecord  # the request's record, with the tokens of this part
+
+
+settlements_decoder: msgspec.msgpack.Decoder[list[Settlement]] = msgspec.msgpack.Decoder(list[Settlement])
 
 
 @dataclass(slots=True)

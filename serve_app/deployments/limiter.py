@@ -37,7 +37,7 @@ from serve_app.accounts.reservations import Reservations
 from serve_app.deployments.defaults import HEALTH_PERIOD_S, HEALTH_TIMEOUT_S, SURGE_PERCENT
 from serve_app.deployments.logs import log_as_json
 from serve_app.deployments.memory import be_spared
-from serve_app.deployments.model.replica_port import keep_private
+from serve_app.deployments.replica_port import keep_private
 from serve_app.errors import Unavailable
 from serve_app.types import Draw, Verdict
 

@@ -24,7 +24,7 @@ from serve_app.control.plane import ControlPlane
 from serve_app.deployments.control.cluster import RayCluster
 from serve_app.deployments.logs import log_as_json, to_terminal
 from serve_app.deployments.memory import be_spared
-from serve_app.deployments.model.replica_port import keep_private
+from serve_app.deployments.replica_port import keep_private
 from serve_app.errors import GenerationFailed, ServeError, UnsupportedField
 from serve_app.heap import settle
 

@@ -16,7 +16,7 @@ from serve_app.channel.frames import encoder, refusal_decoder
 from serve_app.channel.inbox import BROKEN, KILLED, Inbox, ReplicaLost, ReplicaSilent
 from serve_app.channel.link import SILENCE_S
 from serve_app.channel.receiver import Receiver
-from serve_app.deployments.gateway.affinity import toward
+from serve_app.deployments.adapter_affinity import toward
 from serve_app.deployments.gateway.presence import is_sent, is_taken
 from serve_app.deployments.gateway.quarantine import Quarantine
 from serve_app.errors import GenerationFailed, Overloaded, ServeError, Unavailable, from_info

@@ -24,6 +24,7 @@ from serve_app.api.admission.spending import cost
 from serve_app.api.app import build_app
 from serve_app.api.directory import Directory
 from serve_app.api.services import Services, gateway_services
+from serve_app.channel.ledger import settlements_decoder
 from serve_app.channel.receiver import Receiver
 from serve_app.config import GatewayConfig, default_usage_dir, state_dir
 from serve_app.deployments.environment import PUBLIC_HOST
@@ -33,12 +34,11 @@ from serve_app.deployments.gateway.control.live import RemoteLive
 from serve_app.deployments.gateway.control.management import ControlLink, RemoteManagement, SnapshotFeed
 from serve_app.deployments.gateway.control.shipper import Shipper
 from serve_app.deployments.gateway.drain import DRAIN, FLUSH, DrainSocket
-from serve_app.deployments.gateway.settler import settlements_decoder
 from serve_app.deployments.http10 import speak_http10
 from serve_app.deployments.limiter import SharedQuota
 from serve_app.deployments.logs import log_as_json, to_terminal, warnings_shown
 from serve_app.deployments.memory import be_spared
-from serve_app.deployments.model.replica_port import keep_private
+from serve_app.deployments.replica_port import keep_private
 from serve_app.endpoints.catalogue import CatalogueError, parse_catalogue
 from serve_app.endpoints.judges import check_judges, judging
 from serve_app.heap import map_large_blocks, settle

@@ -15,14 +15,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from serve_app.deployments.launcher.processes import (
+from serve_app.deployments.launcher.terminal import complain
+from serve_app.deployments.processes import (
     adopt_orphans,
     die_with_parent,
     end_descendants,
     fork,
     reap,
 )
-from serve_app.deployments.launcher.terminal import complain
 
 SAID: Final = 3  # exit status of a server that told why it ended; any other is a surprise
 _KEPT: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP)

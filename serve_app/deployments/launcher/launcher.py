@@ -21,9 +21,9 @@ from typing import Final
 
 from serve_app.deployments import environment
 from serve_app.deployments.launcher.guardian import guard
-from serve_app.deployments.launcher.processes import adopt_orphans, end_descendants, fork, reap
 from serve_app.deployments.launcher.server import Options, Server
 from serve_app.deployments.launcher.terminal import complain, restore, say
+from serve_app.deployments.processes import adopt_orphans, end_descendants, fork, reap
 
 STOPS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SAME_S: Final = 0.25  # `make` and `timeout` pass on a signal that the whole group has got already

@@ -25,8 +25,8 @@ import traceback
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from serve_app.deployments.launcher.processes import die_with_parent, fork
 from serve_app.deployments.lean_ray import worker_entry
+from serve_app.deployments.processes import die_with_parent, fork
 from serve_app.heap import collects_later
 
 SOCKET_FILE: Final = "workers.sock"

@@ -20,14 +20,14 @@ from serve_app.channel.questions import decode_question
 from serve_app.channel.replies import encode_reply
 from serve_app.channel.sender import Sender
 from serve_app.config import ModelConfig
-from serve_app.deployments.gateway import affinity
-from serve_app.deployments.gateway.settler import Settler
+from serve_app.deployments import adapter_affinity
 from serve_app.deployments.logs import log_as_json, to_terminal, warnings_shown
 from serve_app.deployments.memory import MemoryGuard, be_expendable
 from serve_app.deployments.model.gpu import with_gpu_share
 from serve_app.deployments.model.leaving import on_stop
-from serve_app.deployments.model.replica_port import keep_private
+from serve_app.deployments.model.settler import Settler
 from serve_app.deployments.model.workload import Workload
+from serve_app.deployments.replica_port import keep_private
 from serve_app.errors import GenerationFailed, ServeError, Unavailable
 from serve_app.heap import collects_later
 from serve_app.types import GenerateRequest, TokenDelta
@@ -93,7 +93,7 @@ class ModelReplica:
         try:
             self._memory.check()
             request = request_decoder.decode(payload)
-            await affinity.arrived(request)
+            await adapter_affinity.arrived(request)
             outlet = await self._sender.to(ticket_decoder.decode(ticket))
             if self._is_leaving:  # its gateway was told of the requests before this one alone
                 return encoder.encode(Refused(STOPPING.info(), is_leaving=True))

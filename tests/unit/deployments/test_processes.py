@@ -47,7 +47,7 @@ LAUNCHER = """
 import os, signal, subprocess, sys, time
 from pathlib import Path
 from serve_app.deployments.launcher.guardian import guard
-from serve_app.deployments.launcher.processes import adopt_orphans, end_descendants, fork, reap
+from serve_app.deployments.processes import adopt_orphans, end_descendants, fork, reap
 reading, writing = os.pipe()
 def server():
     subprocess.run([sys.executable, "-c", sys.argv[1], sys.argv[2]])
@@ -137,7 +137,7 @@ def test_bytes_that_clients_have_not_taken_are_counted_by_port() -> None:
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        ("serve_app.deployments.launcher.processes", "die_with_parent"),
+        ("serve_app.deployments.processes", "die_with_parent"),
         ("serve_app.deployments.proxy.supervisor", "_die_with"),
     ],
 )

@@ -28,7 +28,6 @@ PAUSE_S: Final = 1.0
 STOP_S: Final = 5.0  # for what waits when the replica stops
 
 encoder = msgspec.msgpack.Encoder()
-settlements_decoder: msgspec.msgpack.Decoder[list[Settlement]] = msgspec.msgpack.Decoder(list[Settlement])
 
 
 class Settler:
