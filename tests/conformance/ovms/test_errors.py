@@ -53,13 +53,18 @@ async def test_the_words_of_a_model_about_a_field_are_the_clients(client: httpx.
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_failure_after_the_first_word(stream: bool) -> None:
-    async with gateway(FakeBackend(fail_after=2, failure=GenerationFailed("the engine failed"))) as g:
+async def test_a_failure_while_an_answer_is_made(stream: bool) -> None:
+    """A whole answer arrives in one step, so it fails before that."""
+    failure = GenerationFailed("the engine failed")
+    async with gateway(FakeBackend(fail_after=2 if stream else 0, failure=failure)) as g:
         answer = await g.post(PATH, chat_body(stream=stream))
         if stream:
             assert answer.status_code == 200
             assert answer.content.endswith(b'\n\ndata: {"error":"the engine failed"}\n\ndata: [DONE]\n\n')
             assert b'"finish_reason":"' not in answer.content
+        else:
+            assert answer.status_code == 500
+            assert check_shape(answer) == "the engine failed"
         await g.check()
 
 

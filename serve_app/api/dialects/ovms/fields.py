@@ -104,6 +104,8 @@ class AnswerFields(BeamFields):
             )
         if config.is_current and self.top_k == 0:
             raise _refused("top_k", f"must be -1 or an integer from 1 to {limits.MAX_TOKENS}")
+        if config.is_current and self.min_p == 1:
+            raise _refused("min_p", "must be a number from 0 to below 1")
         self._check_sequences(config)
 
     def _check_sequences(self, config: OvmsConfig) -> None:

@@ -56,7 +56,7 @@ ANSWER: Final[Mapping[str, Told]] = {
     "temperature": Told(", greedy (1.0 with `ovms.profile: current`)", default=0.0),
     "top_p": Told(default=1.0),
     "top_k": Told(", all; −1 too (40 with `ovms.profile: current`, where 0 is an error)", default=0),
-    "min_p": Told(", off", default=0),
+    "min_p": Told(", off (1 is an error with `ovms.profile: current`)", default=0),
     "logit_bias": Told("default none"),
     "logits_processors": Told("default none; processors that the operator registered"),
     "seed": Told(

@@ -62,6 +62,9 @@ def test_the_defaults_of_today() -> None:
     assert request(CURRENT).sampling == SamplingParams(temperature=1.0, top_k=40)
     assert request(CURRENT, top_k=-1, seed=0).sampling == SamplingParams(temperature=1.0, seed=0)
     assert refused(CURRENT, top_k=0) == "top_k"
+    assert refused(CURRENT, min_p=1.0) == "min_p"
+    assert request(CURRENT, min_p=0.999).sampling.min_p == 0.999
+    assert request(min_p=1.0).sampling.min_p == 1.0
 
 
 @pytest.mark.parametrize(
