@@ -33,7 +33,7 @@ import aiohttp
 from load import Seen, one, percentile
 from timeline import svg
 
-from serve_app.api.dialects.family import Family
+from serve_app.api.protocol.family import Family
 from serve_app.config.secret_file import secret_file
 from serve_app.deployments import environment
 from serve_app.deployments.environment import free_port

@@ -18,13 +18,11 @@ from serve_app.api.describe import describe
 from serve_app.api.dialects.anthropic import routes as anthropic
 from serve_app.api.dialects.databricks import routes as databricks
 from serve_app.api.dialects.extensions import routes as extensions
-from serve_app.api.dialects.family import Family
 from serve_app.api.dialects.mindie import routes as mindie
+from serve_app.api.dialects.mindie import shared_with_openai, shared_with_triton
 from serve_app.api.dialects.openai import routes as openai
 from serve_app.api.dialects.ovms import routes as ovms
 from serve_app.api.dialects.triton import routes as triton
-from serve_app.api.dialects.v1 import routes as v1
-from serve_app.api.dialects.v2 import routes as v2
 from serve_app.api.edge.auth import Authentication
 from serve_app.api.edge.middleware import Edge
 from serve_app.api.edge.route_guide import RouteGuide
@@ -33,6 +31,7 @@ from serve_app.api.ingress import Ingress
 from serve_app.api.management import routes as management
 from serve_app.api.openapi import routes as docs
 from serve_app.api.pages import routes as pages
+from serve_app.api.protocol.family import Family
 from serve_app.api.route import Entry, paths_of
 from serve_app.api.services import Services
 from serve_app.console.app import Console
@@ -45,12 +44,12 @@ def entries(services: Services) -> list[Entry]:
     MindIE's page of a model that has any name."""
     return [
         *pages.routes(services),
-        *v1.routes(services),
+        *shared_with_openai.routes(services),
         *openai.routes(services),
         *anthropic.routes(services),
         *triton.routes(services),
         *mindie.routes(services),
-        *v2.routes(services),
+        *shared_with_triton.routes(services),
         *databricks.routes(services),
         *management.routes(services),
         *ovms.routes(services),

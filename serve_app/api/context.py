@@ -11,8 +11,8 @@ from typing import Final, Protocol
 
 from starlette.types import Scope
 
-from serve_app.api.dialects.base import ErrorReply
-from serve_app.api.dialects.family import ANTHROPIC_VERSION, Family
+from serve_app.api.protocol.dialect import ErrorReply
+from serve_app.api.protocol.family import ANTHROPIC_VERSION, Family
 from serve_app.errors import ServeError
 from serve_app.limits import MAX_HEADER_ID_CHARS
 from serve_app.telemetry import UNKNOWN

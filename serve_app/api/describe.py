@@ -6,19 +6,19 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any, Final
 
-from serve_app.api.dialects.anthropic import operations as anthropic
-from serve_app.api.dialects.databricks import operations as databricks
-from serve_app.api.dialects.extensions import operations as extensions
-from serve_app.api.dialects.family import HEADER, WORDS, Family
-from serve_app.api.dialects.mindie import operations as mindie
-from serve_app.api.dialects.openai import operations as openai
-from serve_app.api.dialects.ovms import operations as ovms
-from serve_app.api.dialects.triton import operations as triton
-from serve_app.api.management import operations as management
+from serve_app.api.dialects.anthropic import routes as anthropic
+from serve_app.api.dialects.databricks import routes as databricks
+from serve_app.api.dialects.extensions import routes as extensions
+from serve_app.api.dialects.mindie import routes as mindie
+from serve_app.api.dialects.openai import routes as openai
+from serve_app.api.dialects.ovms import routes as ovms
+from serve_app.api.dialects.triton import routes as triton
+from serve_app.api.management.operation import TAG as MANAGEMENT
 from serve_app.api.openapi import routes as docs
 from serve_app.api.openapi.document import About, document
 from serve_app.api.openapi.operation import Errors
-from serve_app.api.pages import operations as pages
+from serve_app.api.pages import routes as pages
+from serve_app.api.protocol.family import HEADER, WORDS, Family
 from serve_app.api.route import Path
 from serve_app.config import GatewayConfig
 
@@ -40,7 +40,7 @@ _TAGS: Final = {
     mindie.TAG: "Chat and texts of MindIE.",
     ovms.TAG: "Chat, completions, embeddings and rerank of OpenVINO Model Server.",
     triton.TAG: "TensorRT-LLM behind Triton: tensors over KServe's protocol, version 2.",
-    management.TAG: "Endpoints at run time, in the shape of Databricks' API.",
+    MANAGEMENT: "Endpoints at run time, in the shape of Databricks' API.",
     extensions.TAG: "What can be asked of a model beside answers.",
     pages.TAG: "The gateway and its models.",
     docs.TAG: "This document, and the page that shows it.",

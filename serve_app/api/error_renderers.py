@@ -7,13 +7,13 @@ from types import MappingProxyType
 from typing import Final
 
 from serve_app.api.dialects.anthropic import errors as anthropic_errors
-from serve_app.api.dialects.base import ErrorReply
 from serve_app.api.dialects.databricks import errors as databricks_errors
-from serve_app.api.dialects.family import Family
 from serve_app.api.dialects.mindie import errors as mindie_errors
 from serve_app.api.dialects.openai import errors as openai_errors
 from serve_app.api.dialects.ovms import errors as ovms_errors
 from serve_app.api.dialects.triton import errors as trtllm_errors
+from serve_app.api.protocol.dialect import ErrorReply
+from serve_app.api.protocol.family import Family
 from serve_app.errors import ServeError
 
 RENDERERS: Final[Mapping[Family, Callable[[ServeError], ErrorReply]]] = MappingProxyType(

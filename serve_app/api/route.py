@@ -12,9 +12,9 @@ from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from serve_app.api.context import context_of
-from serve_app.api.dialects.family import Family
 from serve_app.api.edge.route_guide import asked
 from serve_app.api.openapi.operation import Operation
+from serve_app.api.protocol.family import Family
 from serve_app.errors import RouteNotFound
 from serve_app.types import Scope
 

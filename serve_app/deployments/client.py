@@ -33,7 +33,7 @@ from ray.exceptions import RayError
 from ray.serve.exceptions import BackPressureError, RayServeException
 from ray.serve.handle import DeploymentHandle
 
-from serve_app.api.dialects.base import Choice
+from serve_app.api.protocol.dialect import Choice
 from serve_app.channel.frames import Refused, answer_decoder, encoder
 from serve_app.channel.questions import decode_reply, encode_question
 from serve_app.endpoints.names import app_name

@@ -20,7 +20,7 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Final
 
-from serve_app.api.dialects.family import Family
+from serve_app.api.protocol.family import Family
 from serve_app.deployments.proxy import answers, middleware, repeats
 from serve_app.deployments.proxy.settings import HaproxySettings
 

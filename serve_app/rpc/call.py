@@ -16,7 +16,6 @@ import grpc
 from starlette.types import Scope
 
 from serve_app.api.context import RequestContext, context_of
-from serve_app.api.dialects.error_reply import SHOULD_RETRY
 from serve_app.api.dialects.triton.errors import GRPC_STATUS, render_error
 from serve_app.api.edge.body import ClientGone
 from serve_app.api.edge.connection import WRITE_TIMEOUT_S
@@ -24,6 +23,7 @@ from serve_app.api.edge.middleware import public_error
 from serve_app.api.edge.ratelimit import budget_headers
 from serve_app.api.exchange.dispatch import ANSWERED_BY
 from serve_app.api.exchange.generate import IGNORED_FIELDS, listed
+from serve_app.api.protocol.error_reply import SHOULD_RETRY
 from serve_app.errors import (
     BodyTooLarge,
     GenerationFailed,

@@ -15,7 +15,6 @@ from starlette.types import Scope
 
 from serve_app.api.admission.stoppable import StopKey
 from serve_app.api.context import RequestContext, context_of, open_context
-from serve_app.api.dialects.base import Renderer
 from serve_app.api.dialects.triton.aliases import Meaning, endpoint_name, meaning
 from serve_app.api.dialects.triton.answer.outputs import ResponseBuilder
 from serve_app.api.dialects.triton.dialect import Inference, Stop, parse
@@ -30,6 +29,7 @@ from serve_app.api.exchange.frame import admitted
 from serve_app.api.exchange.generate import clamped_headers, under_way
 from serve_app.api.exchange.stream import collect, follow
 from serve_app.api.kserve.message import InferResponse
+from serve_app.api.protocol.dialect import Renderer
 from serve_app.api.recording import record
 from serve_app.api.services import Services
 from serve_app.config import TrtllmConfig

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from serve_app.accounts.keys import new_key
-from serve_app.api.dialects.family import DISCOVERY
 from serve_app.api.edge.auth import OPEN_PATHS, Scoped
+from serve_app.api.protocol.family import DISCOVERY
 from serve_app.types import Scope
 from tests.support.fakes_backend import FakeBackend
 from tests.support.gateway import CHAT, bearer, chat_body, fake_app, filled, gateway

@@ -6,9 +6,9 @@ from typing import cast
 import pytest
 from starlette.routing import Route
 
-from serve_app.api.dialects.family import CONTINUE
 from serve_app.api.exchange.ask import QuestionRoute
 from serve_app.api.exchange.generate import GenerateRoute
+from serve_app.api.protocol.family import CONTINUE
 from serve_app.api.route import ByFamily
 from serve_app.limits import MAX_ERROR_BYTES
 from tests.abuse.corpus import MALFORMED, SECRET, SOUND, with_field

@@ -9,8 +9,8 @@ import pytest
 
 from serve_app.accounts.bad_keys import MOST
 from serve_app.accounts.keys import new_key
-from serve_app.api.dialects.family import DISCOVERY
 from serve_app.api.edge.auth import OPEN_PATHS
+from serve_app.api.protocol.family import DISCOVERY
 from serve_app.rpc import kserve_pb2 as pb
 from serve_app.rpc.methods import SERVICE
 from serve_app.rpc.server import RpcServer

@@ -8,10 +8,10 @@ from typing import Any, Final
 import pytest
 from openai.types.responses import Response
 
-from serve_app.api.dialects.base import Call, Choice, Renderer, ToolCall
 from serve_app.api.dialects.openai.errors import render_error
 from serve_app.api.dialects.responses.body import Reading
 from serve_app.api.dialects.responses.dialect import ResponseDialect
+from serve_app.api.protocol.dialect import Call, Choice, Renderer, ToolCall
 from serve_app.types import FinishReason, TokenDelta, ToolCallDelta, Usage
 from tests.support.fakes_backend import FakeBackend, model_info
 from tests.support.gateway import gateway

@@ -19,8 +19,8 @@ import psutil
 import pytest
 import yaml
 
-from serve_app.api.dialects.family import Family
 from serve_app.api.error_renderers import render_error
+from serve_app.api.protocol.family import Family
 from serve_app.deployments.proxy.answers import LOST, STARTING, UNREADY
 from serve_app.errors import ServeError
 from tests.deploy import fake_model

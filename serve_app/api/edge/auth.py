@@ -17,7 +17,7 @@ from starlette.types import Scope as AsgiScope
 
 from serve_app.api.backend import Accounts, PeerOf
 from serve_app.api.context import context_of, credentials_of, header, peer_of
-from serve_app.api.dialects.family import DISCOVERY
+from serve_app.api.protocol.family import DISCOVERY
 from serve_app.errors import PermissionDenied
 from serve_app.loopback import is_local_name
 from serve_app.types import Caller, Scope

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.types import Receive, Scope
 
 from serve_app.api.context import header
-from serve_app.api.edge.told import Told
+from serve_app.api.protocol.field_doc import FieldDoc
 from serve_app.errors import BodyTooLarge, InvalidBody, InvalidField, ReadTimeout
 from serve_app.json_schema.numerals import loads, restore
 from serve_app.limits import (
@@ -43,13 +43,13 @@ class WireModel(BaseModel):
 
     # For the OpenAPI document and the tables of fields. A subclass adds to what its bases say.
     fields_required: ClassVar[tuple[str, ...]] = ()
-    fields_told: ClassVar[Mapping[str, Told]] = {}  # keyed by the name of a field, or by a path into one
+    fields_told: ClassVar[Mapping[str, FieldDoc]] = {}  # keyed by the name of a field, or by a path into one
     fields_beside: ClassVar[Mapping[str, Any]] = {}  # unknown fields that the dialect reads -> their types
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True, protected_namespaces=())
 
     @classmethod
-    def about(cls) -> dict[str, Told]:
+    def about(cls) -> dict[str, FieldDoc]:
         """What each field does, in words."""
         return {name: told for base in reversed(cls.__mro__) for name, told in _own(base, "fields_told")}
 

@@ -11,17 +11,12 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serve_app.api.context import RenderError, RequestContext, header, open_context, speaks_anthropic
-from serve_app.api.dialects.family import HEADER, Family, family_of, split_prefix
 from serve_app.api.edge.body import ClientGone
 from serve_app.api.edge.connection import reply
 from serve_app.api.edge.ratelimit import budget_headers
 from serve_app.api.edge.route_guide import RouteGuide
-from serve_app.errors import (
-    GenerationFailed,
-    InvalidField,
-    RouteNotFound,
-    ServeError,
-)
+from serve_app.api.protocol.family import HEADER, Family, family_of, split_prefix
+from serve_app.errors import GenerationFailed, InvalidField, RouteNotFound, ServeError
 from serve_app.telemetry import Metrics, log_request
 
 logger = logging.getLogger(__name__)

@@ -19,11 +19,11 @@ from starlette.types import Scope as AsgiScope
 from serve_app.api.admission.estimates import BYTES_PER_TOKEN, prompt_tokens
 from serve_app.api.admission.metering import Metered
 from serve_app.api.context import RenderError, context_of
-from serve_app.api.dialects.base import Referring
 from serve_app.api.edge.connection import reply
 from serve_app.api.exchange.candidates import Candidates, candidates_of
 from serve_app.api.exchange.dispatch import ANSWERED_BY, first_answer
 from serve_app.api.exchange.frame import exchange
+from serve_app.api.protocol.dialect import Referring
 from serve_app.api.services import Services
 from serve_app.endpoints.endpoint import Endpoint, ServedEntity, Task
 from serve_app.errors import ServeError

@@ -13,7 +13,6 @@ from math import prod
 from starlette.types import Receive, Scope, Send
 
 from serve_app.api.admission.estimates import tokens_in
-from serve_app.api.dialects.embed_call import PIECE_NUMBERS, EmbedCall, EmbedDialect
 from serve_app.api.edge.connection import Writer
 from serve_app.api.exchange.ask import first_reply
 from serve_app.api.exchange.candidates import candidates_of
@@ -22,6 +21,7 @@ from serve_app.api.exchange.frame import Exchange
 from serve_app.api.exchange.generate import answer_headers
 from serve_app.api.exchange.guarding import Guarding
 from serve_app.api.exchange.shadow import copy_embedding
+from serve_app.api.protocol.embed_call import PIECE_NUMBERS, EmbedCall, EmbedDialect
 from serve_app.api.services import Services
 from serve_app.endpoints.endpoint import ServedEntity
 from serve_app.errors import GenerationFailed, InvalidField

@@ -14,10 +14,10 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from starlette.types import Receive, Scope, Send
 
 from serve_app.api.context import RequestContext, context_of
-from serve_app.api.dialects.base import ErrorReply, Referring
 from serve_app.api.edge.body import read_body
 from serve_app.api.edge.connection import while_connected
 from serve_app.api.exchange.keeping import completed
+from serve_app.api.protocol.dialect import ErrorReply, Referring
 from serve_app.api.recording import record
 from serve_app.api.services import Services
 from serve_app.errors import FieldError, ServeError

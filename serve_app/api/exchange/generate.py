@@ -17,7 +17,6 @@ from starlette.types import Receive, Scope, Send
 from serve_app.api.admission.estimates import most_used
 from serve_app.api.admission.stoppable import StopKey
 from serve_app.api.context import RequestContext, context_of
-from serve_app.api.dialects.base import Call, Dialect, OwnHeaders, Renderer
 from serve_app.api.edge.connection import Writer
 from serve_app.api.edge.keepalive import KeptAlive
 from serve_app.api.exchange.call_stream import CallStream
@@ -28,6 +27,7 @@ from serve_app.api.exchange.guarding import Guarding
 from serve_app.api.exchange.keeping import keep
 from serve_app.api.exchange.shadow import copy_generation
 from serve_app.api.exchange.stream import STREAM_HEADERS, collect, note_broken, rendered, send_stream
+from serve_app.api.protocol.dialect import Call, Dialect, OwnHeaders, Renderer
 from serve_app.api.services import Services
 from serve_app.endpoints.endpoint import ServedEntity
 from serve_app.errors import InvalidField, ServeError

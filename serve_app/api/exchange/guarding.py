@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from serve_app.api.context import RequestContext
-from serve_app.api.dialects.base import Call
 from serve_app.api.exchange.dispatch import Attempt, too_late
 from serve_app.api.exchange.judge import ModelJudge
 from serve_app.api.guard.answers import GuardedStream, check_can_be_guarded
 from serve_app.api.guard.guard import OUTPUT, Guard
 from serve_app.api.guard.prompts import checked_inputs, checked_requests
+from serve_app.api.protocol.dialect import Call
 from serve_app.api.services import Services
 from serve_app.errors import GuardrailTriggered
 from serve_app.types import EmbedRequest, GenerateRequest

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Final, TypeVar
 
 from serve_app.api.context import RequestContext
-from serve_app.api.dialects.base import Choice, KeepsAnswer, Referring, Renderer
+from serve_app.api.protocol.dialect import Choice, KeepsAnswer, Referring, Renderer
 from serve_app.api.services import Services
 from serve_app.errors import ServeError, Unauthenticated
 from serve_app.types import Usage

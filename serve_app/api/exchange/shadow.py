@@ -18,9 +18,9 @@ from typing import Any, Final, Protocol
 
 from serve_app.api.admission.estimates import BYTES_PER_TOKEN, most_used, tokens_in
 from serve_app.api.context import RequestContext
-from serve_app.api.dialects.base import Call
 from serve_app.api.exchange.call_stream import CallStream
 from serve_app.api.exchange.dispatch import Attempt
+from serve_app.api.protocol.dialect import Call
 from serve_app.api.services import Services
 from serve_app.endpoints.ai_gateway import Shadow
 from serve_app.endpoints.endpoint import Endpoint, ServedEntity

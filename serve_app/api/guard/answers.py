@@ -12,9 +12,9 @@ from typing import Any, Final, Protocol
 
 from msgspec import structs
 
-from serve_app.api.dialects.base import Call
 from serve_app.api.guard.guard import Blocked, Judge, Rules, TextFilter
 from serve_app.api.guard.values import checked_arguments
+from serve_app.api.protocol.dialect import Call
 from serve_app.errors import GuardrailTriggered, UnsupportedField
 from serve_app.guardrails.judging import PIECE_CHARS, piece_end
 from serve_app.types import (

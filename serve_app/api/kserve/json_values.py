@@ -10,7 +10,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from serve_app.api.dialects.fields import as_integer
 from serve_app.api.kserve.datatype import (
     BF16,
     BYTES,
@@ -22,6 +21,7 @@ from serve_app.api.kserve.datatype import (
     tensor_of,
     tensor_of_strings,
 )
+from serve_app.api.protocol.fields import as_integer
 from serve_app.limits import MAX_JSON_NUMBERS
 from serve_app.types import Tensor
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PlainValidator
 
-from serve_app.api.dialects.fields import checked, refusal
+from serve_app.api.protocol.fields import checked, refusal
 from serve_app.limits import MAX_STORED_CHARS, MAX_STORED_TEXTS
 
 

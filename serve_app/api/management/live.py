@@ -20,7 +20,7 @@ from serve_app.api.context import context_of
 from serve_app.api.dialects.databricks.errors import render_error
 from serve_app.api.edge.connection import reply
 from serve_app.api.edge.query import checked_query
-from serve_app.api.management.operations import management
+from serve_app.api.management.operation import management
 from serve_app.api.management.paths import BASE
 from serve_app.api.openapi.operation import Answer, Operation, Parameter
 from serve_app.api.route import Entry

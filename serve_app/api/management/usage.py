@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, NotRequired
 from typing_extensions import TypedDict
 
 from serve_app.api.management.command_route import Asked, CommandRoute, Page
-from serve_app.api.management.operations import COMMANDS, management
+from serve_app.api.management.operation import COMMANDS, management
 from serve_app.api.management.paths import BASE
 from serve_app.api.management.strict_body import NoBody
 from serve_app.api.openapi.operation import Answer, Operation, Parameter

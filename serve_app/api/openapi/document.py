@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import msgspec
 
-from serve_app.api.dialects.family import HEADER, WORDS, Family, family_of
 from serve_app.api.openapi.headers import REQUEST_HEADERS, RESPONSE_HEADERS, answer_names, header_names
 from serve_app.api.openapi.operation import EVENTS, JSON, Answer, Body, Errors, Operation, Parameter
 from serve_app.api.openapi.schemas import any_of, schemas
+from serve_app.api.protocol.family import HEADER, WORDS, Family, family_of
 from serve_app.api.route import Path
 from serve_app.errors import (
     GenerationFailed,

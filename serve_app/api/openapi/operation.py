@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from serve_app.api.dialects.base import ErrorReply
+from serve_app.api.protocol.dialect import ErrorReply
 from serve_app.errors import (
     BodyTooLarge,
     BudgetSpent,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Final
 
-from serve_app.api.dialects.fields import words
 from serve_app.api.openapi.operation import JSON, Answer, Operation, Parameter
 from serve_app.api.openapi.pages import FILES, PAGE, DocsPage, DocumentPage, FilePage
+from serve_app.api.protocol.fields import words
 from serve_app.api.route import Entry
 from serve_app.errors import RouteNotFound
 from serve_app.types import Scope

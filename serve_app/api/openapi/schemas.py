@@ -15,7 +15,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from serve_app.api.edge.body import WireModel
-from serve_app.api.edge.told import Told
+from serve_app.api.protocol.field_doc import FieldDoc
 
 _REFERS: Final = "#/components/schemas/"
 REF: Final = f"{_REFERS}{{model}}"
@@ -64,7 +64,7 @@ class _Schemas(GenerateJsonSchema):
         return found
 
 
-def _told(told: Told) -> dict[str, Any]:
+def _told(told: FieldDoc) -> dict[str, Any]:
     """A field's description, and its default where that is one value."""
     return {"description": told.text, **({} if told.default is None else {"default": told.default})}
 

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from serve_app.api.dialects.family import Family
+from serve_app.api.protocol.family import Family
 from serve_app.deployments import environment
 from serve_app.deployments.launcher.errors import CannotServe
 

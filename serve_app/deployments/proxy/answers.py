@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from serve_app.api.dialects.error_reply import SHOULD_RETRY
-from serve_app.api.dialects.family import (
+from serve_app.api.error_renderers import render_error
+from serve_app.api.protocol.error_reply import SHOULD_RETRY
+from serve_app.api.protocol.family import (
     ANTHROPIC,
     ANTHROPIC_VERSION,
     CONTINUE,
@@ -29,7 +30,6 @@ from serve_app.api.dialects.family import (
     WORDS,
     Family,
 )
-from serve_app.api.error_renderers import render_error
 from serve_app.deployments.proxy.repeats import CHANGE
 from serve_app.errors import (
     GenerationFailed,

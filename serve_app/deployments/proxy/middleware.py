@@ -20,8 +20,8 @@ from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serve_app.api.context import header
-from serve_app.api.dialects.family import HEADER, WORDS, Family, family_of, split_prefix
 from serve_app.api.error_renderers import render_error
+from serve_app.api.protocol.family import HEADER, WORDS, Family, family_of, split_prefix
 from serve_app.deployments.http10 import speak_http10
 from serve_app.deployments.proxy.answers import LOST, MISSING, STARTING, UNREADY, UNSURE
 from serve_app.deployments.proxy.repeats import MAX_BYTES, REPEATS, is_change

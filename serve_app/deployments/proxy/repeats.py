@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from serve_app.api.dialects.family import MANAGEMENT, WORDS, split_prefix
+from serve_app.api.protocol.family import MANAGEMENT, WORDS, split_prefix
 from serve_app.limits import BODY_READ_TIMEOUT_S
 
 REPEATS: Final = 3  # as many as mark a server that refuses connections down, so that another is asked

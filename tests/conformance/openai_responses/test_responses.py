@@ -10,10 +10,10 @@ import httpx
 import pytest
 from openai.types.responses import Response
 
-from serve_app.api.dialects.base import Call
 from serve_app.api.dialects.openai.errors import render_error
 from serve_app.api.dialects.responses.body import Reading
 from serve_app.api.dialects.responses.dialect import ResponseDialect
+from serve_app.api.protocol.dialect import Call
 from serve_app.errors import GenerationFailed, QuotaExceeded
 from serve_app.types import FinishReason, Prompt
 from tests.conformance.fields import Bounds, accepted, refused

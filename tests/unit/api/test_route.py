@@ -3,7 +3,7 @@
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from serve_app.api.dialects.family import Family
+from serve_app.api.protocol.family import Family
 from serve_app.api.route import ByFamily, Entry, paths_of
 from serve_app.types import Scope as KeyScope
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from serve_app.api.dialects.family import Family
+from serve_app.api.protocol.family import Family
 from serve_app.deployments import environment
 from serve_app.deployments.proxy.settings import HaproxySettings
 from tests.support.small_disk import small_disk

@@ -16,9 +16,9 @@ from serve_app.api.dialects.chat.response_format.grammar import Form, parse_sche
 from serve_app.api.dialects.chat.templating import TemplatingFields, with_effort, with_thinking
 from serve_app.api.dialects.chat.thinking import ThinkingOptions
 from serve_app.api.dialects.chat.tools import ToolOffer
-from serve_app.api.dialects.fields import Described, Integer, OneOf, Text, Texts
 from serve_app.api.edge.body import WireModel, parse_body
-from serve_app.api.edge.told import Told
+from serve_app.api.protocol.field_doc import FieldDoc
+from serve_app.api.protocol.fields import Described, Integer, OneOf, Text, Texts
 from serve_app.errors import InvalidField, UnsupportedField
 from serve_app.types import Prompt, Templating
 
@@ -101,7 +101,7 @@ class MessageBody(PromptFields, AnswerFields):
     """What a message is to be. None: absent."""
 
     fields_required: ClassVar[tuple[str, ...]] = ("model", "messages")
-    fields_told: ClassVar[Mapping[str, Told]] = told.MESSAGES
+    fields_told: ClassVar[Mapping[str, FieldDoc]] = told.MESSAGES
     fields_beside: ClassVar[Mapping[str, Any]] = {_OLD_FORMAT: shapes.JsonOutput}
 
     max_tokens: Annotated[int | None, Integer(0, limits.MAX_TOKENS)] = None

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from serve_app.api.dialects.fields import as_integer
+from serve_app.api.protocol.fields import as_integer
 from serve_app.errors import InvalidField
 
 _TYPE: Final = re.compile(r"(bash|text_editor|memory|computer)_(\d{8})")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from serve_app.api.dialects.anthropic.body import parse_message
 from serve_app.api.dialects.anthropic.errors import render_error
 from serve_app.api.dialects.anthropic.renderer import MessageRenderer
-from serve_app.api.dialects.base import Call, ErrorReply
 from serve_app.api.dialects.chat import wire
+from serve_app.api.protocol.dialect import Call, ErrorReply
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import InvalidField, ServeError
 from serve_app.types import GenerateRequest

@@ -15,8 +15,8 @@ from serve_app.api.dialects.anthropic.output_blocks import (
     ToolUseBlock,
 )
 from serve_app.api.dialects.anthropic.wire import Fields, end_fields, usage_fields
-from serve_app.api.dialects.base import Choice
 from serve_app.api.dialects.chat.wire import encode, named_sse
+from serve_app.api.protocol.dialect import Choice
 from serve_app.errors import ServeError
 from serve_app.types import FinishReason, ModelInfo, TokenDelta, ToolCallDelta, Usage
 

@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal, NotRequired, TypeAlias
 from typing_extensions import TypedDict
 
 from serve_app.api.dialects.chat.wire import CONTENT_FILTER, FINISH, LEGACY_TOOL_CALLS, REPETITION
-from serve_app.api.dialects.fields import words
+from serve_app.api.protocol.fields import words
 
 _OF_OPENAI: Final = (CONTENT_FILTER, REPETITION)
 FinishWord: TypeAlias = Annotated[str, words(each for each in FINISH.values() if each not in _OF_OPENAI)]

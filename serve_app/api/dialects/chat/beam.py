@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Annotated, Any, Final, Literal
 
 from serve_app import limits
-from serve_app.api.dialects.fields import Boolean, Integer, Number, checked, refusal
 from serve_app.api.edge.body import WireModel
+from serve_app.api.protocol.fields import Boolean, Integer, Number, checked, refusal
 from serve_app.errors import InvalidField
 from serve_app.types import Beam, EarlyStopping
 

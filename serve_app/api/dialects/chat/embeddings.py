@@ -12,9 +12,9 @@ import numpy as np
 
 from serve_app import limits
 from serve_app.api.dialects.chat import shapes
-from serve_app.api.dialects.embed_call import PIECE_NUMBERS
-from serve_app.api.dialects.fields import MAX_TOKEN_ID, Described, Integer, OneOf, Text, as_integer
 from serve_app.api.edge.body import WireModel
+from serve_app.api.protocol.embed_call import PIECE_NUMBERS
+from serve_app.api.protocol.fields import MAX_TOKEN_ID, Described, Integer, OneOf, Text, as_integer
 from serve_app.errors import InvalidField, PromptTooLong
 from serve_app.types import Embeddings
 

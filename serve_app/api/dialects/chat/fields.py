@@ -16,8 +16,9 @@ from serve_app.api.dialects.chat.processors import Processors
 from serve_app.api.dialects.chat.response_format.grammar import FIELDS as GRAMMAR_FIELDS
 from serve_app.api.dialects.chat.response_format.grammar import WHITESPACE, Form, parse_form
 from serve_app.api.dialects.chat.shapes import GUIDES
-from serve_app.api.dialects.fields import MAX_TOKEN_ID as MAX_TOKEN_ID
-from serve_app.api.dialects.fields import (
+from serve_app.api.edge.body import WireModel
+from serve_app.api.protocol.fields import MAX_TOKEN_ID as MAX_TOKEN_ID
+from serve_app.api.protocol.fields import (
     Biases,
     Boolean,
     Integer,
@@ -29,7 +30,6 @@ from serve_app.api.dialects.fields import (
     checked,
     refusal,
 )
-from serve_app.api.edge.body import WireModel
 from serve_app.errors import InvalidField, UnsupportedField
 from serve_app.types import LEFT_TO_MODEL, Grammar, ProcessorCall, SamplingParams
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Annotated, Final
 
 from serve_app import limits
-from serve_app.api.dialects.fields import Integer
 from serve_app.api.edge.body import WireModel
+from serve_app.api.protocol.fields import Integer
 from serve_app.errors import InvalidField
 from serve_app.types import LoopRule
 

@@ -13,7 +13,7 @@ from pydantic import Field, with_config
 from typing_extensions import TypedDict
 
 from serve_app import limits
-from serve_app.api.dialects.fields import checked, refusal
+from serve_app.api.protocol.fields import checked, refusal
 from serve_app.types import ProcessorCall
 
 MAX_NAME_CHARS: Final = 256

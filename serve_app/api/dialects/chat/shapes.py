@@ -14,7 +14,7 @@ from typing_extensions import TypedDict
 from serve_app import limits
 from serve_app.api.dialects.chat.messages import MAX_NAME_CHARS, MAX_TOOL_CALLS
 from serve_app.api.dialects.chat.tools import MAX_NAME_CHARS as MAX_TOOL_NAME_CHARS
-from serve_app.api.dialects.fields import MAX_TOKEN_ID
+from serve_app.api.protocol.fields import MAX_TOKEN_ID
 
 Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS)]
 ToolName: TypeAlias = Annotated[str, Field(pattern=rf"^[A-Za-z0-9_-]{{1,{MAX_TOOL_NAME_CHARS}}}$")]

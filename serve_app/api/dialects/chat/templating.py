@@ -13,8 +13,8 @@ from typing import Annotated, Any, ClassVar, Final
 
 from serve_app import limits
 from serve_app.api.dialects.chat.shapes import TemplateVariables
-from serve_app.api.dialects.fields import Boolean, Described
 from serve_app.api.edge.body import WireModel
+from serve_app.api.protocol.fields import Boolean, Described
 from serve_app.errors import InvalidField
 from serve_app.types import Templating
 from serve_app.types.request import RESERVED_VARIABLES

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import msgspec
 
-from serve_app.api.dialects.base import ToolCall
 from serve_app.api.dialects.chat.custom_tools import CUSTOM, INPUT, HeldCalls, text_of
+from serve_app.api.protocol.dialect import ToolCall
 from serve_app.json_schema.numerals import dumps
 from serve_app.types import FinishReason, ModelInfo, TextLogprob, TokenDelta, ToolCallDelta, Usage
 

@@ -17,7 +17,7 @@ from serve_app.api.dialects.chat.answers import (
     TotalUsage,
 )
 from serve_app.api.dialects.databricks.errors import TABLE
-from serve_app.api.dialects.fields import words
+from serve_app.api.protocol.fields import words
 
 ErrorCode: TypeAlias = Annotated[str, words(row.code for row in TABLE.values())]
 

@@ -9,7 +9,6 @@ from typing import Annotated, Any, ClassVar, Final
 from msgspec import structs
 
 from serve_app import limits
-from serve_app.api.dialects.base import Call, Choice, ErrorReply
 from serve_app.api.dialects.chat import shapes
 from serve_app.api.dialects.chat.response_format.grammar import parse_form
 from serve_app.api.dialects.chat.thinking import ThinkingOptions
@@ -26,8 +25,9 @@ from serve_app.api.dialects.databricks.fields import (
 from serve_app.api.dialects.databricks.messages import parse_messages
 from serve_app.api.dialects.databricks.thinking import tells_parts, templating, thoughts_part
 from serve_app.api.dialects.databricks.tools import parse_offer
-from serve_app.api.dialects.fields import Boolean, Described, Integer, OneOf
-from serve_app.api.edge.told import Told
+from serve_app.api.protocol.dialect import Call, Choice, ErrorReply
+from serve_app.api.protocol.field_doc import FieldDoc
+from serve_app.api.protocol.fields import Boolean, Described, Integer, OneOf
 from serve_app.endpoints.endpoint import Endpoint, Task
 from serve_app.errors import InvalidField, ServeError
 from serve_app.types import GenerateRequest, ModelInfo, Prompt, TextLogprob, TokenDelta, Usage
@@ -39,7 +39,7 @@ class ChatBody(GenerationFields):
     """A chat request; `check` says what single fields cannot."""
 
     fields_required: ClassVar[tuple[str, ...]] = ("messages",)
-    fields_told: ClassVar[Mapping[str, Told]] = {**told.SHARED, **told.CHAT}
+    fields_told: ClassVar[Mapping[str, FieldDoc]] = {**told.SHARED, **told.CHAT}
     task: ClassVar[Task] = Task.CHAT
     free_form: ClassVar[tuple[str, ...]] = (
         *GenerationFields.free_form,

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Annotated, Any, ClassVar, Final
 
 from serve_app import limits
-from serve_app.api.dialects.base import Call, Choice, ErrorReply
 from serve_app.api.dialects.chat import shapes
 from serve_app.api.dialects.chat.legacy_logprobs import LegacyLogprobs
 from serve_app.api.dialects.chat.prompts import parse_prompts
@@ -20,8 +19,9 @@ from serve_app.api.dialects.databricks import told
 from serve_app.api.dialects.databricks import wire as wire
 from serve_app.api.dialects.databricks.errors import render_error
 from serve_app.api.dialects.databricks.fields import GenerationFields, RouteContext, parse_fields
-from serve_app.api.dialects.fields import Boolean, Described, Integer, OneOf, Text
-from serve_app.api.edge.told import Told
+from serve_app.api.protocol.dialect import Call, Choice, ErrorReply
+from serve_app.api.protocol.field_doc import FieldDoc
+from serve_app.api.protocol.fields import Boolean, Described, Integer, OneOf, Text
 from serve_app.endpoints.endpoint import Endpoint, Kind, Task
 from serve_app.errors import InvalidField, ServeError
 from serve_app.types import GenerateRequest, ModelInfo, Overflow, Prompt, TextLogprob, TokenDelta, Usage
@@ -34,7 +34,7 @@ class CompletionBody(GenerationFields):
     """A completion request; `check` says what single fields cannot."""
 
     fields_required: ClassVar[tuple[str, ...]] = ("prompt",)
-    fields_told: ClassVar[Mapping[str, Told]] = {**told.SHARED, **told.COMPLETIONS}
+    fields_told: ClassVar[Mapping[str, FieldDoc]] = {**told.SHARED, **told.COMPLETIONS}
     task: ClassVar[Task] = Task.COMPLETIONS
     free_form: ClassVar[tuple[str, ...]] = (*GenerationFields.free_form, "prompt")
 

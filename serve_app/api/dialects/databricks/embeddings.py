@@ -7,15 +7,15 @@ from functools import partial
 from typing import Annotated, Any, ClassVar
 
 from serve_app import limits
-from serve_app.api.dialects.base import ErrorReply
 from serve_app.api.dialects.chat import shapes
 from serve_app.api.dialects.chat.embeddings import Encoding, answer, parse_inputs
 from serve_app.api.dialects.databricks import told
 from serve_app.api.dialects.databricks.errors import render_error
 from serve_app.api.dialects.databricks.fields import RouteContext, TaskFields, parse_fields
-from serve_app.api.dialects.embed_call import EmbedCall
-from serve_app.api.dialects.fields import Described, Integer, OneOf, Text
-from serve_app.api.edge.told import Told
+from serve_app.api.protocol.dialect import ErrorReply
+from serve_app.api.protocol.embed_call import EmbedCall
+from serve_app.api.protocol.field_doc import FieldDoc
+from serve_app.api.protocol.fields import Described, Integer, OneOf, Text
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import ServeError
 from serve_app.types import Embeddings, EmbedRequest, ModelInfo
@@ -25,7 +25,7 @@ class EmbeddingBody(TaskFields):
     """None: absent."""
 
     fields_required: ClassVar[tuple[str, ...]] = ("input",)
-    fields_told: ClassVar[Mapping[str, Told]] = told.EMBEDDINGS
+    fields_told: ClassVar[Mapping[str, FieldDoc]] = told.EMBEDDINGS
     task: ClassVar[Task] = Task.EMBEDDINGS
     free_form: ClassVar[tuple[str, ...]] = (*TaskFields.free_form, "input")
 

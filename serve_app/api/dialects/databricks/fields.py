@@ -17,7 +17,8 @@ from pydantic import ConfigDict, Field
 
 from serve_app import limits
 from serve_app.api.dialects.chat.fields import MAX_TOKEN_ID, StreamOptions
-from serve_app.api.dialects.fields import (
+from serve_app.api.edge.body import WireModel, parse_body
+from serve_app.api.protocol.fields import (
     Biases,
     Boolean,
     Described,
@@ -28,7 +29,6 @@ from serve_app.api.dialects.fields import (
     checked,
     refusal,
 )
-from serve_app.api.edge.body import WireModel, parse_body
 from serve_app.endpoints.endpoint import Endpoint, Kind, Task
 from serve_app.errors import InvalidBody, InvalidField
 from serve_app.types import SamplingParams

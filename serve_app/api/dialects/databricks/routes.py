@@ -2,26 +2,99 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import product
-from typing import Final
+from typing import Any, Final
 
 from starlette.types import ASGIApp
 
+from serve_app.api.dialects.chat.examples import CHAT, COMPLETION, EMBEDDING
 from serve_app.api.dialects.chat.paths import BASES, V1
+from serve_app.api.dialects.databricks.answers import (
+    ChatChunk,
+    ChatCompletion,
+    Completion,
+    CompletionChunk,
+    Embeddings,
+    ErrorBody,
+    ErrorEvent,
+)
+from serve_app.api.dialects.databricks.chat import ChatBody
+from serve_app.api.dialects.databricks.completions import CompletionBody
+from serve_app.api.dialects.databricks.embeddings import EmbeddingBody
 from serve_app.api.dialects.databricks.errors import render_error
 from serve_app.api.dialects.databricks.invocations import InvocationRoute, TaskRoute
-from serve_app.api.dialects.databricks.operations import INVOCATION, KEPT_RESPONSES, RESPONSES, task_operation
-from serve_app.api.dialects.family import Family
 from serve_app.api.dialects.responses.body import Reading
 from serve_app.api.dialects.responses.dialect import ResponseDialect
+from serve_app.api.dialects.responses.operation import kept_routes, response_operation
 from serve_app.api.exchange.generate import GenerateRoute
 from serve_app.api.exchange.kept_route import KeptRoute
-from serve_app.api.openapi.operation import Operation
+from serve_app.api.openapi.operation import ASKS_MODEL, Answer, Body, Errors, Operation, streamed
+from serve_app.api.protocol.family import Family
 from serve_app.api.route import Entry
 from serve_app.api.services import Services
 from serve_app.endpoints.endpoint import Task
 from serve_app.types import Scope
+
+TAG: Final = "Databricks"
+ERRORS: Final = Errors(type=ErrorBody, render=render_error)
+
+_BODIES: Final[Mapping[Task, tuple[Any, Mapping[str, Any]]]] = {
+    Task.CHAT: (ChatBody, CHAT),
+    Task.COMPLETIONS: (CompletionBody, COMPLETION),
+    Task.EMBEDDINGS: (EmbeddingBody, EMBEDDING),
+}
+_ANSWERS: Final[Mapping[Task, tuple[Answer, ...]]] = {
+    Task.CHAT: streamed(ChatCompletion, ChatChunk | ErrorEvent, what="The whole answer to a chat."),
+    Task.COMPLETIONS: streamed(
+        Completion, CompletionChunk | ErrorEvent, what="The whole answer to a completion."
+    ),
+    Task.EMBEDDINGS: (Answer(what="The vectors.", type=Embeddings),),
+}
+_SUMMARIES: Final = {Task.CHAT: "Chat", Task.COMPLETIONS: "Completions", Task.EMBEDDINGS: "Embeddings"}
+_UNKNOWN: Final = "A field that is not known, and not null, is an error."
+
+
+def task_operation(task: Task) -> Operation:
+    """A task whose body names the endpoint."""
+    body, examples = _BODIES[task]
+    return Operation(
+        summary=_SUMMARIES[task],
+        tag=TAG,
+        what=f"The field `model` names the endpoint. {_UNKNOWN}",
+        bodies=(Body(type=body, examples=examples, required=("model",)),),
+        answers=_ANSWERS[task],
+        errors=ERRORS,
+        conditions=ASKS_MODEL,
+    )
+
+
+def invocation_operation(task: Task) -> Operation:
+    """An invocation of an endpoint whose task is known."""
+    body, examples = _BODIES[task]
+    return Operation(
+        summary=_SUMMARIES[task],
+        tag=TAG,
+        what=_UNKNOWN,
+        bodies=(Body(type=body, examples=examples),),
+        answers=_ANSWERS[task],
+        errors=ERRORS,
+        conditions=ASKS_MODEL,
+    )
+
+
+INVOCATION: Final = Operation(
+    summary="Invocations",
+    tag=TAG,
+    what=f"The endpoint's task decides what the body may be. {_UNKNOWN}",
+    bodies=tuple(Body(type=body, examples=examples) for body, examples in _BODIES.values()),
+    answers=tuple(answer for answers in _ANSWERS.values() for answer in answers),
+    errors=ERRORS,
+    conditions=ASKS_MODEL,
+)
+RESPONSES: Final = response_operation(TAG, ERRORS)
+KEPT_RESPONSES: Final = kept_routes(TAG, ERRORS)
+
 
 ROOT: Final = "/serving-endpoints"
 GATEWAY: Final = "/ai-gateway/mlflow/v1"  # where its AI gateway has the same tasks

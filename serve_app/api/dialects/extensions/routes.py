@@ -3,15 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any, Final
 
-from serve_app.api.dialects.extensions import operations
-from serve_app.api.dialects.extensions.tokens import parse_detokenize, parse_tokenize
-from serve_app.api.dialects.extensions.watermark import parse_detect
+from serve_app.api.dialects.chat.examples import CHAT
+from serve_app.api.dialects.extensions import answers
+from serve_app.api.dialects.extensions.tokens import (
+    DetokenizeBody,
+    TokenizeBody,
+    parse_detokenize,
+    parse_tokenize,
+)
+from serve_app.api.dialects.extensions.watermark import DetectBody, parse_detect
 from serve_app.api.exchange.ask import QuestionRoute
-from serve_app.api.openapi.operation import Operation
+from serve_app.api.openapi.operation import ASKS_MODEL, Answer, Body, Operation
 from serve_app.api.route import Entry
 from serve_app.api.services import Services
 from serve_app.types import Scope
+
+TAG: Final = "Questions"
+_MODEL: Final = "demo-chat"
+
+
+def _question(summary: str, what: str, body: Body, answer: Answer) -> Operation:
+    return Operation(
+        summary=summary,
+        tag=TAG,
+        what=what,
+        bodies=(body,),
+        answers=(answer,),
+        conditions=ASKS_MODEL,
+    )
+
+
+_PROMPTS: Final[dict[str, Any]] = {
+    "a text": {"model": _MODEL, "prompt": "Hello!", "return_token_strs": True},
+    "a chat": {key: CHAT["a question"][key] for key in ("model", "messages")},
+}
+
+TOKENIZE: Final = _question(
+    "Tokenize",
+    "A text, or a chat through the model's template, as tokens.",
+    Body(type=TokenizeBody, examples=_PROMPTS),
+    Answer(what="The tokens.", type=answers.Tokenized),
+)
+DETOKENIZE: Final = _question(
+    "Detokenize",
+    "Tokens as text.",
+    Body(type=DetokenizeBody, examples={"tokens": {"model": _MODEL, "tokens": [1, 2, 3]}}),
+    Answer(what="The text.", type=answers.Detokenized),
+)
+DETECT: Final = _question(
+    "Detect a watermark",
+    "Whether a text bears the watermark of a model of this server.",
+    Body(type=DetectBody, examples={"a text": {"model": _MODEL, "text": "Hello! How can I help?"}}),
+    Answer(what="The score.", type=answers.Detected),
+)
 
 
 def routes(services: Services) -> Iterator[Entry]:
@@ -20,9 +66,9 @@ def routes(services: Services) -> Iterator[Entry]:
         QuestionRoute(parse, services) for parse in (parse_tokenize, parse_detokenize, parse_detect)
     )
     for base in ("", "/v1"):
-        yield _entry(f"{base}/tokenize", tokenize, operations.TOKENIZE)
-        yield _entry(f"{base}/detokenize", detokenize, operations.DETOKENIZE)
-    yield _entry("/v1/watermark/detect", detect, operations.DETECT)
+        yield _entry(f"{base}/tokenize", tokenize, TOKENIZE)
+        yield _entry(f"{base}/detokenize", detokenize, DETOKENIZE)
+    yield _entry("/v1/watermark/detect", detect, DETECT)
 
 
 def _entry(path: str, app: QuestionRoute, operation: Operation) -> Entry:

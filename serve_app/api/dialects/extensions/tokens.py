@@ -16,9 +16,9 @@ from serve_app.api.dialects.chat.fields import MAX_TOKEN_ID
 from serve_app.api.dialects.chat.messages import parse_messages
 from serve_app.api.dialects.chat.templating import TemplatingFields
 from serve_app.api.dialects.chat.tools import parse_tools
-from serve_app.api.dialects.fields import Boolean, Described, Integers, Text
 from serve_app.api.edge.body import WireModel, parse_body
 from serve_app.api.exchange.ask import Inquiry, count_tokens
+from serve_app.api.protocol.fields import Boolean, Described, Integers, Text
 from serve_app.errors import InvalidField
 from serve_app.types import Detokenized, DetokenizeRequest, ModelInfo, Prompt, TokenizeRequest, Tokens
 

@@ -11,9 +11,9 @@ from typing import Annotated, Any, ClassVar, Final
 from serve_app import limits
 from serve_app.api.admission.estimates import tokens_in
 from serve_app.api.dialects.extensions.tokens import required
-from serve_app.api.dialects.fields import Text
 from serve_app.api.edge.body import WireModel, parse_body
 from serve_app.api.exchange.ask import Inquiry
+from serve_app.api.protocol.fields import Text
 from serve_app.errors import InvalidField
 from serve_app.types import DetectRequest, ModelInfo, WatermarkScore
 

@@ -7,9 +7,9 @@ from typing import Annotated, Literal, NotRequired, TypeAlias
 from typing_extensions import TypedDict
 
 from serve_app.api.dialects.chat.answers import Logprobs, ToolCall, ToolCallPiece, TotalUsage
-from serve_app.api.dialects.fields import words
 from serve_app.api.dialects.mindie.errors import TYPE
 from serve_app.api.dialects.mindie.wire import FINISH
+from serve_app.api.protocol.fields import words
 
 FinishWord: TypeAlias = Annotated[str, words(FINISH.values())]
 ErrorType: TypeAlias = Annotated[str, words(TYPE.values())]

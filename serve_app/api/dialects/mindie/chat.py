@@ -8,7 +8,6 @@ from functools import partial
 from typing import Annotated, Any, ClassVar, Final
 
 from serve_app import limits
-from serve_app.api.dialects.base import Call, Choice, ErrorReply
 from serve_app.api.dialects.chat import shapes
 from serve_app.api.dialects.chat.beam import beam_names, beam_width
 from serve_app.api.dialects.chat.fields import StreamOptions
@@ -16,14 +15,15 @@ from serve_app.api.dialects.chat.response_format.grammar import parse_form
 from serve_app.api.dialects.chat.templating import parse_variables
 from serve_app.api.dialects.chat.tools import parse_tools
 from serve_app.api.dialects.chat.wire import token_with_alternatives, tool_call_fields
-from serve_app.api.dialects.fields import Boolean, Described, Integer, Number, Text
 from serve_app.api.dialects.mindie import told
 from serve_app.api.dialects.mindie.errors import broken, render_body_error
 from serve_app.api.dialects.mindie.fields import MAX_TIMEOUT_S, MODEL_NAME, SharedFields, fit_output
 from serve_app.api.dialects.mindie.messages import parse_messages
 from serve_app.api.dialects.mindie.wire import FINISH, STREAM_TYPE, encode
 from serve_app.api.edge.body import parse_body
-from serve_app.api.edge.told import Told
+from serve_app.api.protocol.dialect import Call, Choice, ErrorReply
+from serve_app.api.protocol.field_doc import FieldDoc
+from serve_app.api.protocol.fields import Boolean, Described, Integer, Number, Text
 from serve_app.config import MindieConfig
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import InvalidField, ServeError
@@ -48,7 +48,7 @@ class ChatBody(SharedFields):
     """A chat request; `check` says what single fields cannot."""
 
     fields_required: ClassVar[tuple[str, ...]] = ("model", "messages")
-    fields_told: ClassVar[Mapping[str, Told]] = told.CHAT
+    fields_told: ClassVar[Mapping[str, FieldDoc]] = told.CHAT
     free_form: ClassVar[tuple[str, ...]] = (
         "stream_options",
         "messages",

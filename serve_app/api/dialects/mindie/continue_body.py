@@ -14,11 +14,11 @@ from typing_extensions import TypedDict
 
 from serve_app import limits
 from serve_app.api.dialects.chat.response_format.grammar import Form, parse_form
-from serve_app.api.dialects.fields import Boolean, Described, Integer, Number, Text
 from serve_app.api.dialects.mindie import told
 from serve_app.api.dialects.mindie.generate import MAX_INT, Parameters
 from serve_app.api.edge.body import WireModel
-from serve_app.api.edge.told import Told
+from serve_app.api.protocol.field_doc import FieldDoc
+from serve_app.api.protocol.fields import Boolean, Described, Integer, Number, Text
 from serve_app.errors import InvalidField, PromptTooLong
 from serve_app.types import SamplingParams
 
@@ -41,7 +41,7 @@ class GrammarForm(TypedDict):
 class ContinueParameters(Parameters):
     """How the prompt goes on. None: absent."""
 
-    fields_told: ClassVar[Mapping[str, Told]] = told.CONTINUE_PARAMETERS
+    fields_told: ClassVar[Mapping[str, FieldDoc]] = told.CONTINUE_PARAMETERS
     free_form: ClassVar[tuple[str, ...]] = ("grammar",)
 
     seed: Annotated[int | None, Integer(0, limits.MAX_SEED)] = None
@@ -102,7 +102,7 @@ class ContinueBody(WireModel):
     """A prompt that is to go on."""
 
     fields_required: ClassVar[tuple[str, ...]] = ("inputs",)
-    fields_told: ClassVar[Mapping[str, Told]] = told.CONTINUE
+    fields_told: ClassVar[Mapping[str, FieldDoc]] = told.CONTINUE
     free_form: ClassVar[tuple[str, ...]] = ("parameters",)
 
     inputs: Annotated[str | None, Text(1, limits.MAX_PROMPT_CHARS)] = None

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from serve_app.api.dialects.base import Choice
 from serve_app.api.dialects.mindie.errors import broken
 from serve_app.api.dialects.mindie.wire import FINISH, encode
+from serve_app.api.protocol.dialect import Choice
 from serve_app.errors import ServeError
 from serve_app.types import FinishReason, ModelInfo, TextLogprob, TokenDelta, Usage
 

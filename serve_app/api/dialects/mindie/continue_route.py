@@ -10,7 +10,6 @@ from functools import partial
 
 from starlette.types import Receive, Scope, Send
 
-from serve_app.api.dialects.base import Call, ErrorReply, Renderer
 from serve_app.api.dialects.mindie.continue_body import ContinueBody, ContinueParameters
 from serve_app.api.dialects.mindie.continue_renderers import (
     ContinueForm,
@@ -22,6 +21,7 @@ from serve_app.api.dialects.mindie.errors import render_error
 from serve_app.api.dialects.mindie.wire import STREAM_TYPE
 from serve_app.api.edge.body import parse_body
 from serve_app.api.exchange.generate import GenerateExchange
+from serve_app.api.protocol.dialect import Call, ErrorReply, Renderer
 from serve_app.api.services import Services
 from serve_app.config import MindieConfig
 from serve_app.endpoints.endpoint import Task

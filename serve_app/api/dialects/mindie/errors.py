@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
-from serve_app.api.dialects.base import ErrorReply
-from serve_app.api.dialects.error_reply import bounded, headers_of
+from serve_app.api.protocol.dialect import ErrorReply
+from serve_app.api.protocol.error_reply import bounded, headers_of
 from serve_app.errors import ModelNotFound, ServeError
 
 STATUS: Final[Mapping[str, int]] = MappingProxyType(

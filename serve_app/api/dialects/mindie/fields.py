@@ -8,8 +8,8 @@ from typing import Annotated, Any, Final
 
 from serve_app import limits
 from serve_app.api.dialects.chat.fields import MAX_TOKEN_ID
-from serve_app.api.dialects.fields import Integer, Integers, Number, Texts
 from serve_app.api.edge.body import WireModel
+from serve_app.api.protocol.fields import Integer, Integers, Number, Texts
 from serve_app.errors import InvalidField
 from serve_app.types import GenerateRequest, ModelInfo, SamplingParams
 

@@ -13,15 +13,15 @@ from functools import partial
 from typing import Annotated, ClassVar, Final
 
 from serve_app import limits
-from serve_app.api.dialects.base import Call, ErrorReply
-from serve_app.api.dialects.fields import Boolean, Integer, Number, Text
 from serve_app.api.dialects.mindie import told
 from serve_app.api.dialects.mindie.errors import render_error
 from serve_app.api.dialects.mindie.events import AnswerForm, TextRenderer
 from serve_app.api.dialects.mindie.fields import MAX_TIMEOUT_S, SharedFields, fit_output
 from serve_app.api.dialects.mindie.wire import STREAM_TYPE
 from serve_app.api.edge.body import WireModel, parse_body
-from serve_app.api.edge.told import Told
+from serve_app.api.protocol.dialect import Call, ErrorReply
+from serve_app.api.protocol.field_doc import FieldDoc
+from serve_app.api.protocol.fields import Boolean, Integer, Number, Text
 from serve_app.config import MindieConfig
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import InvalidField, PromptTooLong, ServeError
@@ -37,7 +37,7 @@ _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,256}")
 class Parameters(SharedFields):
     """How the text goes on. None: absent."""
 
-    fields_told: ClassVar[Mapping[str, Told]] = told.PARAMETERS
+    fields_told: ClassVar[Mapping[str, FieldDoc]] = told.PARAMETERS
 
     details: Annotated[bool | None, Boolean] = None
     do_sample: Annotated[bool | None, Boolean] = None
@@ -63,7 +63,7 @@ class TextBody(WireModel):
     """A generate request."""
 
     fields_required: ClassVar[tuple[str, ...]] = ("text_input",)
-    fields_told: ClassVar[Mapping[str, Told]] = told.TEXT
+    fields_told: ClassVar[Mapping[str, FieldDoc]] = told.TEXT
     free_form: ClassVar[tuple[str, ...]] = ("parameters",)
 
     id: Annotated[str | None, Text(1, limits.MAX_HEADER_ID_CHARS)] = None

@@ -1,28 +1,147 @@
 """MindIE's routes: chat, the end of a text by request, and the pages below /v2.
 
-Its texts, generate and generate_stream, share their paths with Triton: see `dialects/v2`. Its chat below /v1
-shares the path with OpenAI's: see `dialects/v1`.
+`shared_with_triton` has the routes of texts, generate and generate_stream, whose paths are Triton's too;
+`shared_with_openai` has chat below /v1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from starlette.types import ASGIApp
 
+from serve_app.api.dialects.chat import examples
 from serve_app.api.dialects.chat.paths import CHAT, OVMS_BASES
-from serve_app.api.dialects.family import Family
-from serve_app.api.dialects.mindie import operations, pages
-from serve_app.api.dialects.mindie.chat import ChatDialect
+from serve_app.api.dialects.mindie import answers, pages
+from serve_app.api.dialects.mindie.chat import ChatBody, ChatDialect, GreedyChatBody
+from serve_app.api.dialects.mindie.continue_body import ContinueBody
 from serve_app.api.dialects.mindie.continue_route import ContinueRoute, ContinueTarget
+from serve_app.api.dialects.mindie.errors import render_body_error, render_error
+from serve_app.api.dialects.mindie.generate import TextBody
+from serve_app.api.dialects.mindie.pages import StopBody
 from serve_app.api.exchange.generate import GenerateRoute
 from serve_app.api.kserve.paths import MODELS, PAGES
-from serve_app.api.openapi.operation import Operation
+from serve_app.api.openapi.operation import (
+    ASKS_MODEL,
+    EVENTS,
+    NAMES_MODEL,
+    READS_BODY,
+    Answer,
+    Body,
+    Conditions,
+    Errors,
+    Operation,
+    streamed,
+)
+from serve_app.api.pages import answers as shared_answers
 from serve_app.api.pages.health import Live, Ready
+from serve_app.api.protocol.family import Family
 from serve_app.api.route import Entry
 from serve_app.api.services import Services
+from serve_app.config import MindieConfig
+from serve_app.errors import RouteNotFound, Unavailable
 from serve_app.types import Scope
+
+TAG: Final = "MindIE"
+ERRORS: Final = Errors(type=answers.ErrorBody, render=render_error)
+_BODY_ERRORS: Final = Errors(type=answers.ErrorBody, render=render_body_error)
+_TEXT: Final[dict[str, Any]] = {
+    "a continuation": {
+        "id": "a1",
+        "text_input": "2 + 2 =",
+        "parameters": {"max_new_tokens": 8, "details": True},
+    }
+}
+_PROMPT: Final[dict[str, Any]] = {
+    "a continuation": {"inputs": "2 + 2 =", "parameters": {"max_new_tokens": 8, "details": True}}
+}
+_UNKNOWN: Final = "Unknown fields are ignored."
+
+
+def chat_operation(config: MindieConfig) -> Operation:
+    """The chat, with the range of temperatures that the operator chose."""
+    body = GreedyChatBody if config.allow_zero_temperature else ChatBody
+    return Operation(
+        summary="Chat",
+        tag=TAG,
+        what=f"Messages in, the assistant's next message out. {_UNKNOWN}",
+        bodies=(Body(type=body, examples=examples.CHAT),),
+        answers=streamed(answers.ChatCompletion, answers.ChatChunk | answers.ErrorBody),
+        errors=_BODY_ERRORS,
+        conditions=ASKS_MODEL,
+    )
+
+
+def text_operation(*, stream: bool) -> Operation:
+    """The continuation of a text."""
+    events = Answer(what="An event a token.", type=answers.TextEvent | answers.ErrorBody, media=EVENTS)
+    return Operation(
+        summary="Generate, an event a token" if stream else "Generate",
+        tag=TAG,
+        what=f"A text in, its continuation out. {_UNKNOWN}",
+        bodies=(Body(type=TextBody, examples=_TEXT),),
+        answers=(events if stream else Answer(what="The whole continuation.", type=answers.Text),),
+        errors=ERRORS,
+        conditions=ASKS_MODEL,
+    )
+
+
+def continue_operation(target: ContinueTarget) -> Operation:
+    """A prompt that goes on, of a route that names no model."""
+    whole, event = {
+        "infer": (answers.Infer, answers.InferEvent),
+        "tgi": (answers.Tgi, answers.TgiEvent),
+        "list": (list[answers.Tgi], answers.TgiEvent),
+    }[target.form]
+    events = Answer(what="An event a token.", type=event | answers.ErrorBody, media=EVENTS)
+    both = (Answer(what="The whole continuation.", type=whole), events)
+    return Operation(
+        summary="Infer" if target.form == "infer" else "Generate, as Text Generation Inference does",
+        tag=TAG,
+        what=f"A prompt in, its continuation out, by the first endpoint that generates. {_UNKNOWN}",
+        bodies=(Body(type=ContinueBody, examples=_PROMPT),),
+        answers=both if target.stream is None else (events if target.stream else both[0],),
+        errors=ERRORS,
+        conditions=ASKS_MODEL,
+    )
+
+
+def _page(summary: str, what: str, type_: Any, *conditions: Conditions) -> Operation:
+    return Operation(
+        summary=summary,
+        tag=TAG,
+        answers=(Answer(what=what, type=type_),),
+        errors=ERRORS,
+        conditions=tuple(each for some in conditions for each in some),
+    )
+
+
+STOP: Final = Operation(
+    summary="End a request",
+    tag=TAG,
+    what="Ends the caller's newest request of this id.",
+    bodies=(Body(type=StopBody, examples={"by id": {"id": "a1"}}),),
+    answers=(Answer(what="The request is ended.", type=answers.Stopped),),
+    errors=ERRORS,
+    conditions=(*READS_BODY, *NAMES_MODEL, RouteNotFound),
+)
+SERVER: Final = _page("The server", "Who answers.", answers.ServerPage)
+LIVE: Final = _page("Whether the server lives", "It does.", shared_answers.Live)
+READY: Final = Operation(
+    summary="Whether the server is ready",
+    tag=TAG,
+    answers=(
+        Answer(what="Every endpoint is answered.", type=shared_answers.Ready),
+        Answer(what="An endpoint has nobody who can answer.", type=shared_answers.NotReady, status=503),
+    ),
+    errors=ERRORS,
+)
+MODEL: Final = _page("A model", "The model.", answers.ModelPage, NAMES_MODEL)
+MODEL_READY: Final = _page(
+    "Whether a model is ready", "It is.", answers.ReadyPage, NAMES_MODEL, (Unavailable,)
+)
+CONFIG: Final = _page("A model's limits", "The limits.", answers.ConfigPage, NAMES_MODEL, (Unavailable,))
 
 CONTINUED: Final = {
     "/infer": ContinueTarget("infer"),
@@ -36,18 +155,18 @@ def routes(services: Services) -> Iterator[Entry]:
     """All but those two: texts, and chat below /v1."""
     chat = GenerateRoute(ChatDialect(services.config.mindie), services)
     for base in OVMS_BASES:
-        yield _entry("POST", f"{base}{CHAT}", chat, operations.chat(services.config.mindie))
+        yield _entry("POST", f"{base}{CHAT}", chat, chat_operation(services.config.mindie))
     for path, target in CONTINUED.items():
-        yield _entry("POST", path, ContinueRoute(services, target), operations.continued(target))
-    yield _entry("GET", "/v2", pages.ServerPage(services.config.v1_dialect), operations.SERVER)
-    yield _entry("GET", "/v2/health/live", Live(), operations.LIVE)
-    yield _entry("GET", "/v2/health/ready", Ready(services), operations.READY)
+        yield _entry("POST", path, ContinueRoute(services, target), continue_operation(target))
+    yield _entry("GET", "/v2", pages.ServerPage(services.config.v1_dialect), SERVER)
+    yield _entry("GET", "/v2/health/live", Live(), LIVE)
+    yield _entry("GET", "/v2/health/ready", Ready(services), READY)
     for model in MODELS:
-        yield _entry("POST", f"{model}/stopInfer", pages.StopRoute(services), operations.STOP)
-        yield _entry("GET", f"{model}/ready", pages.ReadyPage(services), operations.MODEL_READY)
-        yield _entry("GET", f"{model}/config", pages.ConfigPage(services), operations.CONFIG)
+        yield _entry("POST", f"{model}/stopInfer", pages.StopRoute(services), STOP)
+        yield _entry("GET", f"{model}/ready", pages.ReadyPage(services), MODEL_READY)
+        yield _entry("GET", f"{model}/config", pages.ConfigPage(services), CONFIG)
     for model in PAGES:
-        yield _entry("GET", model, pages.ModelPage(services), operations.MODEL)
+        yield _entry("GET", model, pages.ModelPage(services), MODEL)
 
 
 def _entry(method: str, path: str, app: ASGIApp, operation: Operation) -> Entry:

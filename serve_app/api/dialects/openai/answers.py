@@ -19,8 +19,8 @@ from serve_app.api.dialects.chat.answers import (
     ToolCallPiece,
     TotalUsage,
 )
-from serve_app.api.dialects.fields import words
 from serve_app.api.dialects.openai.errors import SPENT, TABLE
+from serve_app.api.protocol.fields import words
 
 ErrorType: TypeAlias = Annotated[str, words([*(row.type for row in TABLE.values()), SPENT])]
 

@@ -10,20 +10,20 @@ from typing import Annotated, Any, ClassVar, Final
 from msgspec import structs
 
 from serve_app import limits
-from serve_app.api.dialects.base import Call, Choice, ErrorReply
 from serve_app.api.dialects.chat import shapes, wire
 from serve_app.api.dialects.chat.custom_tools import HeldCalls
 from serve_app.api.dialects.chat.fields import SharedFields
 from serve_app.api.dialects.chat.messages import parse_messages
 from serve_app.api.dialects.chat.templating import EFFORTS, TemplatingFields, with_effort
 from serve_app.api.dialects.chat.tools import ToolOffer, parse_offer
-from serve_app.api.dialects.fields import Boolean, Described, Integer, OneOf
 from serve_app.api.dialects.openai import shapes as own_shapes
 from serve_app.api.dialects.openai import told
 from serve_app.api.dialects.openai.documents import Documents
 from serve_app.api.dialects.openai.errors import broken, render_error
 from serve_app.api.edge.body import parse_body
-from serve_app.api.edge.told import Told
+from serve_app.api.protocol.dialect import Call, Choice, ErrorReply
+from serve_app.api.protocol.field_doc import FieldDoc
+from serve_app.api.protocol.fields import Boolean, Described, Integer, OneOf
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import InvalidField, ServeError
 from serve_app.types import (
@@ -53,7 +53,7 @@ _NOT_ANSWERED: Final = (
 
 class ChatBody(SharedFields, TemplatingFields):
     fields_required: ClassVar[tuple[str, ...]] = ("model", "messages")
-    fields_told: ClassVar[Mapping[str, Told]] = {**told.SHARED, **told.CHAT}
+    fields_told: ClassVar[Mapping[str, FieldDoc]] = {**told.SHARED, **told.CHAT}
     free_form: ClassVar[tuple[str, ...]] = (
         "stream_options",
         "messages",

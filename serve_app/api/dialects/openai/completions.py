@@ -7,16 +7,16 @@ from functools import partial
 from typing import Annotated, Any, ClassVar, Final
 
 from serve_app import limits
-from serve_app.api.dialects.base import Call, Choice, ErrorReply
 from serve_app.api.dialects.chat import shapes, wire
 from serve_app.api.dialects.chat.fields import SharedFields
 from serve_app.api.dialects.chat.legacy_logprobs import LegacyLogprobs
 from serve_app.api.dialects.chat.prompts import parse_prompts
-from serve_app.api.dialects.fields import Boolean, Described, Integer, Text
 from serve_app.api.dialects.openai import told
 from serve_app.api.dialects.openai.errors import broken, render_error
 from serve_app.api.edge.body import parse_body
-from serve_app.api.edge.told import Told
+from serve_app.api.protocol.dialect import Call, Choice, ErrorReply
+from serve_app.api.protocol.field_doc import FieldDoc
+from serve_app.api.protocol.fields import Boolean, Described, Integer, Text
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import InvalidField, ServeError
 from serve_app.types import GenerateRequest, ModelInfo, Overflow, Prompt, TokenDelta, Usage
@@ -26,7 +26,7 @@ DEFAULT_MAX_TOKENS: Final = 16
 
 class CompletionBody(SharedFields):
     fields_required: ClassVar[tuple[str, ...]] = ("model", "prompt")
-    fields_told: ClassVar[Mapping[str, Told]] = {**told.SHARED, **told.COMPLETIONS}
+    fields_told: ClassVar[Mapping[str, FieldDoc]] = {**told.SHARED, **told.COMPLETIONS}
 
     prompt: Annotated[Any, Described(shapes.Prompts)] = None
     suffix: Annotated[str | None, Text(0, limits.MAX_PROMPT_CHARS)] = None

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from serve_app.api.dialects.fields import checked, refusal
+from serve_app.api.protocol.fields import checked, refusal
 from serve_app.limits import MAX_DOCUMENTS
 
 

@@ -8,9 +8,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from serve_app.api.dialects.base import ErrorReply
 from serve_app.api.dialects.chat.wire import DONE, sse
-from serve_app.api.dialects.error_reply import headers_of
+from serve_app.api.protocol.dialect import ErrorReply
+from serve_app.api.protocol.error_reply import headers_of
 from serve_app.errors import BudgetSpent, NotKept, ServeError, UnsupportedField
 from serve_app.limits import MAX_ERROR_BYTES
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from serve_app.api.dialects.base import Referring
 from serve_app.api.dialects.responses.body import Reading, ResponseBody, parse_response
 from serve_app.api.dialects.responses.kept import Earlier
 from serve_app.api.exchange.ask import Inquiry, length_of
+from serve_app.api.protocol.dialect import Referring
 from serve_app.types import Tokens
 
 

@@ -1,33 +1,88 @@
 """OpenAI's routes: chat, completions, embeddings and responses.
 
-Its chat below /v1 shares the path with MindIE's: see `dialects/v1`.
+Its chat below /v1 shares the path with MindIE's: see `mindie/shared_with_openai`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import Final
 
 from starlette.types import ASGIApp
 
+from serve_app.api.dialects.chat import examples
+from serve_app.api.dialects.chat.answers import EmbeddingList
 from serve_app.api.dialects.chat.paths import BASES, CHAT, OVMS_BASES, V1
-from serve_app.api.dialects.family import Family
-from serve_app.api.dialects.openai import operations
-from serve_app.api.dialects.openai.chat import ChatDialect
-from serve_app.api.dialects.openai.completions import CompletionDialect
-from serve_app.api.dialects.openai.embeddings import EmbeddingDialect
+from serve_app.api.dialects.openai.answers import (
+    ChatChunk,
+    ChatCompletion,
+    Completion,
+    CompletionChunk,
+    ErrorBody,
+    InputTokenCount,
+)
+from serve_app.api.dialects.openai.chat import ChatBody, ChatDialect
+from serve_app.api.dialects.openai.completions import CompletionBody, CompletionDialect
+from serve_app.api.dialects.openai.embeddings import EmbeddingBody, EmbeddingDialect
 from serve_app.api.dialects.openai.errors import render_error
 from serve_app.api.dialects.openai.input_tokens import parse_input_tokens
-from serve_app.api.dialects.responses.body import Reading
+from serve_app.api.dialects.responses.body import Reading, ResponseBody
 from serve_app.api.dialects.responses.dialect import ResponseDialect
+from serve_app.api.dialects.responses.operation import kept_routes, response_operation
 from serve_app.api.exchange.ask import QuestionRoute
 from serve_app.api.exchange.embed import EmbedRoute
 from serve_app.api.exchange.generate import GenerateRoute
 from serve_app.api.exchange.kept_route import KeptRoute
-from serve_app.api.openapi.operation import Operation
+from serve_app.api.openapi.operation import ASKS_MODEL, Answer, Body, Errors, Operation, streamed
+from serve_app.api.protocol.family import Family
 from serve_app.api.route import Entry
 from serve_app.api.services import Services
 from serve_app.types import Scope
+
+TAG: Final = "OpenAI"
+ERRORS: Final = Errors(type=ErrorBody, render=render_error)
+
+_UNKNOWN: Final = "Unknown fields are ignored, and named in the header `X-Ignored-Fields`."
+
+CHAT_OPERATION: Final = Operation(
+    summary="Chat",
+    tag=TAG,
+    what=f"Messages in, the assistant's next message out. {_UNKNOWN}",
+    bodies=(Body(type=ChatBody, examples=examples.CHAT),),
+    answers=streamed(ChatCompletion, ChatChunk | ErrorBody),
+    errors=ERRORS,
+    conditions=ASKS_MODEL,
+)
+COMPLETIONS: Final = Operation(
+    summary="Completions",
+    tag=TAG,
+    what=f"Prompts in, their continuations out. {_UNKNOWN}",
+    bodies=(Body(type=CompletionBody, examples=examples.COMPLETION),),
+    answers=streamed(Completion, CompletionChunk | ErrorBody),
+    errors=ERRORS,
+    conditions=ASKS_MODEL,
+)
+EMBEDDINGS: Final = Operation(
+    summary="Embeddings",
+    tag=TAG,
+    what=f"Texts in, a vector each out. {_UNKNOWN}",
+    bodies=(Body(type=EmbeddingBody, examples=examples.EMBEDDING),),
+    answers=(Answer(what="The vectors.", type=EmbeddingList),),
+    errors=ERRORS,
+    conditions=ASKS_MODEL,
+)
+RESPONSES: Final = response_operation(TAG, ERRORS)
+KEPT_RESPONSES: Final = kept_routes(TAG, ERRORS)
+INPUT_TOKENS: Final = Operation(
+    summary="Count the input of a response",
+    tag=TAG,
+    what="How many tokens the model would read. The body is that of the response.",
+    bodies=(Body(type=ResponseBody, examples=examples.RESPONSE),),
+    answers=(Answer(what="The count.", type=InputTokenCount),),
+    errors=ERRORS,
+    conditions=ASKS_MODEL,
+)
 
 
 def routes(services: Services) -> Iterator[Entry]:
@@ -39,15 +94,15 @@ def routes(services: Services) -> Iterator[Entry]:
     responses = GenerateRoute(ResponseDialect(render_error, reading), services)
     input_tokens = QuestionRoute(partial(parse_input_tokens, reading=reading), services)
     for base in OVMS_BASES:
-        yield _entry(f"{base}{CHAT}", chat, operations.CHAT)
+        yield _entry(f"{base}{CHAT}", chat, CHAT_OPERATION)
     for base in BASES:
-        yield _entry(f"{base}/completions", completions, operations.COMPLETIONS)
-        yield _entry(f"{base}/embeddings", embeddings, operations.EMBEDDINGS)
-        yield _entry(f"{base}/responses", responses, operations.RESPONSES)
-    for each in operations.KEPT_RESPONSES:
+        yield _entry(f"{base}/completions", completions, COMPLETIONS)
+        yield _entry(f"{base}/embeddings", embeddings, EMBEDDINGS)
+        yield _entry(f"{base}/responses", responses, RESPONSES)
+    for each in KEPT_RESPONSES:
         route = KeptRoute(services, each.handle)
         yield _entry(f"{V1}/responses{each.path}", route, each.operation, each.method)
-    yield _entry(f"{V1}/responses/input_tokens", input_tokens, operations.INPUT_TOKENS)
+    yield _entry(f"{V1}/responses/input_tokens", input_tokens, INPUT_TOKENS)
 
 
 def _entry(path: str, app: ASGIApp, operation: Operation, method: str = "POST") -> Entry:

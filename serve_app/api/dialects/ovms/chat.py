@@ -7,19 +7,19 @@ from functools import partial
 from typing import Annotated, Any, ClassVar
 
 from serve_app import limits
-from serve_app.api.dialects.base import Call, Choice, ErrorReply
 from serve_app.api.dialects.chat import shapes
 from serve_app.api.dialects.chat import wire as openai
 from serve_app.api.dialects.chat.messages import parse_messages
 from serve_app.api.dialects.chat.tools import parse_offer
-from serve_app.api.dialects.fields import Boolean, Described, Integer
 from serve_app.api.dialects.ovms import told, wire
 from serve_app.api.dialects.ovms.errors import render_error
 from serve_app.api.dialects.ovms.fields import LARGE, SharedFields
 from serve_app.api.dialects.ovms.renderer import Renderer
 from serve_app.api.dialects.ovms.templating import templating_of
 from serve_app.api.edge.body import parse_body
-from serve_app.api.edge.told import Told
+from serve_app.api.protocol.dialect import Call, Choice, ErrorReply
+from serve_app.api.protocol.field_doc import FieldDoc
+from serve_app.api.protocol.fields import Boolean, Described, Integer
 from serve_app.config import OvmsConfig
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import InvalidField, ServeError
@@ -30,7 +30,7 @@ class ChatBody(SharedFields):
     """A chat request; `check` says what single fields cannot."""
 
     fields_required: ClassVar[tuple[str, ...]] = ("model", "messages")
-    fields_told: ClassVar[Mapping[str, Told]] = {**told.SHARED, **told.CHAT}
+    fields_told: ClassVar[Mapping[str, FieldDoc]] = {**told.SHARED, **told.CHAT}
     free_form: ClassVar[tuple[str, ...]] = (
         *SharedFields.free_form,
         "messages",

@@ -7,18 +7,18 @@ from functools import partial
 from typing import Annotated, Any, ClassVar
 
 from serve_app import limits
-from serve_app.api.dialects.base import Call, Choice, ErrorReply
 from serve_app.api.dialects.chat import shapes
 from serve_app.api.dialects.chat import wire as openai
 from serve_app.api.dialects.chat.legacy_logprobs import LegacyLogprobs
 from serve_app.api.dialects.chat.prompts import parse_prompts
-from serve_app.api.dialects.fields import Boolean, Described, Integer
 from serve_app.api.dialects.ovms import told, wire
 from serve_app.api.dialects.ovms.errors import render_error
 from serve_app.api.dialects.ovms.fields import LARGE, SharedFields
 from serve_app.api.dialects.ovms.renderer import Renderer
 from serve_app.api.edge.body import parse_body
-from serve_app.api.edge.told import Told
+from serve_app.api.protocol.dialect import Call, Choice, ErrorReply
+from serve_app.api.protocol.field_doc import FieldDoc
+from serve_app.api.protocol.fields import Boolean, Described, Integer
 from serve_app.config import OvmsConfig
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import InvalidField, ServeError
@@ -29,7 +29,7 @@ class CompletionBody(SharedFields):
     """A completion request. Answers are numbered by choice, so it holds one prompt."""
 
     fields_required: ClassVar[tuple[str, ...]] = ("model", "prompt")
-    fields_told: ClassVar[Mapping[str, Told]] = {**told.SHARED, **told.COMPLETIONS}
+    fields_told: ClassVar[Mapping[str, FieldDoc]] = {**told.SHARED, **told.COMPLETIONS}
 
     prompt: Annotated[Any, Described(shapes.PromptText | shapes.TokenIds)] = None
     max_tokens: Annotated[int | None, Integer(0, limits.MAX_TOKENS)] = None

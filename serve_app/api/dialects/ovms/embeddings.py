@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import ClassVar
 
-from serve_app.api.dialects.base import ErrorReply
 from serve_app.api.dialects.chat.embeddings import EmbeddingFields, Encoding, answer, parse_inputs, required
-from serve_app.api.dialects.embed_call import EmbedCall
 from serve_app.api.dialects.ovms import told
 from serve_app.api.dialects.ovms.errors import render_error
 from serve_app.api.edge.body import parse_body
-from serve_app.api.edge.told import Told
+from serve_app.api.protocol.dialect import ErrorReply
+from serve_app.api.protocol.embed_call import EmbedCall
+from serve_app.api.protocol.field_doc import FieldDoc
 from serve_app.config import OvmsConfig
 from serve_app.errors import ServeError
 from serve_app.types import Embeddings, EmbedRequest, ModelInfo
@@ -22,7 +22,7 @@ class EmbeddingBody(EmbeddingFields):
     """None: absent."""
 
     fields_required: ClassVar[tuple[str, ...]] = ("model", "input")
-    fields_told: ClassVar[Mapping[str, Told]] = told.EMBEDDINGS
+    fields_told: ClassVar[Mapping[str, FieldDoc]] = told.EMBEDDINGS
 
 
 class EmbeddingDialect:

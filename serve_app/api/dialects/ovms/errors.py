@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from serve_app.api.dialects.base import ErrorReply
-from serve_app.api.dialects.string_error import STATUS, error_object, error_reply
+from serve_app.api.protocol.dialect import ErrorReply
+from serve_app.api.protocol.string_error import STATUS, error_object, error_reply
 from serve_app.errors import ServeError
 
 __all__ = ["STATUS", "error_object", "render_error"]

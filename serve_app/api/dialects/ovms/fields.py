@@ -15,17 +15,8 @@ from serve_app.api.dialects.chat.beam import BeamFields, beam_names
 from serve_app.api.dialects.chat.fields import MAX_TOKEN_ID, StreamOptions, Truncation
 from serve_app.api.dialects.chat.processors import Processors
 from serve_app.api.dialects.chat.response_format.grammar import Form
-from serve_app.api.dialects.fields import (
-    Biases,
-    Boolean,
-    Described,
-    Integer,
-    Integers,
-    Number,
-    Text,
-    Texts,
-)
 from serve_app.api.dialects.ovms.formats import ResponseFormat, parse_response_format
+from serve_app.api.protocol.fields import Biases, Boolean, Described, Integer, Integers, Number, Text, Texts
 from serve_app.config import OvmsConfig
 from serve_app.errors import InvalidField
 from serve_app.types import Beam, EarlyStopping, Grammar, Overflow, ProcessorCall, SamplingParams

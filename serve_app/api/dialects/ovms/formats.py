@@ -23,7 +23,7 @@ from typing_extensions import TypedDict
 
 from serve_app import limits
 from serve_app.api.dialects.chat.response_format.grammar import Form, parse_form
-from serve_app.api.dialects.fields import words
+from serve_app.api.protocol.fields import words
 from serve_app.errors import InvalidField
 from serve_app.json_schema import SPACE, UnusableSchema, adapt
 from serve_app.json_schema.exact import expression

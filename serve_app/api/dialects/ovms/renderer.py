@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any, Generic, TypeVar
 
-from serve_app.api.dialects.base import Choice
 from serve_app.api.dialects.chat.wire import prompt_entries
 from serve_app.api.dialects.ovms import wire
 from serve_app.api.dialects.ovms.fields import SharedFields
+from serve_app.api.protocol.dialect import Choice
 from serve_app.errors import ServeError
 from serve_app.types import ModelInfo, Usage
 

@@ -14,14 +14,14 @@ import msgspec
 import numpy as np
 
 from serve_app import limits
-from serve_app.api.dialects.base import ErrorReply
 from serve_app.api.dialects.chat.embeddings import required
-from serve_app.api.dialects.embed_call import EmbedCall
-from serve_app.api.dialects.fields import Boolean, Integer, Text, Texts
 from serve_app.api.dialects.ovms import told
 from serve_app.api.dialects.ovms.errors import render_error
 from serve_app.api.edge.body import WireModel, parse_body
-from serve_app.api.edge.told import Told
+from serve_app.api.protocol.dialect import ErrorReply
+from serve_app.api.protocol.embed_call import EmbedCall
+from serve_app.api.protocol.field_doc import FieldDoc
+from serve_app.api.protocol.fields import Boolean, Integer, Text, Texts
 from serve_app.config import OvmsConfig
 from serve_app.errors import PromptTooLong, ServeError
 from serve_app.types import Embeddings, EmbedRequest, ModelInfo
@@ -35,7 +35,7 @@ class RerankBody(WireModel):
     """None: absent."""
 
     fields_required: ClassVar[tuple[str, ...]] = ("model", "query", "documents")
-    fields_told: ClassVar[Mapping[str, Told]] = told.RERANK
+    fields_told: ClassVar[Mapping[str, FieldDoc]] = told.RERANK
 
     model: Annotated[str | None, Text(1, limits.MAX_MODEL_NAME_CHARS)] = None
     query: Annotated[str | None, Text(1, limits.MAX_PROMPT_CHARS)] = None

@@ -3,25 +3,120 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
+from typing import Final
 
 from starlette.types import ASGIApp
 
+from serve_app.api.dialects.chat import examples
+from serve_app.api.dialects.chat.answers import EmbeddingList
 from serve_app.api.dialects.chat.paths import BASES, CHAT, OVMS_BASES
-from serve_app.api.dialects.family import Family
-from serve_app.api.dialects.ovms import operations
-from serve_app.api.dialects.ovms.chat import ChatDialect
-from serve_app.api.dialects.ovms.completions import CompletionDialect
-from serve_app.api.dialects.ovms.embeddings import EmbeddingDialect
-from serve_app.api.dialects.ovms.rerank import RerankDialect
+from serve_app.api.dialects.ovms import answers
+from serve_app.api.dialects.ovms.chat import ChatBody, ChatDialect
+from serve_app.api.dialects.ovms.completions import CompletionBody, CompletionDialect
+from serve_app.api.dialects.ovms.embeddings import EmbeddingBody, EmbeddingDialect
+from serve_app.api.dialects.ovms.errors import render_error
+from serve_app.api.dialects.ovms.rerank import RerankBody, RerankDialect
+from serve_app.api.dialects.ovms.responses.answers import OvmsEvent, OvmsResponse
+from serve_app.api.dialects.ovms.responses.body import ResponseBody
 from serve_app.api.dialects.ovms.responses.dialect import ResponseDialect
-from serve_app.api.dialects.ovms.tokenize import parse_tokenize
+from serve_app.api.dialects.ovms.tokenize import OvmsTokenizeBody, parse_tokenize
 from serve_app.api.exchange.ask import QuestionRoute
 from serve_app.api.exchange.embed import EmbedRoute
 from serve_app.api.exchange.generate import GenerateRoute
-from serve_app.api.openapi.operation import Operation
+from serve_app.api.openapi.operation import ASKS_MODEL, Answer, Body, Errors, Operation, streamed
+from serve_app.api.protocol.family import Family
+from serve_app.api.protocol.string_error import StringErrorBody
 from serve_app.api.route import Entry
 from serve_app.api.services import Services
+from serve_app.config import OvmsConfig
 from serve_app.types import Scope
+
+TAG: Final = "OpenVINO Model Server"
+
+
+def errors(config: OvmsConfig) -> Errors:
+    """Errors, with the status of malformed JSON that the operator chose."""
+    render = partial(render_error, malformed_json=config.malformed_json_status)
+    return Errors(type=StringErrorBody, render=render)
+
+
+def _operation(config: OvmsConfig, summary: str, what: str, body: Body, *told: Answer) -> Operation:
+    return Operation(
+        summary=summary,
+        tag=TAG,
+        what=f"{what} Unknown fields are ignored.",
+        bodies=(body,),
+        answers=told,
+        errors=errors(config),
+        conditions=ASKS_MODEL,
+    )
+
+
+def chat_operation(config: OvmsConfig) -> Operation:
+    """Messages in, messages out."""
+    return _operation(
+        config,
+        "Chat",
+        "Messages in, the assistant's next message out.",
+        Body(type=ChatBody, examples=examples.CHAT),
+        *streamed(answers.ChatCompletion, answers.ChatChunk | StringErrorBody),
+    )
+
+
+def completions_operation(config: OvmsConfig) -> Operation:
+    """A prompt in, continuations out."""
+    return _operation(
+        config,
+        "Completions",
+        "A prompt in, its continuations out.",
+        Body(type=CompletionBody, examples=examples.COMPLETION),
+        *streamed(answers.Completion, answers.CompletionChunk | StringErrorBody),
+    )
+
+
+def responses_operation(config: OvmsConfig) -> Operation:
+    """Items in, items out."""
+    return _operation(
+        config,
+        "Responses",
+        "Items in, items out. Nothing of a response is kept: the input holds the earlier items.",
+        Body(type=ResponseBody, examples=examples.RESPONSE),
+        *streamed(OvmsResponse, OvmsEvent, what="The whole response."),
+    )
+
+
+def embeddings_operation(config: OvmsConfig) -> Operation:
+    """Texts in, vectors out."""
+    return _operation(
+        config,
+        "Embeddings",
+        "Texts in, a vector each out.",
+        Body(type=EmbeddingBody, examples=examples.EMBEDDING),
+        Answer(what="The vectors.", type=EmbeddingList),
+    )
+
+
+def rerank_operation(config: OvmsConfig) -> Operation:
+    """Documents in the order of their likeness to a query."""
+    return _operation(
+        config,
+        "Rerank",
+        "Documents in the order of their likeness to a query.",
+        Body(type=RerankBody, examples=examples.RERANK),
+        Answer(what="The documents, the likest first.", type=answers.Ranking),
+    )
+
+
+def tokenize_operation(config: OvmsConfig) -> Operation:
+    """Texts as tokens."""
+    return _operation(
+        config,
+        "Tokenize",
+        "Texts as tokens of a model.",
+        Body(type=OvmsTokenizeBody, examples=examples.TOKENIZE),
+        Answer(what="The tokens.", type=answers.TextTokens),
+    )
 
 
 def routes(services: Services) -> Iterator[Entry]:
@@ -33,15 +128,15 @@ def routes(services: Services) -> Iterator[Entry]:
     responses = GenerateRoute(ResponseDialect(config, notes_pictures=notes), services)
     embeddings = EmbedRoute(EmbeddingDialect(config), services)
     rerank = EmbedRoute(RerankDialect(config), services)
-    tokenize = QuestionRoute(parse_tokenize, services, operations.errors(config).render)
+    tokenize = QuestionRoute(parse_tokenize, services, errors(config).render)
     for base in BASES:
-        yield _entry(f"{base}{CHAT}", chat, operations.chat(config))
-        yield _entry(f"{base}/completions", completions, operations.completions(config))
-        yield _entry(f"{base}/responses", responses, operations.responses(config))
-        yield _entry(f"{base}/embeddings", embeddings, operations.embeddings(config))
+        yield _entry(f"{base}{CHAT}", chat, chat_operation(config))
+        yield _entry(f"{base}/completions", completions, completions_operation(config))
+        yield _entry(f"{base}/responses", responses, responses_operation(config))
+        yield _entry(f"{base}/embeddings", embeddings, embeddings_operation(config))
     for base in OVMS_BASES:
-        yield _entry(f"{base}/rerank", rerank, operations.rerank(config))
-        yield _entry(f"{base}/tokenize", tokenize, operations.tokenize(config))
+        yield _entry(f"{base}/rerank", rerank, rerank_operation(config))
+        yield _entry(f"{base}/tokenize", tokenize, tokenize_operation(config))
 
 
 def _entry(path: str, app: ASGIApp, operation: Operation) -> Entry:

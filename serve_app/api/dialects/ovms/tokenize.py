@@ -11,11 +11,11 @@ from pydantic import Field
 from serve_app import limits
 from serve_app.api.admission.estimates import tokens_in
 from serve_app.api.dialects.chat.embeddings import required
-from serve_app.api.dialects.fields import Boolean, Integer, OneOf, Text, checked, refusal
 from serve_app.api.dialects.ovms import told
 from serve_app.api.edge.body import WireModel, parse_body
-from serve_app.api.edge.told import Told
 from serve_app.api.exchange.ask import Inquiry, count_tokens
+from serve_app.api.protocol.field_doc import FieldDoc
+from serve_app.api.protocol.fields import Boolean, Integer, OneOf, Text, checked, refusal
 from serve_app.errors import InvalidField
 from serve_app.types import ModelInfo, Prompt, TokenizeRequest, Tokens
 
@@ -47,7 +47,7 @@ class OvmsTokenizeBody(WireModel):
     """None: absent."""
 
     fields_required: ClassVar[tuple[str, ...]] = ("model", "text")
-    fields_told: ClassVar[Mapping[str, Told]] = told.TOKENIZE
+    fields_told: ClassVar[Mapping[str, FieldDoc]] = told.TOKENIZE
 
     model: Annotated[str | None, Text(1, limits.MAX_MODEL_NAME_CHARS)] = None
     text: Annotated[tuple[tuple[str, ...], bool] | None, checked(_texts, TextOrTexts)] = None

@@ -9,14 +9,8 @@ from typing_extensions import TypedDict
 
 from serve_app.api.dialects.chat.answers import ListedToken, ReasoningTokens
 from serve_app.api.dialects.chat.templating import EFFORTS
-from serve_app.api.dialects.fields import words
-from serve_app.api.dialects.responses.shapes import (
-    SUMMARIES,
-    VERBOSITIES,
-    AnyTool,
-    Metadata,
-    ToolChoice,
-)
+from serve_app.api.dialects.responses.shapes import SUMMARIES, VERBOSITIES, AnyTool, Metadata, ToolChoice
+from serve_app.api.protocol.fields import words
 
 Status: TypeAlias = Literal["in_progress", "completed", "incomplete"]
 

@@ -10,14 +10,14 @@ from serve_app.api.dialects.chat.fields import NAMES, AnswerFields
 from serve_app.api.dialects.chat.pictures import with_notes
 from serve_app.api.dialects.chat.templating import TemplatingFields, with_effort
 from serve_app.api.dialects.chat.tools import ToolOffer
-from serve_app.api.dialects.fields import Integer, Text
 from serve_app.api.dialects.responses import told
 from serve_app.api.dialects.responses.fields import NOT_KEPT, ResponseFields
 from serve_app.api.dialects.responses.input_items import parse_input
 from serve_app.api.dialects.responses.kept import PREVIOUS, Earlier, References
 from serve_app.api.dialects.responses.tools import parse_tools
 from serve_app.api.edge.body import parse_body
-from serve_app.api.edge.told import Told
+from serve_app.api.protocol.field_doc import FieldDoc
+from serve_app.api.protocol.fields import Integer, Text
 from serve_app.errors import UnsupportedField
 from serve_app.types import Prompt, Templating
 
@@ -26,7 +26,7 @@ class ResponseBody(ResponseFields, AnswerFields, TemplatingFields):
     """What a response is to be. None: absent."""
 
     fields_required: ClassVar[tuple[str, ...]] = ("model", "input")
-    fields_told: ClassVar[Mapping[str, Told]] = told.RESPONSES
+    fields_told: ClassVar[Mapping[str, FieldDoc]] = told.RESPONSES
     free_form: ClassVar[tuple[str, ...]] = (*ResponseFields.free_form, *TemplatingFields.free_form)
 
     previous_response_id: Annotated[str | None, Text(1, limits.MAX_KEPT_ID_CHARS)] = None

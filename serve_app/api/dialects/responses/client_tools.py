@@ -13,8 +13,8 @@ from typing import Any, Final
 import pydantic_core
 
 from serve_app.api.dialects.chat.messages import parse_name, parse_string
-from serve_app.api.dialects.fields import as_integer
 from serve_app.api.dialects.responses.output_items import IN_PROGRESS, INCOMPLETE, Call, Event, Fields
+from serve_app.api.protocol.fields import as_integer
 from serve_app.errors import InvalidField, UnsupportedField
 from serve_app.limits import MAX_CONTENT_PARTS
 

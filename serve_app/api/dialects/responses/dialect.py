@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from serve_app.api.dialects.base import Call, ErrorReply, Referring
 from serve_app.api.dialects.chat import wire
 from serve_app.api.dialects.responses.body import Reading, ResponseBody, parse_response
 from serve_app.api.dialects.responses.kept import Earlier, packed
 from serve_app.api.dialects.responses.openai_wire import OpenaiWire
 from serve_app.api.dialects.responses.renderer import ResponseRenderer
+from serve_app.api.protocol.dialect import Call, ErrorReply, Referring
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import ServeError
 from serve_app.types import GenerateRequest, ModelInfo

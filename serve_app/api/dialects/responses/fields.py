@@ -8,9 +8,9 @@ from typing import Annotated, Any, ClassVar, Final
 from serve_app import limits
 from serve_app.api.dialects.chat.response_format.grammar import Form, parse_named_schema
 from serve_app.api.dialects.chat.templating import EFFORTS
-from serve_app.api.dialects.fields import Boolean, Described, Integer, OneOf, Text, checked, refusal
 from serve_app.api.dialects.responses import shapes
 from serve_app.api.edge.body import WireModel
+from serve_app.api.protocol.fields import Boolean, Described, Integer, OneOf, Text, checked, refusal
 from serve_app.errors import InvalidField, UnsupportedField
 from serve_app.types import Grammar, GrammarKind
 

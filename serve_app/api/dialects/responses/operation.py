@@ -9,20 +9,12 @@ from pydantic import Field
 
 from serve_app.api.backend import ResponseStore
 from serve_app.api.dialects.chat import examples
-from serve_app.api.dialects.fields import words
 from serve_app.api.dialects.responses.answers import InputItems, RemovedResponse, Response
 from serve_app.api.dialects.responses.body import ResponseBody
 from serve_app.api.dialects.responses.events import Event
 from serve_app.api.dialects.responses.read import DEFAULT_LIMIT, ORDERS, list_input, remove, retrieve
-from serve_app.api.openapi.operation import (
-    ASKS_MODEL,
-    EVENTS,
-    Answer,
-    Body,
-    Errors,
-    Operation,
-    Parameter,
-)
+from serve_app.api.openapi.operation import ASKS_MODEL, EVENTS, Answer, Body, Errors, Operation, Parameter
+from serve_app.api.protocol.fields import words
 from serve_app.errors import InvalidField, NotKept, Overloaded, RouteNotFound, Unavailable
 from serve_app.limits import MAX_LISTED_ITEMS
 from serve_app.types import Caller

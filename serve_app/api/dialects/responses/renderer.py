@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from serve_app.api.dialects.base import Choice
 from serve_app.api.dialects.chat.wire import encode
 from serve_app.api.dialects.responses.kept import packed
 from serve_app.api.dialects.responses.output_items import (
@@ -20,6 +19,7 @@ from serve_app.api.dialects.responses.output_items import (
     TextItem,
 )
 from serve_app.api.dialects.responses.wire import FAILED, Wire, failure, status_of
+from serve_app.api.protocol.dialect import Choice
 from serve_app.errors import ServeError
 from serve_app.types import FinishReason, TextLogprob, TokenDelta, ToolCallDelta, Usage
 from serve_app.types.control import KeptResponse

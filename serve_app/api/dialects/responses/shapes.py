@@ -21,8 +21,8 @@ from serve_app.api.dialects.chat.shapes import (
     RefusalPart,
     ToolName,
 )
-from serve_app.api.dialects.fields import words
 from serve_app.api.dialects.responses.tools import UNASKED
+from serve_app.api.protocol.fields import words
 
 SUMMARIES: Final = ("auto", "concise", "detailed")
 VERBOSITIES: Final = ("low", "medium", "high")

@@ -19,7 +19,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from serve_app.api.dialects.base import Call, Renderer
 from serve_app.api.dialects.triton.answer.output_table import IDS, wanted_outputs
 from serve_app.api.dialects.triton.answer.outputs import ResponseForm
 from serve_app.api.dialects.triton.request.batch import check_alike, rows_of
@@ -31,6 +30,7 @@ from serve_app.api.dialects.triton.request.row import BatchRow, own_names
 from serve_app.api.dialects.triton.role import Role
 from serve_app.api.kserve.datatype import booleans, check_datatype, refused
 from serve_app.api.kserve.message import InferRequest, engine_priority, timeout_s
+from serve_app.api.protocol.dialect import Call, Renderer
 from serve_app.config import TrtllmConfig
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import InvalidField, UnsupportedField

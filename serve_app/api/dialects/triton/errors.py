@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from serve_app.api.dialects.base import ErrorReply
-from serve_app.api.dialects.string_error import STATUS, error_object, error_reply
+from serve_app.api.protocol.dialect import ErrorReply
+from serve_app.api.protocol.string_error import STATUS, error_object, error_reply
 from serve_app.errors import ServeError
 
 __all__ = ["GRPC_STATUS", "NOT_READY", "error_object", "probe_error", "render_error"]

@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from serve_app.api.dialects.base import Call, Choice, ErrorReply
 from serve_app.api.dialects.triton.answer.outputs import ResponseBuilder, ResponseForm
 from serve_app.api.dialects.triton.dialect import Stop, parse
 from serve_app.api.dialects.triton.errors import error_object, render_error
@@ -26,6 +25,7 @@ from serve_app.api.kserve.datatype import refused
 from serve_app.api.kserve.http_body import envelope, request_id
 from serve_app.api.kserve.json_values import single_to_json
 from serve_app.api.kserve.message import InferRequest, InferResponse, Parameter
+from serve_app.api.protocol.dialect import Call, Choice, ErrorReply
 from serve_app.config import TrtllmConfig
 from serve_app.errors import InvalidField, ServeError
 from serve_app.types import ModelInfo, TokenDelta, Usage

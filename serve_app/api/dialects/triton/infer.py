@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import partial
 
-from serve_app.api.dialects.base import Call, Choice, ErrorReply
 from serve_app.api.dialects.triton.answer.outputs import ResponseBuilder, ResponseForm
 from serve_app.api.dialects.triton.dialect import Stop, parse
 from serve_app.api.dialects.triton.errors import render_error
 from serve_app.api.dialects.triton.role import Role
 from serve_app.api.kserve.http_body import BINARY_TYPE, HEADER, BinaryOutputs, decode, encode
+from serve_app.api.protocol.dialect import Call, Choice, ErrorReply
 from serve_app.config import TrtllmConfig
 from serve_app.errors import GenerationFailed, ServeError
 from serve_app.types import ModelInfo, TokenDelta, Usage

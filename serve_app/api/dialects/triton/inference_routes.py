@@ -1,6 +1,6 @@
 """Triton's routes that generate: infer with tensors, generate and generate_stream with JSON values.
 
-MindIE shares generate and generate_stream: see `dialects/v2`.
+MindIE shares generate and generate_stream: see `mindie/shared_with_triton`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from serve_app.api.context import header
-from serve_app.api.dialects.base import Dialect
-from serve_app.api.dialects.known_model import KnownModel
 from serve_app.api.dialects.triton.aliases import Meaning, meaning
 from serve_app.api.dialects.triton.ensemble.step_exchange import InferSteps, ValueSteps, exchange_steps
 from serve_app.api.dialects.triton.generate import STREAM_TYPE, GenerateDialect
@@ -25,6 +23,8 @@ from serve_app.api.exchange.stream import STREAM_HEADERS
 from serve_app.api.kserve.http_body import BINARY_TYPE, HEADER, JSON_TYPE
 from serve_app.api.kserve.inflate import Inflated
 from serve_app.api.kserve.recorded import HttpTensors
+from serve_app.api.protocol.dialect import Dialect
+from serve_app.api.protocol.known_model import KnownModel
 from serve_app.api.services import Services
 from serve_app.limits import MAX_BODY_BYTES, MAX_TENSOR_BODY_BYTES
 

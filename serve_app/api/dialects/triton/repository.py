@@ -14,12 +14,12 @@ from pydantic import with_config
 from starlette.types import Receive, Scope, Send
 from typing_extensions import TypedDict
 
-from serve_app.api.dialects.fields import Boolean, Described
 from serve_app.api.dialects.triton.pages import JSON, Found, find
 from serve_app.api.edge.body import WireModel, parse_body, read_body
 from serve_app.api.edge.connection import reply, while_connected
 from serve_app.api.exchange.dispatch import too_late, version_of
 from serve_app.api.kserve.description import READY, repository_entry
+from serve_app.api.protocol.fields import Boolean, Described
 from serve_app.api.services import Services
 from serve_app.errors import InvalidField, ModelNotFound
 

@@ -3,50 +3,198 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Annotated, Any, Final
 
 from starlette.types import ASGIApp
 
-from serve_app.api.dialects.family import Family
-from serve_app.api.dialects.triton import operations, pages
+from serve_app.api.dialects.triton import answers, pages, shapes
+from serve_app.api.dialects.triton.errors import probe_error, render_error
 from serve_app.api.dialects.triton.inference_routes import InferRoute, ValuesRoute
-from serve_app.api.dialects.triton.repository import IndexRoute, LoadRoute, UnloadRoute
+from serve_app.api.dialects.triton.repository import (
+    ControlBody,
+    IndexBody,
+    IndexRoute,
+    LoadRoute,
+    UnloadRoute,
+)
+from serve_app.api.kserve.http_body import HEADER
 from serve_app.api.kserve.paths import MODELS, PAGES
-from serve_app.api.openapi.operation import Operation
+from serve_app.api.openapi.operation import (
+    ASKS_MODEL,
+    BINARY,
+    EVENTS,
+    NAMES_MODEL,
+    READS_BODY,
+    Answer,
+    Body,
+    Conditions,
+    Errors,
+    Operation,
+    Parameter,
+)
+from serve_app.api.protocol.family import Family
+from serve_app.api.protocol.string_error import StringErrorBody
 from serve_app.api.route import Entry
 from serve_app.api.services import Services
+from serve_app.errors import DeadlineExceeded, InvalidField, Unavailable
 from serve_app.types import Scope
+
+TAG: Final = "Triton"
+ERRORS: Final = Errors(type=StringErrorBody, render=render_error)
+_PROBE_ERRORS: Final = Errors(type=StringErrorBody, render=probe_error)
+
+_VALUES: Final = Annotated[dict[str, Any], answers.Values]
+_TEXT: Final[dict[str, Any]] = {
+    "a text": {"text_input": "2 + 2 =", "max_tokens": 8},
+    "token ids": {"input_ids": [1, 2, 3], "request_output_len": 8},
+}
+_TENSORS: Final[dict[str, Any]] = {
+    "token ids": {
+        "inputs": [
+            {"name": "input_ids", "datatype": "INT32", "shape": [1, 3], "data": [1, 2, 3]},
+            {"name": "request_output_len", "datatype": "INT32", "shape": [1, 1], "data": [8]},
+        ]
+    }
+}
+_ENSEMBLE: Final = (
+    "The names of TensorRT-LLM's ensemble (settings below `trtllm`) mean texts in and out, or the steps "
+    "between texts and tensors."
+)
+
+INFER: Final = Operation(
+    summary="Infer",
+    tag=TAG,
+    what=f"Tensors in, tensors out, as JSON or with binary data behind it. {_ENSEMBLE}",
+    parameters=(
+        Parameter(
+            name=HEADER,
+            place="header",
+            type=int,
+            what="Bytes of JSON at the beginning of the body, where binary tensors follow it.",
+        ),
+    ),
+    bodies=(
+        Body(type=shapes.InferBody, examples=_TENSORS),
+        Body(type=bytes, media=BINARY),
+    ),
+    answers=(
+        Answer(what="The outputs.", type=answers.Inference),
+        Answer(
+            what="With `binary_data`: JSON, and the outputs as bytes behind it.", type=bytes, media=BINARY
+        ),
+    ),
+    errors=ERRORS,
+    conditions=ASKS_MODEL,
+)
+
+
+def generate_operation(*, stream: bool) -> Operation:
+    """Values of tensors in, values out."""
+    bodies = (shapes.Values, shapes.PreprocessingValues, shapes.PostprocessingValues)
+    values = Answer(what="The outputs.", type=_VALUES)
+    events = Answer(
+        what="The outputs, with `streaming` of a token.", type=_VALUES | StringErrorBody, media=EVENTS
+    )
+    return Operation(
+        summary="Generate, as events" if stream else "Generate",
+        tag=TAG,
+        what=f"Tensors as values in, outputs as values out. {_ENSEMBLE}",
+        bodies=tuple(
+            Body(type=Annotated[dict[str, Any], body], examples=_TEXT if body is shapes.Values else {})
+            for body in bodies
+        ),
+        answers=(events if stream else values,),
+        errors=ERRORS,
+        conditions=ASKS_MODEL,
+    )
+
+
+def _page(summary: str, what: str, type_: Any, conditions: Conditions = ()) -> Operation:
+    answer = Answer(what=what, type=type_)
+    return Operation(summary=summary, tag=TAG, answers=(answer,), errors=ERRORS, conditions=conditions)
+
+
+SERVER: Final = _page("The server", "Who answers.", answers.ServerPage)
+LIVE: Final = _page("Whether the server lives", "It does.", answers.Live)
+READY: Final = Operation(
+    summary="Whether the server is ready",
+    tag=TAG,
+    answers=(
+        Answer(what="Every endpoint is answered.", type=answers.Ready),
+        Answer(what="An endpoint has nobody who can answer.", type=answers.NotReady, status=400),
+    ),
+    errors=ERRORS,
+)
+MODEL: Final = _page("A model", "The model and its tensors.", answers.ModelPage, NAMES_MODEL)
+MODEL_READY: Final = Operation(
+    summary="Whether a model is ready",
+    tag=TAG,
+    answers=(Answer(what="It is.", type=answers.ModelReady),),
+    errors=_PROBE_ERRORS,
+    conditions=(*NAMES_MODEL, Unavailable),
+)
+CONFIG: Final = _page("A model's configuration", "The configuration.", answers.ModelConfig, NAMES_MODEL)
+STATISTICS: Final = _page(
+    "A model's statistics", "What this gateway counted.", answers.Statistics, NAMES_MODEL
+)
+ALL_STATISTICS: Final = _page("Statistics", "What this gateway counted.", answers.Statistics)
+
+INDEX: Final = Operation(
+    summary="The index of models",
+    tag=TAG,
+    bodies=(Body(type=IndexBody, is_required=False, examples={"what is ready": {"ready": True}}),),
+    answers=(Answer(what="An entry for each version of each model.", type=list[answers.IndexEntry]),),
+    errors=ERRORS,
+    conditions=READS_BODY,
+)
+LOAD: Final = Operation(
+    summary="Load a model",
+    tag=TAG,
+    what="Wakes a model of the deploy file, and answers once it can answer.",
+    bodies=(Body(type=ControlBody, is_required=False),),
+    answers=(Answer(what="The model can answer."),),
+    errors=ERRORS,
+    conditions=(*READS_BODY, Unavailable, DeadlineExceeded),
+)
+UNLOAD: Final = Operation(
+    summary="Unload a model",
+    tag=TAG,
+    what="Always refused: the deploy file says which models there are.",
+    bodies=(Body(type=ControlBody, is_required=False),),
+    answers=(),
+    errors=ERRORS,
+    conditions=(*READS_BODY, InvalidField),
+)
 
 
 def routes(services: Services) -> Iterator[Entry]:
     """All routes of Triton."""
-    yield _entry("GET", "/v2", pages.ServerPage(services), operations.SERVER)
-    yield _entry("GET", "/v2/health/live", pages.ServerLive(), operations.LIVE)
-    yield _entry("GET", "/v2/health/ready", pages.ServerReady(services), operations.READY)
-    yield _entry("GET", "/v2/models/stats", pages.AllStatsPage(services), operations.ALL_STATISTICS)
-    yield _entry("POST", "/v2/repository/index", IndexRoute(services), operations.INDEX)
-    yield _entry("POST", "/v2/repository/models/{model:path}/load", LoadRoute(services), operations.LOAD)
-    yield _entry(
-        "POST", "/v2/repository/models/{model:path}/unload", UnloadRoute(services), operations.UNLOAD
-    )
+    yield _entry("GET", "/v2", pages.ServerPage(services), SERVER)
+    yield _entry("GET", "/v2/health/live", pages.ServerLive(), LIVE)
+    yield _entry("GET", "/v2/health/ready", pages.ServerReady(services), READY)
+    yield _entry("GET", "/v2/models/stats", pages.AllStatsPage(services), ALL_STATISTICS)
+    yield _entry("POST", "/v2/repository/index", IndexRoute(services), INDEX)
+    yield _entry("POST", "/v2/repository/models/{model:path}/load", LoadRoute(services), LOAD)
+    yield _entry("POST", "/v2/repository/models/{model:path}/unload", UnloadRoute(services), UNLOAD)
     for model in MODELS:
         yield _entry(
             "POST",
             f"{model}/generate",
             ValuesRoute(services, stream=False),
-            operations.generate(stream=False),
+            generate_operation(stream=False),
         )
         yield _entry(
             "POST",
             f"{model}/generate_stream",
             ValuesRoute(services, stream=True),
-            operations.generate(stream=True),
+            generate_operation(stream=True),
         )
-        yield _entry("POST", f"{model}/infer", InferRoute(services), operations.INFER)
-        yield _entry("GET", f"{model}/ready", pages.ModelReadyPage(services), operations.MODEL_READY)
-        yield _entry("GET", f"{model}/config", pages.ConfigPage(services), operations.CONFIG)
-        yield _entry("GET", f"{model}/stats", pages.StatsPage(services), operations.STATISTICS)
+        yield _entry("POST", f"{model}/infer", InferRoute(services), INFER)
+        yield _entry("GET", f"{model}/ready", pages.ModelReadyPage(services), MODEL_READY)
+        yield _entry("GET", f"{model}/config", pages.ConfigPage(services), CONFIG)
+        yield _entry("GET", f"{model}/stats", pages.StatsPage(services), STATISTICS)
     for model in PAGES:
-        yield _entry("GET", model, pages.ModelPage(services), operations.MODEL)
+        yield _entry("GET", model, pages.ModelPage(services), MODEL)
 
 
 def _entry(method: str, path: str, app: ASGIApp, operation: Operation) -> Entry:

@@ -9,12 +9,12 @@ from pydantic import Field, WithJsonSchema, with_config
 from typing_extensions import TypedDict
 
 from serve_app import limits
-from serve_app.api.dialects.fields import words
 from serve_app.api.dialects.triton.ensemble import postprocessing, preprocessing
 from serve_app.api.dialects.triton.request.inputs import ACCEPTED, RENAMED, Input, Rank
 from serve_app.api.kserve.datatype import BYTES, ELEMENTS
 from serve_app.api.kserve.http_body import MAX_INPUTS
 from serve_app.api.kserve.message import Parameter
+from serve_app.api.protocol.fields import words
 
 Datatype: TypeAlias = Annotated[str, words((*ELEMENTS, BYTES))]
 Parameters: TypeAlias = dict[str, Parameter | None]

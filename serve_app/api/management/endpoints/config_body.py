@@ -7,10 +7,10 @@ from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import Field
 
-from serve_app.api.dialects.fields import Boolean, Integer, OneOf, Text
-from serve_app.api.edge.told import Told
 from serve_app.api.management.fields import EntityName, ListOf, ModelVersion, TextMap
 from serve_app.api.management.strict_body import StrictBody
+from serve_app.api.protocol.field_doc import FieldDoc
+from serve_app.api.protocol.fields import Boolean, Integer, OneOf, Text
 from serve_app.endpoints.endpoint import MAX_ENTITIES
 from serve_app.errors import InvalidField
 from serve_app.limits import MAX_STORED_CHARS
@@ -43,16 +43,16 @@ class ReplicaFields(StrictBody):
     environment_vars: Annotated[dict[str, str] | None, TextMap] = None
     instance_profile_arn: Annotated[str | None, Text(0, MAX_STORED_CHARS)] = None
 
-    fields_told: ClassVar[Mapping[str, Told]] = {
-        "name": Told("Unique in the endpoint; without one MODEL-VERSION"),
-        "provisioned_model_units": Told("Dedicated replicas; see the documentation of this server"),
-        "min_provisioned_throughput": Told("Tokens a second that are always there"),
-        "max_provisioned_throughput": Told("Tokens a second that are admitted"),
-        "min_provisioned_concurrency": Told("Requests at once that are always served"),
-        "max_provisioned_concurrency": Told("Requests at once that are served at most"),
-        "workload_size": Told("Requests at once, in three sizes"),
-        "scale_to_zero_enabled": Told("Whether idle replicas stop", default=False),
-        **{name: Told(_NO_EFFECT) for name in _STORED},
+    fields_told: ClassVar[Mapping[str, FieldDoc]] = {
+        "name": FieldDoc("Unique in the endpoint; without one MODEL-VERSION"),
+        "provisioned_model_units": FieldDoc("Dedicated replicas; see the documentation of this server"),
+        "min_provisioned_throughput": FieldDoc("Tokens a second that are always there"),
+        "max_provisioned_throughput": FieldDoc("Tokens a second that are admitted"),
+        "min_provisioned_concurrency": FieldDoc("Requests at once that are always served"),
+        "max_provisioned_concurrency": FieldDoc("Requests at once that are served at most"),
+        "workload_size": FieldDoc("Requests at once, in three sizes"),
+        "scale_to_zero_enabled": FieldDoc("Whether idle replicas stop", default=False),
+        **{name: FieldDoc(_NO_EFFECT) for name in _STORED},
     }
 
     @property
@@ -93,10 +93,10 @@ class EntityBody(ReplicaFields):
 
     free_form: ClassVar[tuple[str, ...]] = ("external_model",)
     fields_required: ClassVar[tuple[str, ...]] = ("entity_name",)
-    fields_told: ClassVar[Mapping[str, Told]] = {
-        "entity_name": Told("The model"),
-        "entity_version": Told("The model's version; without one the newest that the server knows"),
-        "external_model": Told("Not served: an error"),
+    fields_told: ClassVar[Mapping[str, FieldDoc]] = {
+        "entity_name": FieldDoc("The model"),
+        "entity_version": FieldDoc("The model's version; without one the newest that the server knows"),
+        "external_model": FieldDoc("Not served: an error"),
     }
 
     def entity(self) -> EntityWanted:
@@ -115,9 +115,9 @@ class ServedModelBody(ReplicaFields):
     model_version: Annotated[str | None, ModelVersion] = None
 
     fields_required: ClassVar[tuple[str, ...]] = ("model_name",)
-    fields_told: ClassVar[Mapping[str, Told]] = {
-        "model_name": Told("As `entity_name`"),
-        "model_version": Told("As `entity_version`"),
+    fields_told: ClassVar[Mapping[str, FieldDoc]] = {
+        "model_name": FieldDoc("As `entity_name`"),
+        "model_version": FieldDoc("As `entity_version`"),
     }
 
     def entity(self) -> EntityWanted:
@@ -135,10 +135,10 @@ class TrafficRoute(StrictBody):
     traffic_percentage: Annotated[int | None, Integer(0, 100)] = None
 
     fields_required: ClassVar[tuple[str, ...]] = ("traffic_percentage",)
-    fields_told: ClassVar[Mapping[str, Told]] = {
-        "served_model_name": Told("The served entity"),
-        "served_entity_name": Told("The same"),
-        "traffic_percentage": Told("Its share of the requests; all shares add up to 100"),
+    fields_told: ClassVar[Mapping[str, FieldDoc]] = {
+        "served_model_name": FieldDoc("The served entity"),
+        "served_entity_name": FieldDoc("The same"),
+        "traffic_percentage": FieldDoc("Its share of the requests; all shares add up to 100"),
     }
 
     @property
@@ -205,12 +205,12 @@ class UpdateBody(StrictBody):
     traffic_config: TrafficBody | None = None
     auto_capture_config: AutoCapture | None = None
 
-    fields_told: ClassVar[Mapping[str, Told]] = {
-        "name": Told("The endpoint's name once more; the other one counts"),
-        "served_entities": Told("The models that answer"),
-        "served_models": Told("As `served_entities`, by older names"),
-        "traffic_config": Told("Their shares of the requests; one entity has all of them"),
-        "auto_capture_config": Told("Refused where it is on: `ai_gateway` has `inference_table_config`"),
+    fields_told: ClassVar[Mapping[str, FieldDoc]] = {
+        "name": FieldDoc("The endpoint's name once more; the other one counts"),
+        "served_entities": FieldDoc("The models that answer"),
+        "served_models": FieldDoc("As `served_entities`, by older names"),
+        "traffic_config": FieldDoc("Their shares of the requests; one entity has all of them"),
+        "auto_capture_config": FieldDoc("Refused where it is on: `ai_gateway` has `inference_table_config`"),
     }
 
     @property

@@ -7,13 +7,13 @@ from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import Field
 
-from serve_app.api.dialects.fields import Boolean, OneOf, Text
-from serve_app.api.edge.told import Told
 from serve_app.api.management.endpoints.config_body import UpdateBody
 from serve_app.api.management.endpoints.gateway_body import AiGatewayBody, OldRateLimit, old_limits
 from serve_app.api.management.endpoints.tags_body import TagBody, tags_of
 from serve_app.api.management.fields import EndpointName, ListOf
 from serve_app.api.management.strict_body import StrictBody
+from serve_app.api.protocol.field_doc import FieldDoc
+from serve_app.api.protocol.fields import Boolean, OneOf, Text
 from serve_app.endpoints.endpoint import RESERVED, Task
 from serve_app.errors import InvalidField
 from serve_app.limits import MAX_DESCRIPTION_CHARS, MAX_STORED_CHARS, MAX_STORED_TEXTS, MAX_TAGS
@@ -46,13 +46,13 @@ class EndpointFields(StrictBody):
     email_notifications: Recipients | None = None
 
     fields_required: ClassVar[tuple[str, ...]] = ("name", "config")
-    fields_told: ClassVar[Mapping[str, Told]] = {
-        "name": Told(f"What clients call; not {', '.join(sorted({*RESERVED, _PT}))}"),
-        "config": Told("What answers"),
-        "ai_gateway": Told("Limits, guardrails and records"),
-        "tags": Told("Words of your own, returned with the endpoint"),
-        "budget_policy_id": Told(_NO_EFFECT),
-        "email_notifications": Told(_NO_EFFECT),
+    fields_told: ClassVar[Mapping[str, FieldDoc]] = {
+        "name": FieldDoc(f"What clients call; not {', '.join(sorted({*RESERVED, _PT}))}"),
+        "config": FieldDoc("What answers"),
+        "ai_gateway": FieldDoc("Limits, guardrails and records"),
+        "tags": FieldDoc("Words of your own, returned with the endpoint"),
+        "budget_policy_id": FieldDoc(_NO_EFFECT),
+        "email_notifications": FieldDoc(_NO_EFFECT),
     }
 
     def checked_name(self) -> str:
@@ -110,12 +110,12 @@ class CreateBody(EndpointFields):
     task: Annotated[str | None, OneOf(Task)] = None
 
     free_form: ClassVar[tuple[str, ...]] = ("telemetry_config",)
-    fields_told: ClassVar[Mapping[str, Told]] = {
-        "description": Told("For people"),
-        "rate_limits": Told("As `ai_gateway.rate_limits`, which goes before them"),
-        "route_optimized": Told(_NO_EFFECT),
-        "telemetry_config": Told(_NO_EFFECT),
-        "task": Told("What the endpoint does; without it the server asks the model"),
+    fields_told: ClassVar[Mapping[str, FieldDoc]] = {
+        "description": FieldDoc("For people"),
+        "rate_limits": FieldDoc("As `ai_gateway.rate_limits`, which goes before them"),
+        "route_optimized": FieldDoc(_NO_EFFECT),
+        "telemetry_config": FieldDoc(_NO_EFFECT),
+        "task": FieldDoc("What the endpoint does; without it the server asks the model"),
     }
 
     def command(self) -> CreateEndpoint:

@@ -11,11 +11,11 @@ from urllib.parse import quote
 from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from serve_app.api.dialects.databricks.operations import ERRORS, TAG, invocation_operation
-from serve_app.api.dialects.family import Family
-from serve_app.api.dialects.fields import words
+from serve_app.api.dialects.databricks.routes import ERRORS, TAG, invocation_operation
 from serve_app.api.openapi.document import About, document
 from serve_app.api.openapi.operation import Parameter
+from serve_app.api.protocol.family import Family
+from serve_app.api.protocol.fields import words
 from serve_app.api.route import Entry, paths_of
 from serve_app.endpoints.endpoint import Task
 from serve_app.types import Scope

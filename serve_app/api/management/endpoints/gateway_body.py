@@ -7,10 +7,10 @@ from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import Field, ValidationError
 
-from serve_app.api.dialects.fields import Boolean, Integer, OneOf, Text, Texts
-from serve_app.api.edge.told import Told
 from serve_app.api.management.fields import ListOf, Matching
 from serve_app.api.management.strict_body import StrictBody
+from serve_app.api.protocol.field_doc import FieldDoc
+from serve_app.api.protocol.fields import Boolean, Integer, OneOf, Text, Texts
 from serve_app.endpoints.ai_gateway import AiGateway
 from serve_app.errors import InvalidField
 
@@ -36,11 +36,11 @@ class RateLimitBody(StrictBody):
     key: Annotated[str | None, OneOf(("endpoint", "user", "user_group", "service_principal"))] = None
     principal: Annotated[str | None, Text(1, _NAME_CHARS)] = None
 
-    fields_told: ClassVar[Mapping[str, Told]] = {
-        "calls": Told("Requests in a minute"),
-        "tokens": Told("Tokens in a minute, of prompts and answers"),
-        "key": Told("Whose requests count together: default endpoint, all of them"),
-        "principal": Told("The user, group or service principal that is meant"),
+    fields_told: ClassVar[Mapping[str, FieldDoc]] = {
+        "calls": FieldDoc("Requests in a minute"),
+        "tokens": FieldDoc("Tokens in a minute, of prompts and answers"),
+        "key": FieldDoc("Whose requests count together: default endpoint, all of them"),
+        "principal": FieldDoc("The user, group or service principal that is meant"),
     }
 
 
@@ -58,8 +58,8 @@ class PiiBody(StrictBody):
     behavior: Annotated[str | None, OneOf(("NONE", "BLOCK", "MASK"))] = None
     phone_regions: Annotated[tuple[str, ...] | None, Texts(_MAX_REGIONS, 2)] = None
 
-    fields_told: ClassVar[Mapping[str, Told]] = {
-        "phone_regions": Told(
+    fields_told: ClassVar[Mapping[str, FieldDoc]] = {
+        "phone_regions": FieldDoc(
             "Countries, such as US, whose telephone numbers are found without a country code too; Databricks "
             "has no such field"
         )
@@ -80,8 +80,8 @@ class GuardrailsBody(StrictBody):
     output: RulesBody | None = None
     model: Annotated[str | None, Text(1, _NAME_CHARS)] = None
 
-    fields_told: ClassVar[Mapping[str, Told]] = {
-        "model": Told(
+    fields_told: ClassVar[Mapping[str, FieldDoc]] = {
+        "model": FieldDoc(
             "The endpoint that judges safety and topics; without it, the one of the whole server. "
             "Databricks has no such field"
         )
@@ -112,12 +112,12 @@ class AiGatewayBody(StrictBody):
     fallback_config: TrackingBody | None = None
     inference_table_config: TableBody | None = None
 
-    fields_told: ClassVar[Mapping[str, Told]] = {
-        "rate_limits": Told("All of them hold"),
-        "guardrails": Told("Checks of prompts and answers"),
-        "usage_tracking_config": Told("Whether usage reports list the endpoint"),
-        "fallback_config": Told("Whether the other served entities are tried when one fails"),
-        "inference_table_config": Told("Requests and answers in Parquet files"),
+    fields_told: ClassVar[Mapping[str, FieldDoc]] = {
+        "rate_limits": FieldDoc("All of them hold"),
+        "guardrails": FieldDoc("Checks of prompts and answers"),
+        "usage_tracking_config": FieldDoc("Whether usage reports list the endpoint"),
+        "fallback_config": FieldDoc("Whether the other served entities are tried when one fails"),
+        "inference_table_config": FieldDoc("Requests and answers in Parquet files"),
     }
 
     def settings(self, prefix: str = "") -> dict[str, Any]:

@@ -10,7 +10,7 @@ import msgspec
 from serve_app.api.management.answers import LogsJson
 from serve_app.api.management.command_route import Asked, CommandRoute, Handle, Page
 from serve_app.api.management.endpoints.document import endpoint_document
-from serve_app.api.management.operations import management
+from serve_app.api.management.operation import management
 from serve_app.api.management.paths import ENDPOINT, ENTITY
 from serve_app.api.management.strict_body import NoBody
 from serve_app.api.openapi.operation import TEXT, Answer, Operation

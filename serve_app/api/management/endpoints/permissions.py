@@ -7,14 +7,14 @@ from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import Field
 
-from serve_app.api.dialects.fields import OneOf, Text
 from serve_app.api.management.answers import LevelsJson, PermissionsJson
 from serve_app.api.management.command_route import Asked, CommandRoute
 from serve_app.api.management.fields import ListOf
-from serve_app.api.management.operations import CHANGES, OF_ENDPOINT, management
+from serve_app.api.management.operation import CHANGES, OF_ENDPOINT, management
 from serve_app.api.management.paths import PERMISSIONS
 from serve_app.api.management.strict_body import NoBody, StrictBody
 from serve_app.api.openapi.operation import Answer
+from serve_app.api.protocol.fields import OneOf, Text
 from serve_app.api.route import Entry
 from serve_app.api.services import Services
 from serve_app.errors import InvalidField

@@ -14,7 +14,7 @@ from typing import Any, Final, NotRequired
 from typing_extensions import TypedDict
 
 from serve_app.api.management.command_route import Asked, CommandRoute, Handle
-from serve_app.api.management.operations import OF_ENDPOINT, management
+from serve_app.api.management.operation import OF_ENDPOINT, management
 from serve_app.api.management.paths import ENDPOINT
 from serve_app.api.management.strict_body import NoBody
 from serve_app.api.openapi.operation import Answer, Operation, Parameter

@@ -7,17 +7,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from serve_app.api.management import operations
+from serve_app.api.management.answers import EndpointJson, EndpointListJson, Nothing
 from serve_app.api.management.command_route import Asked, CommandRoute, Handle
 from serve_app.api.management.endpoints.config_body import UpdateBody
 from serve_app.api.management.endpoints.create_body import CreateBody, CreateProvisionedBody, ProvisionedBody
 from serve_app.api.management.endpoints.shown import endpoint_json
+from serve_app.api.management.operation import CHANGES, COMMANDS, OF_ENDPOINT, management
 from serve_app.api.management.paths import ENDPOINT, ENDPOINTS
 from serve_app.api.management.strict_body import NoBody
-from serve_app.api.openapi.operation import Operation
+from serve_app.api.openapi.operation import READS_BODY, Answer, Operation
 from serve_app.api.route import Entry
 from serve_app.api.services import Services
-from serve_app.errors import FieldError
+from serve_app.errors import AlreadyExists, Conflict, FieldError, ModelNotFound
 from serve_app.types import Scope
 from serve_app.types.control import (
     ConfigShown,
@@ -31,6 +32,69 @@ from serve_app.types.control import (
 
 _PT: Final = f"{ENDPOINTS}/pt"
 _INDEX: Final = re.compile(r"\[(\d+)\]")
+_ENTITY: Final = {"entity_name": "harbor-8b", "entity_version": "2"}
+_UNITS: Final = {**_ENTITY, "provisioned_model_units": 50}
+_SHOWN: Final = Answer(what="The endpoint.", type=EndpointJson)
+_COMES_UP: Final = Answer(what="The endpoint, before its new configuration is up.", type=EndpointJson)
+
+_LIST: Final = management(
+    "All endpoints", Answer(what="The list.", type=EndpointListJson), conditions=COMMANDS
+)
+_GET: Final = management(
+    "One endpoint",
+    _SHOWN,
+    what="Poll it until `state.config_update` is `NOT_UPDATING` or `UPDATE_FAILED`.",
+)
+_CREATE: Final = management(
+    "Make an endpoint",
+    _COMES_UP,
+    what="An entity with bought units, throughput, concurrency or a size has replicas of its own. Without "
+    "any of these the endpoint uses replicas that the operator has declared.",
+    body=CreateBody,
+    examples={"one model": {"name": "harbor-chat", "config": {"served_entities": [_ENTITY]}}},
+    conditions=(*READS_BODY, *COMMANDS, ModelNotFound, AlreadyExists, Conflict),
+)
+_CREATE_PT: Final = management(
+    "Make an endpoint with bought throughput",
+    _COMES_UP,
+    body=CreateProvisionedBody,
+    examples={"50 units": {"name": "harbor-chat", "config": {"served_entities": [_UNITS]}}},
+    conditions=(*READS_BODY, *COMMANDS, ModelNotFound, AlreadyExists, Conflict),
+)
+_UPDATE: Final = management(
+    "Replace what answers",
+    _COMES_UP,
+    what="The former configuration serves until the new one is ready. With `traffic_config` alone the "
+    "entities stay.",
+    body=UpdateBody,
+    examples={
+        "two versions": {
+            "served_entities": [
+                {"name": "old", "entity_name": "harbor-8b", "entity_version": "1"},
+                {"name": "new", **_ENTITY},
+            ],
+            "traffic_config": {
+                "routes": [
+                    {"served_entity_name": "old", "traffic_percentage": 90},
+                    {"served_entity_name": "new", "traffic_percentage": 10},
+                ]
+            },
+        }
+    },
+    conditions=CHANGES,
+)
+_UPDATE_PT: Final = management(
+    "Replace what answers, with bought throughput",
+    _COMES_UP,
+    body=ProvisionedBody,
+    examples={"100 units": {"config": {"served_entities": [{**_UNITS, "provisioned_model_units": 100}]}}},
+    conditions=CHANGES,
+)
+_DELETE: Final = management(
+    "Remove an endpoint",
+    Answer(what="It is gone; its requests are answered to their end.", type=Nothing),
+    conditions=(*OF_ENDPOINT, Conflict),
+)
 
 
 def routes(services: Services) -> Iterator[Entry]:
@@ -40,21 +104,17 @@ def routes(services: Services) -> Iterator[Entry]:
         return Entry(method, path, CommandRoute(services, handle, body), Scope.MANAGE, operation=operation)
 
     for path in (ENDPOINTS, f"{ENDPOINTS}/"):  # MLflow's client asks with a slash
-        yield _reading(services, path, _list, operations.LIST)
-        yield changing("POST", path, _create, CreateBody, operations.CREATE)
-    yield changing("POST", _PT, _create, CreateProvisionedBody, operations.CREATE_PT)
-    yield changing(
-        "PUT", f"{_PT}/{{endpoint:path}}/config", _update_provisioned, ProvisionedBody, operations.UPDATE_PT
-    )
-    yield changing("PUT", f"{ENDPOINT}/config", _update, UpdateBody, operations.UPDATE)
+        yield _reading(services, path, _list, _LIST)
+        yield changing("POST", path, _create, CreateBody, _CREATE)
+    yield changing("POST", _PT, _create, CreateProvisionedBody, _CREATE_PT)
+    yield changing("PUT", f"{_PT}/{{endpoint:path}}/config", _update_provisioned, ProvisionedBody, _UPDATE_PT)
+    yield changing("PUT", f"{ENDPOINT}/config", _update, UpdateBody, _UPDATE)
 
 
 def last_routes(services: Services) -> Iterator[Entry]:
     """One endpoint by its name. A name may hold slashes, so these come after all routes below a name."""
-    yield _reading(services, ENDPOINT, _get, operations.GET)
-    yield Entry(
-        "DELETE", ENDPOINT, CommandRoute(services, _delete, NoBody), Scope.MANAGE, operation=operations.DELETE
-    )
+    yield _reading(services, ENDPOINT, _get, _GET)
+    yield Entry("DELETE", ENDPOINT, CommandRoute(services, _delete, NoBody), Scope.MANAGE, operation=_DELETE)
 
 
 def _reading(services: Services, path: str, handle: Handle[NoBody], operation: Operation) -> Entry:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from serve_app.api.management import operations
-from serve_app.api.management.answers import EndpointJson, LimitsJson, NotificationsJson, SettingsJson
+from serve_app.api.management.answers import EndpointJson, LimitsJson, NotificationsJson, SettingsJson, Tags
 from serve_app.api.management.command_route import Asked, CommandRoute, Handle
 from serve_app.api.management.endpoints.create_body import NotificationsBody, TelemetryBody
 from serve_app.api.management.endpoints.gateway_body import PARTS, AiGatewayBody, OldLimitsBody, old_limits
 from serve_app.api.management.endpoints.shown import endpoint_json, tags_json
 from serve_app.api.management.endpoints.tags_body import PatchTagsBody, tags_of
-from serve_app.api.management.operations import CHANGES, management
+from serve_app.api.management.operation import CHANGES, management
 from serve_app.api.management.paths import ENDPOINT
 from serve_app.api.openapi.operation import Answer, Operation
 from serve_app.api.route import Entry
@@ -43,7 +42,7 @@ _RATE_LIMITS: Final = management(
 )
 _TAGS: Final = management(
     "Add and remove tags",
-    operations.TAGS_ANSWER,
+    Answer(what="All tags.", type=Tags),
     body=PatchTagsBody,
     examples={"one of each": {"add_tags": [{"key": "team", "value": "sea"}], "delete_tags": ["spare"]}},
     conditions=CHANGES,

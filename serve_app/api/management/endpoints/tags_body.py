@@ -7,9 +7,9 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from serve_app.api.dialects.fields import Text, Texts
 from serve_app.api.management.fields import ListOf
 from serve_app.api.management.strict_body import StrictBody
+from serve_app.api.protocol.fields import Text, Texts
 from serve_app.errors import InvalidField
 from serve_app.limits import MAX_TAG_CHARS, MAX_TAGS
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Final
 
-from serve_app.api.dialects.fields import Boolean, Integer, Number, Text, Texts
-from serve_app.api.edge.told import Told
 from serve_app.api.management.fields import Matching
 from serve_app.api.management.strict_body import StrictBody
+from serve_app.api.protocol.field_doc import FieldDoc
+from serve_app.api.protocol.fields import Boolean, Integer, Number, Text, Texts
 from serve_app.errors import InvalidField
 from serve_app.limits import (
     MAX_COMMENT_CHARS,
@@ -43,13 +43,13 @@ class KeyFields(StrictBody):
     soft_budget: Annotated[float | None, _Budget] = None
     comment: Annotated[str | None, _Comment] = None
 
-    fields_told: ClassVar[Mapping[str, Told]] = {
-        "groups": Told("Groups of its user, for permissions and rate limits"),
-        "scopes": Told("What it may do", f"of {', '.join(Scope)}"),
-        "endpoints": Told("The only endpoints it may use; an empty list: all"),
-        "budget": Told("Cost in a calendar month (UTC) above which its requests are refused"),
-        "soft_budget": Told("Cost in a month above which its answers have the header `x-budget-warning`"),
-        "comment": Told("A note of whoever manages keys"),
+    fields_told: ClassVar[Mapping[str, FieldDoc]] = {
+        "groups": FieldDoc("Groups of its user, for permissions and rate limits"),
+        "scopes": FieldDoc("What it may do", f"of {', '.join(Scope)}"),
+        "endpoints": FieldDoc("The only endpoints it may use; an empty list: all"),
+        "budget": FieldDoc("Cost in a calendar month (UTC) above which its requests are refused"),
+        "soft_budget": FieldDoc("Cost in a month above which its answers have the header `x-budget-warning`"),
+        "comment": FieldDoc("A note of whoever manages keys"),
     }
 
 
@@ -63,12 +63,12 @@ class CreateKeyBody(KeyFields):
     currency: Annotated[str | None, _Currency] = None
 
     fields_required: ClassVar[tuple[str, ...]] = ("name",)
-    fields_told: ClassVar[Mapping[str, Told]] = {
-        "name": Told("Of the key, in logs and in usage; unique among keys in force"),
-        "user": Told("Whose it is; without one the key's name"),
-        "is_service_principal": Told("Whether that is a service principal, and no user", default=False),
-        "lifetime_seconds": Told("Until it ends; without one it never does"),
-        "currency": Told("Of both budgets; costs in others do not count", "without one USD"),
+    fields_told: ClassVar[Mapping[str, FieldDoc]] = {
+        "name": FieldDoc("Of the key, in logs and in usage; unique among keys in force"),
+        "user": FieldDoc("Whose it is; without one the key's name"),
+        "is_service_principal": FieldDoc("Whether that is a service principal, and no user", default=False),
+        "lifetime_seconds": FieldDoc("Until it ends; without one it never does"),
+        "currency": FieldDoc("Of both budgets; costs in others do not count", "without one USD"),
     }
 
     def command(self) -> CreateKey:
@@ -95,8 +95,8 @@ class UpdateKeyBody(KeyFields):
 
     clear: Annotated[tuple[str, ...] | None, Texts(2, 16)] = None
 
-    fields_told: ClassVar[Mapping[str, Told]] = {
-        "clear": Told("What is taken away", "of budget, soft_budget"),
+    fields_told: ClassVar[Mapping[str, FieldDoc]] = {
+        "clear": FieldDoc("What is taken away", "of budget, soft_budget"),
     }
 
     def command(self, id: str) -> UpdateKey:
@@ -117,8 +117,10 @@ class RotateKeyBody(StrictBody):
 
     grace_seconds: Annotated[int | None, _Grace] = None
 
-    fields_told: ClassVar[Mapping[str, Told]] = {
-        "grace_seconds": Told("How long the former secret is still taken", "0: it ends at once", default=0),
+    fields_told: ClassVar[Mapping[str, FieldDoc]] = {
+        "grace_seconds": FieldDoc(
+            "How long the former secret is still taken", "0: it ends at once", default=0
+        ),
     }
 
     def command(self, id: str) -> RotateKey:
@@ -133,11 +135,11 @@ class CreateTokenBody(StrictBody):
     scopes: Annotated[tuple[str, ...] | None, Texts(len(Scope), 32)] = None
     autoscope_enabled: Annotated[bool | None, Boolean] = None
 
-    fields_told: ClassVar[Mapping[str, Told]] = {
-        "comment": Told("A note of its owner"),
-        "lifetime_seconds": Told("Until it ends; without one it never does"),
-        "scopes": Told("What it may do", f"of {', '.join(Scope)}; `{ALL_APIS}`: what the caller may"),
-        "autoscope_enabled": Told("Not served: an error where it is set"),
+    fields_told: ClassVar[Mapping[str, FieldDoc]] = {
+        "comment": FieldDoc("A note of its owner"),
+        "lifetime_seconds": FieldDoc("Until it ends; without one it never does"),
+        "scopes": FieldDoc("What it may do", f"of {', '.join(Scope)}; `{ALL_APIS}`: what the caller may"),
+        "autoscope_enabled": FieldDoc("Not served: an error where it is set"),
     }
 
     def command(self, caller: Caller, name: str) -> CreateKey:
@@ -169,4 +171,4 @@ class DeleteTokenBody(StrictBody):
     token_id: Annotated[str | None, Text(1, 64)] = None
 
     fields_required: ClassVar[tuple[str, ...]] = ("token_id",)
-    fields_told: ClassVar[Mapping[str, Told]] = {"token_id": Told("Of a token of the caller's own")}
+    fields_told: ClassVar[Mapping[str, FieldDoc]] = {"token_id": FieldDoc("Of a token of the caller's own")}

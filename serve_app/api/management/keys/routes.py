@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Final
 
+from serve_app.api.management.answers import Nothing
 from serve_app.api.management.command_route import Asked, CommandRoute
-from serve_app.api.management.keys import operations, tokens
-from serve_app.api.management.keys.answers import AWAY, declared_json, key_json
+from serve_app.api.management.keys import tokens
+from serve_app.api.management.keys.answers import (
+    AWAY,
+    CreatedKeyJson,
+    KeyJson,
+    KeysJson,
+    declared_json,
+    key_json,
+)
 from serve_app.api.management.keys.bodies import CreateKeyBody, RotateKeyBody, UpdateKeyBody
+from serve_app.api.management.operation import COMMANDS, OF_ENDPOINT, management
 from serve_app.api.management.paths import BASE
 from serve_app.api.management.strict_body import NoBody
+from serve_app.api.openapi.operation import READS_BODY, Answer, Parameter
 from serve_app.api.route import Entry
 from serve_app.api.services import Services
 from serve_app.errors import AlreadyExists, Conflict, InvalidField
@@ -20,6 +31,42 @@ from serve_app.types.control import CreatedKey, ListKeys, RevokeKey
 KEYS: Final = f"{BASE}/keys"
 KEY: Final = f"{KEYS}/{{id}}"
 
+_CREATES: Final = (*READS_BODY, *COMMANDS, AlreadyExists, Conflict)
+_CHANGES: Final = (*READS_BODY, *OF_ENDPOINT, Conflict)
+_CREATE: Final = management(
+    "Make an API key",
+    Answer(what="The key, this once, and what is kept of it.", type=CreatedKeyJson),
+    what="The first key of a server without any must have the scope `manage`.",
+    body=CreateKeyBody,
+    examples={"for a team": {"name": "search-team", "groups": ["search"], "lifetime_seconds": 2592000}},
+    conditions=_CREATES,
+)
+_LIST: Final = replace(
+    management("All API keys", Answer(what="The keys in force.", type=KeysJson), conditions=COMMANDS),
+    parameters=(Parameter(name="all", place="query", type=bool, what="Also those that ended."),),
+)
+_UPDATE: Final = management(
+    "Change an API key",
+    Answer(what="The key as it is now on every gateway.", type=KeyJson),
+    body=UpdateKeyBody,
+    examples={"a larger budget": {"budget": 200}},
+    conditions=_CHANGES,
+)
+_ROTATE: Final = management(
+    "Give an API key a new secret",
+    Answer(what="The key, this once, and what is kept of it.", type=CreatedKeyJson),
+    what="Its id, its name and all that it may do stay. The former secret ends at once, or after a time of "
+    "grace in which it is a key of its own in the list.",
+    body=RotateKeyBody,
+    examples={"with a day to change over": {"grace_seconds": 86400}},
+    conditions=_CHANGES,
+)
+_REVOKE: Final = management(
+    "End an API key",
+    Answer(what="It has ended on every gateway; answers under way are finished.", type=Nothing),
+    conditions=(*OF_ENDPOINT, Conflict),
+)
+
 
 def routes(services: Services) -> Iterator[Entry]:
     """Those of this server, then Databricks'."""
@@ -28,11 +75,11 @@ def routes(services: Services) -> Iterator[Entry]:
     shown = CommandRoute(services, _list, NoBody)
     rotate = CommandRoute(services, _rotate, RotateKeyBody)
     revoke = CommandRoute(services, _revoke, NoBody)
-    yield Entry("POST", KEYS, create, Scope.MANAGE, operation=operations.CREATE)
-    yield Entry("GET", KEYS, shown, Scope.MANAGE, operation=operations.LIST)
-    yield Entry("PATCH", KEY, update, Scope.MANAGE, operation=operations.UPDATE)
-    yield Entry("POST", f"{KEY}/rotate", rotate, Scope.MANAGE, operation=operations.ROTATE)
-    yield Entry("DELETE", KEY, revoke, Scope.MANAGE, operation=operations.REVOKE)
+    yield Entry("POST", KEYS, create, Scope.MANAGE, operation=_CREATE)
+    yield Entry("GET", KEYS, shown, Scope.MANAGE, operation=_LIST)
+    yield Entry("PATCH", KEY, update, Scope.MANAGE, operation=_UPDATE)
+    yield Entry("POST", f"{KEY}/rotate", rotate, Scope.MANAGE, operation=_ROTATE)
+    yield Entry("DELETE", KEY, revoke, Scope.MANAGE, operation=_REVOKE)
     yield from tokens.routes(services)
 
 

@@ -13,15 +13,17 @@ from starlette.types import Scope as AsgiScope
 from serve_app.api.context import context_of
 from serve_app.api.dialects.databricks.errors import render_error
 from serve_app.api.edge.connection import reply
+from serve_app.api.management.answers import Nothing
 from serve_app.api.management.command_route import Asked, CommandRoute
-from serve_app.api.management.keys import operations
-from serve_app.api.management.keys.answers import token_json
+from serve_app.api.management.keys.answers import CreatedTokenJson, MeJson, TokensJson, token_json
 from serve_app.api.management.keys.bodies import CreateTokenBody, DeleteTokenBody
+from serve_app.api.management.operation import COMMANDS, OF_ENDPOINT, management
 from serve_app.api.management.paths import BASE
 from serve_app.api.management.strict_body import NoBody
+from serve_app.api.openapi.operation import READS_BODY, Answer
 from serve_app.api.route import Entry
 from serve_app.api.services import Services
-from serve_app.errors import InvalidField, ModelNotFound, Unauthenticated
+from serve_app.errors import AlreadyExists, Conflict, InvalidField, ModelNotFound, Unauthenticated
 from serve_app.types import Caller, Scope
 from serve_app.types.control import KeyShown, ListKeys, RevokeKey
 
@@ -29,17 +31,38 @@ TOKEN: Final = f"{BASE}/token"
 ME: Final = f"{BASE}/preview/scim/v2/Me"
 _USER: Final = "urn:ietf:params:scim:schemas:core:2.0:User"
 
+_CREATE: Final = management(
+    "Make a key for the caller",
+    Answer(what="The token, this once, and what is kept of it.", type=CreatedTokenJson),
+    body=CreateTokenBody,
+    examples={"for a day": {"comment": "a notebook", "lifetime_seconds": 86400}},
+    conditions=(*READS_BODY, *COMMANDS, AlreadyExists, Conflict),
+)
+_LIST: Final = management(
+    "The caller's keys", Answer(what="Those in force.", type=TokensJson), conditions=COMMANDS
+)
+_DELETE: Final = management(
+    "End a key of the caller",
+    Answer(what="It has ended on every gateway.", type=Nothing),
+    body=DeleteTokenBody,
+    examples={"one": {"token_id": "9f2c61d0a7e34b58"}},
+    conditions=(*READS_BODY, *OF_ENDPOINT, Conflict),
+)
+_ME: Final = management(
+    "Who is calling", Answer(what="The user of the key, in the shape of SCIM.", type=MeJson), conditions=()
+)
+
 
 def routes(services: Services) -> Iterator[Entry]:
     """All of them."""
     create = CommandRoute(services, _create, CreateTokenBody)
     delete = CommandRoute(services, _delete, DeleteTokenBody)
     listed = CommandRoute(services, _list, NoBody)
-    yield Entry("POST", f"{TOKEN}/create", create, Scope.MANAGE, operation=operations.CREATE_TOKEN)
-    yield Entry("GET", f"{TOKEN}/list", listed, Scope.MANAGE, operation=operations.LIST_TOKENS)
-    yield Entry("POST", f"{TOKEN}/delete", delete, Scope.MANAGE, operation=operations.DELETE_TOKEN)
+    yield Entry("POST", f"{TOKEN}/create", create, Scope.MANAGE, operation=_CREATE)
+    yield Entry("GET", f"{TOKEN}/list", listed, Scope.MANAGE, operation=_LIST)
+    yield Entry("POST", f"{TOKEN}/delete", delete, Scope.MANAGE, operation=_DELETE)
     others = (Scope.METRICS, Scope.MANAGE)  # whoever may see anything may ask who they are
-    yield Entry("GET", ME, Me(), Scope.INFERENCE, operation=operations.ME, other_scopes=others)
+    yield Entry("GET", ME, Me(), Scope.INFERENCE, operation=_ME, other_scopes=others)
 
 
 class Me:

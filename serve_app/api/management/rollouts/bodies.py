@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar
 
-from serve_app.api.dialects.fields import Integer, Integers, Number, Text
-from serve_app.api.edge.told import Told
 from serve_app.api.management.fields import EntityName
 from serve_app.api.management.strict_body import StrictBody
+from serve_app.api.protocol.field_doc import FieldDoc
+from serve_app.api.protocol.fields import Integer, Integers, Number, Text
 from serve_app.errors import InvalidField
 from serve_app.limits import (
     MAX_FEEDBACK,
@@ -35,11 +35,11 @@ class GuardsBody(StrictBody):
     max_total_s: Annotated[float | None, Number(0, MAX_GUARDED_S)] = None
     min_requests: Annotated[int | None, Integer(1, MAX_GUARD_REQUESTS)] = None
 
-    fields_told: ClassVar[Mapping[str, Told]] = {
-        "max_error_rate": Told("Share of its requests that may fail; 1: any", default=0.05),
-        "max_first_token_s": Told("95th percentile of the time to the first token"),
-        "max_total_s": Told("95th percentile of the time to the last byte"),
-        "min_requests": Told("That a step sees before the next one", default=20),
+    fields_told: ClassVar[Mapping[str, FieldDoc]] = {
+        "max_error_rate": FieldDoc("Share of its requests that may fail; 1: any", default=0.05),
+        "max_first_token_s": FieldDoc("95th percentile of the time to the first token"),
+        "max_total_s": FieldDoc("95th percentile of the time to the last byte"),
+        "min_requests": FieldDoc("That a step sees before the next one", default=20),
     }
 
 
@@ -52,11 +52,11 @@ class RolloutBody(StrictBody):
     guards: GuardsBody | None = None
 
     fields_required: ClassVar[tuple[str, ...]] = ("entity",)
-    fields_told: ClassVar[Mapping[str, Told]] = {
-        "entity": Told("The served entity that gets the traffic"),
-        "steps": Told("Rising percentages, 100 the last; none: 5, 25, 50, 100"),
-        "interval_s": Told("Seconds that a step lasts at least", default=60),
-        "guards": Told("Bounds, beyond which the former traffic comes back by itself"),
+    fields_told: ClassVar[Mapping[str, FieldDoc]] = {
+        "entity": FieldDoc("The served entity that gets the traffic"),
+        "steps": FieldDoc("Rising percentages, 100 the last; none: 5, 25, 50, 100"),
+        "interval_s": FieldDoc("Seconds that a step lasts at least", default=60),
+        "guards": FieldDoc("Bounds, beyond which the former traffic comes back by itself"),
     }
 
     def command(self, endpoint: str) -> StartRollout:
@@ -77,10 +77,10 @@ class ShadowBody(StrictBody):
     max_concurrent: Annotated[int | None, Integer(1, _MAX_COPIES)] = None
 
     fields_required: ClassVar[tuple[str, ...]] = ("entity", "percentage")
-    fields_told: ClassVar[Mapping[str, Told]] = {
-        "entity": Told("The served entity that gets copies"),
-        "percentage": Told("Of the requests that other entities answer"),
-        "max_concurrent": Told("Copies under way in one gateway; above, none is made", default=8),
+    fields_told: ClassVar[Mapping[str, FieldDoc]] = {
+        "entity": FieldDoc("The served entity that gets copies"),
+        "percentage": FieldDoc("Of the requests that other entities answer"),
+        "max_concurrent": FieldDoc("Copies under way in one gateway; above, none is made", default=8),
     }
 
     def settings(self) -> dict[str, Any]:
@@ -100,10 +100,12 @@ class FeedbackBody(StrictBody):
     value: Annotated[float | None, Number(-MAX_FEEDBACK, MAX_FEEDBACK)] = None
 
     fields_required: ClassVar[tuple[str, ...]] = ("request_id", "metric", "value")
-    fields_told: ClassVar[Mapping[str, Told]] = {
-        "request_id": Told("The `id` of the answer, or its header `x-request-id` if it begins with `req_`"),
-        "metric": Told("A name of your own, such as `thumbs`"),
-        "value": Told("0 and 1 for a vote; any number for a rating"),
+    fields_told: ClassVar[Mapping[str, FieldDoc]] = {
+        "request_id": FieldDoc(
+            "The `id` of the answer, or its header `x-request-id` if it begins with `req_`"
+        ),
+        "metric": FieldDoc("A name of your own, such as `thumbs`"),
+        "value": FieldDoc("0 and 1 for a vote; any number for a rating"),
     }
 
     def command(self, endpoint: str, key_id: str) -> GiveFeedback:

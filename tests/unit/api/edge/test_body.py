@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import pytest
 
-from serve_app.api.dialects.fields import Biases, Boolean, Integer, Integers, Number, OneOf, Text, Texts
 from serve_app.api.edge.body import ClientGone, WireModel, check_finite, parse_body, read_body
+from serve_app.api.protocol.fields import Biases, Boolean, Integer, Integers, Number, OneOf, Text, Texts
 from serve_app.errors import BodyTooLarge, InvalidBody, InvalidField, Overloaded, ReadTimeout
 from serve_app.limits import MAX_JSON_CONTAINERS, MAX_JSON_DEPTH
 from tests.support.protocol_checks import BODIES

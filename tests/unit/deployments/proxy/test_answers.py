@@ -8,8 +8,8 @@ from urllib.parse import unquote
 import httpx
 import pytest
 
-from serve_app.api.dialects.family import ANTHROPIC_VERSION, HEADER, WORDS, Family, family_of, split_prefix
 from serve_app.api.error_renderers import render_error
+from serve_app.api.protocol.family import ANTHROPIC_VERSION, HEADER, WORDS, Family, family_of, split_prefix
 from serve_app.deployments.proxy.answers import LOST, MISSING, NOT_HTTP, STARTING, UNREADY
 from serve_app.errors import ServeError
 from tests.support.haproxy import Front, front, replica

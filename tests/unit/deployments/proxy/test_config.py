@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from serve_app.api.dialects.family import Family
+from serve_app.api.protocol.family import Family
 from serve_app.deployments.proxy import answers
 from serve_app.deployments.proxy.config import adapted, admin_socket
 from serve_app.deployments.proxy.settings import HaproxySettings

@@ -11,8 +11,8 @@ from ray.serve._private.http_util import configure_http_middlewares, convert_obj
 from ray.serve.config import HTTPOptions
 from starlette.types import Message, Receive, Scope, Send
 
-from serve_app.api.dialects.family import HEADER, Family
 from serve_app.api.error_renderers import render_error
+from serve_app.api.protocol.family import HEADER, Family
 from serve_app.deployments.proxy import middleware
 from serve_app.deployments.proxy.answers import LOST, MISSING, STARTING, UNREADY, UNSURE
 from serve_app.deployments.proxy.middleware import OwnWords

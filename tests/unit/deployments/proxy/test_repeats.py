@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from serve_app.api.dialects.family import HEADER, Family
 from serve_app.api.error_renderers import render_error
+from serve_app.api.protocol.family import HEADER, Family
 from serve_app.console.site import API, PREFIX
 from serve_app.deployments import environment
 from serve_app.deployments.environment import haproxy, private_folder

@@ -7,12 +7,12 @@ from typing import Annotated, Any, ClassVar, Final
 
 from serve_app.api.dialects.chat.response_format.grammar import Form
 from serve_app.api.dialects.chat.shapes import TemplateVariables
-from serve_app.api.dialects.fields import Boolean, Described
 from serve_app.api.dialects.ovms import told
 from serve_app.api.dialects.ovms.fields import AnswerFields
 from serve_app.api.dialects.ovms.templating import templating_of
 from serve_app.api.dialects.responses.fields import FORMAT, OF_CHATS, ResponseFields
-from serve_app.api.edge.told import Told
+from serve_app.api.protocol.field_doc import FieldDoc
+from serve_app.api.protocol.fields import Boolean, Described
 from serve_app.config import OvmsConfig
 from serve_app.errors import InvalidField
 from serve_app.types import Templating
@@ -24,7 +24,7 @@ class ResponseBody(ResponseFields, AnswerFields):
     """What a response is to be. None: absent."""
 
     fields_required: ClassVar[tuple[str, ...]] = ("model", "input")
-    fields_told: ClassVar[Mapping[str, Told]] = {**told.ANSWER, **told.RESPONSES}
+    fields_told: ClassVar[Mapping[str, FieldDoc]] = {**told.ANSWER, **told.RESPONSES}
     free_form: ClassVar[tuple[str, ...]] = (
         *ResponseFields.free_form,
         *AnswerFields.free_form,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from serve_app.api.dialects.base import Call, ErrorReply
 from serve_app.api.dialects.chat.pictures import with_notes
 from serve_app.api.dialects.ovms import wire
 from serve_app.api.dialects.ovms.errors import render_error
@@ -15,6 +14,7 @@ from serve_app.api.dialects.responses.input_items import parse_input
 from serve_app.api.dialects.responses.renderer import ResponseRenderer
 from serve_app.api.dialects.responses.tools import parse_tools
 from serve_app.api.edge.body import parse_body
+from serve_app.api.protocol.dialect import Call, ErrorReply
 from serve_app.config import OvmsConfig
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import ServeError

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from serve_app.api.dialects.base import Choice
 from serve_app.api.dialects.triton.answer.output_table import (
     CONTEXT,
     GENERATION,
@@ -24,6 +23,7 @@ from serve_app.api.dialects.triton.answer.output_table import (
 from serve_app.api.dialects.triton.request.inputs import NO_TOKEN
 from serve_app.api.kserve.datatype import tensor_of, tensor_of_strings
 from serve_app.api.kserve.message import InferResponse
+from serve_app.api.protocol.dialect import Choice
 from serve_app.types import ModelInfo, Perf, Tensor, TokenDelta
 
 

@@ -11,7 +11,7 @@ import pytest
 from anthropic.types import Message
 
 from serve_app.api.dialects.anthropic.dialect import MessageDialect
-from serve_app.api.dialects.base import Choice, Renderer
+from serve_app.api.protocol.dialect import Choice, Renderer
 from serve_app.errors import GenerationFailed
 from serve_app.types import FinishReason, TokenDelta, ToolCallDelta, Usage
 from tests.support.fakes_backend import model_info

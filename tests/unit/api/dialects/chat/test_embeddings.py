@@ -13,7 +13,7 @@ import pytest
 from serve_app import limits
 from serve_app.accounts.keys import new_key
 from serve_app.api.dialects.chat.embeddings import Encoding, answer, parse_inputs
-from serve_app.api.dialects.embed_call import PIECE_NUMBERS
+from serve_app.api.protocol.embed_call import PIECE_NUMBERS
 from serve_app.errors import GenerationFailed, InvalidField, NumericalError, Overloaded, Unavailable
 from serve_app.types import Embeddings, EmbedRequest, Tensor
 from tests.support.fakes_backend import (

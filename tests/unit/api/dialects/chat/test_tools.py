@@ -5,7 +5,7 @@ import json
 import pytest
 from openai.types.chat import ChatCompletion
 
-from serve_app.api.dialects.base import Choice
+from serve_app.api.protocol.dialect import Choice
 from serve_app.errors import InvalidField, UnsupportedField
 from serve_app.limits import MAX_TOOL_SCHEMA_BYTES, MAX_TOOLS
 from serve_app.types import FinishReason, TokenDelta, ToolCallDelta, ToolChoice, ToolMode, Usage

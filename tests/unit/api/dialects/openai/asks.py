@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from serve_app.api.dialects.base import Call
 from serve_app.api.dialects.openai.chat import ChatDialect
 from serve_app.api.dialects.openai.completions import CompletionDialect
+from serve_app.api.protocol.dialect import Call
 from serve_app.errors import InvalidField
 from serve_app.types import GenerateRequest
 from tests.support.gateway import chat_body, completion_body

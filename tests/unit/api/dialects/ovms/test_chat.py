@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from serve_app.api.dialects.base import Call, Choice
 from serve_app.api.dialects.ovms.chat import ChatDialect
 from serve_app.api.dialects.ovms.completions import CompletionDialect
+from serve_app.api.protocol.dialect import Call, Choice
 from serve_app.config import OvmsConfig
 from serve_app.errors import InvalidField
 from serve_app.types import (

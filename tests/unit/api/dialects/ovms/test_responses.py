@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from serve_app.api.dialects.base import Choice, Renderer
 from serve_app.api.dialects.ovms.responses.dialect import ResponseDialect
+from serve_app.api.protocol.dialect import Choice, Renderer
 from serve_app.config import OvmsConfig
 from serve_app.errors import GenerationFailed
 from serve_app.types import FinishReason, TokenDelta, Usage

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from serve_app.api.dialects.base import Call, Choice, Renderer
 from serve_app.api.dialects.openai.errors import render_error
 from serve_app.api.dialects.responses.body import Reading
 from serve_app.api.dialects.responses.dialect import ResponseDialect
+from serve_app.api.protocol.dialect import Call, Choice, Renderer
 from serve_app.errors import GenerationFailed
 from serve_app.types import FinishReason, TokenDelta, ToolCallDelta, Usage
 from tests.support.fakes_backend import logprob_of, model_info

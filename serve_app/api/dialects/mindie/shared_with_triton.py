@@ -1,4 +1,4 @@
-"""generate and generate_stream of MindIE, for a request that may be Triton's: its body tells.
+"""generate and generate_stream, whose paths MindIE shares with Triton: the keys of a body tell whose it is.
 
 Where neither header nor prefix names the protocol, the answer's protocol is known only once the
 body is read.
@@ -6,21 +6,37 @@ body is read.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from functools import partial
+from typing import Final
 
-from starlette.types import Scope
+import msgspec
+from starlette.types import Scope as AsgiScope
 
 from serve_app.api.context import context_of, header
-from serve_app.api.dialects.base import Call, Dialect, ErrorReply, Referring
-from serve_app.api.dialects.known_model import Find, KnownModel
+from serve_app.api.dialects.mindie.generate import Parameters as MindieParameters
 from serve_app.api.dialects.mindie.generate import TextDialect, TextTarget
+from serve_app.api.dialects.mindie.routes import text_operation
 from serve_app.api.dialects.triton.aliases import Meaning
 from serve_app.api.dialects.triton.inference_routes import ValuesRoute
+from serve_app.api.dialects.triton.request.inputs import ACCEPTED, RENAMED, TEXT_INPUT
 from serve_app.api.dialects.triton.role import Role
 from serve_app.api.dialects.triton.stop import find_model
-from serve_app.api.dialects.v2.whose_body import is_tritons
 from serve_app.api.edge.body import check_type
+from serve_app.api.kserve.paths import MODELS
+from serve_app.api.protocol.dialect import Call, Dialect, ErrorReply, Referring
+from serve_app.api.protocol.family import Family
+from serve_app.api.protocol.known_model import Find, KnownModel
+from serve_app.api.route import Entry
+from serve_app.api.services import Services
 from serve_app.errors import ServeError
+from serve_app.types import Scope
+
+_SHARED: Final = frozenset({"id", TEXT_INPUT, "parameters"})  # top-level keys of both protocols
+_TRITONS: Final = frozenset((*ACCEPTED, *RENAMED)) - {TEXT_INPUT} - MindieParameters.model_fields.keys()
+
+_KEY: Final = re.compile(rb'"([a-z_]{1,64})"\s*:')
 
 
 class EitherDialect:
@@ -56,18 +72,18 @@ class SharedRoute(ValuesRoute):
     Unless the protocol is forced, or the model has a name that only Triton's clients know.
     """
 
-    def meaning(self, scope: Scope) -> Meaning:
+    def meaning(self, scope: AsgiScope) -> Meaning:
         """MindIE has no names but the endpoints'."""
         if context_of(scope).is_forced:
             return Meaning(scope["path_params"]["model"], Role.TENSORS)
         return super().meaning(scope)
 
-    def read_as(self, scope: Scope, meant: Meaning) -> Scope:
+    def read_as(self, scope: AsgiScope, meant: Meaning) -> AsgiScope:
         if context_of(scope).is_forced or meant.role is Role.ENSEMBLE:
             return scope
         return {**scope, "headers": [each for each in scope["headers"] if each[0] != b"content-type"]}
 
-    def dialect(self, scope: Scope, meant: Meaning) -> Dialect:
+    def dialect(self, scope: AsgiScope, meant: Meaning) -> Dialect:
         names, context = scope["path_params"], context_of(scope)
         if meant.role is Role.ENSEMBLE and not context.is_forced:
             return super().dialect(scope, meant)
@@ -82,3 +98,31 @@ class SharedRoute(ValuesRoute):
         if context.is_forced:
             return KnownModel(text, find)
         return EitherDialect(text, self.tritons(scope, meant), header(scope, b"content-type"), find)
+
+
+def routes(services: Services) -> Iterator[Entry]:
+    """What answers there unless header or prefix say that a request is Triton's."""
+    for model in MODELS:
+        for name, stream in (("generate", False), ("generate_stream", True)):
+            app = SharedRoute(services, stream=stream)
+            yield Entry(
+                "POST", f"{model}/{name}", app, Scope.INFERENCE, Family.MINDIE, text_operation(stream=stream)
+            )
+
+
+def is_tritons(raw: bytes) -> bool:
+    """Whether a body is Triton's and not MindIE's, whose route it shares.
+
+    It is when it has a key that MindIE's never have, at the top or among the parameters. What
+    is no JSON object is MindIE's, unless a name that is Triton's alone stands in it like a key.
+    """
+    try:
+        body = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+        if not body.keys() <= _SHARED:
+            return True
+        nested = body.get("parameters")
+        return nested is not None and not _TRITONS.isdisjoint(
+            msgspec.json.decode(nested, type=dict[str, msgspec.Raw])
+        )
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return raw.lstrip()[:1] == b"{" and any(key.decode() in _TRITONS for key in _KEY.findall(raw))

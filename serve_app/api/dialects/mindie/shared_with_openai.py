@@ -1,4 +1,4 @@
-"""Chat below /v1, which OpenAI's protocol and MindIE's both claim: an endpoint may say whose its chat is.
+"""Chat below /v1, whose path MindIE shares with OpenAI: an endpoint may say whose its chat is.
 
 Where neither header nor prefix names the protocol and some endpoint has its own, the answer's protocol is
 known only once the body is read.
@@ -6,18 +6,26 @@ known only once the body is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
-from starlette.types import Receive, Scope, Send
+from starlette.types import Receive, Send
+from starlette.types import Scope as AsgiScope
 
 from serve_app.api.context import context_of
-from serve_app.api.dialects.base import Call, Dialect, ErrorReply, Referring
-from serve_app.api.dialects.family import Family
+from serve_app.api.dialects.chat.paths import CHAT, V1
+from serve_app.api.dialects.mindie.chat import ChatDialect as MindieChat
+from serve_app.api.dialects.mindie.routes import chat_operation
+from serve_app.api.dialects.openai.chat import ChatDialect as OpenaiChat
+from serve_app.api.dialects.openai.routes import CHAT_OPERATION
 from serve_app.api.exchange.generate import GenerateExchange
+from serve_app.api.protocol.dialect import Call, Dialect, ErrorReply, Referring
+from serve_app.api.protocol.family import Family
+from serve_app.api.route import Entry
 from serve_app.api.services import Services
 from serve_app.errors import ModelNotFound, PermissionDenied, ServeError
+from serve_app.types import Scope
 
 FamilyOf = Callable[[str], Family | None]  # of an endpoint's chat, by the name that a client gives
 
@@ -56,11 +64,11 @@ class ChatRoute:
         self._dialects = dialects
         self._services = services
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         """Raises ServeError before the first byte of the answer, ClientGone at any time."""
         await GenerateExchange(self._dialect(scope), self._services, scope, receive, send).run()
 
-    def _dialect(self, scope: Scope) -> Dialect:
+    def _dialect(self, scope: AsgiScope) -> Dialect:
         context = context_of(scope)
         dialect = self._dialects[context.family]
         if context.is_forced or not self._services.directory.has_v1_dialects:
@@ -74,6 +82,15 @@ class ChatRoute:
             return None if endpoint.v1_dialect is None else Family(endpoint.v1_dialect)
 
         return EndpointsDialect(dialect, self._dialects, family_of)
+
+
+def routes(services: Services) -> Iterator[Entry]:
+    """One app for both, as it may be the endpoint that chooses."""
+    mindie = services.config.mindie
+    dialects: dict[Family, Dialect] = {Family.OPENAI: OpenaiChat(), Family.MINDIE: MindieChat(mindie)}
+    app = ChatRoute(dialects, services)
+    for family, operation in ((Family.OPENAI, CHAT_OPERATION), (Family.MINDIE, chat_operation(mindie))):
+        yield Entry("POST", f"{V1}{CHAT}", app, Scope.INFERENCE, family, operation)
 
 
 def _model_of(raw: bytes) -> str:

@@ -2,11 +2,11 @@
 
 The header `X-API-Dialect` decides, else a prefix of the path (`/mindie/v1/...`), else the
 route. `/v1` belongs to two protocols; a setting of the gateway says to which, and an endpoint
-may say otherwise of its chat (see dialects/v1). Messages below it are Anthropic's, and so is what
-Databricks has of that protocol. `/infer`, `/generate`, `/generate_stream` and `/` are MindIE's.
-`/v2` is Triton's but for MindIE's routes of text, whose bodies may yet be Triton's (see
-dialects/v2), `/v3` OpenVINO Model Server's, `/serving-endpoints`, `/ai-gateway` and `/api/2.0`
-are Databricks'.
+may say otherwise of its chat (mindie/shared_with_openai). Messages below it are Anthropic's, and
+so is what Databricks has of that protocol. `/infer`, `/generate`, `/generate_stream` and `/` are
+MindIE's. `/v2` is Triton's but for MindIE's routes of text, whose bodies may yet be Triton's
+(mindie/shared_with_triton), `/v3` OpenVINO Model Server's, `/serving-endpoints`, `/ai-gateway` and
+`/api/2.0` are Databricks'.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from serve_app.api.dialects.family import Family, family_of, split_prefix
 from serve_app.api.error_renderers import RENDERERS
+from serve_app.api.protocol.family import Family, family_of, split_prefix
 from serve_app.errors import InvalidField
 from tests.support.gateway import CHAT, chat_body, gateway
 

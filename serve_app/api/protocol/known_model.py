@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from serve_app.api.dialects.base import Call, Dialect, ErrorReply, Referring
+from serve_app.api.protocol.dialect import Call, Dialect, ErrorReply, Referring
 from serve_app.errors import ServeError
 
 Find = Callable[[], object]  # raises ModelNotFound

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Told(NamedTuple):
+class FieldDoc(NamedTuple):
     """The words of one field."""
 
     does: str = ""  # if it begins with one of ",:(", it goes on with the default's sentence

@@ -1,0 +1,1 @@
+"""What every protocol stands on: calls, families, fields and errors. Knows no protocol and no route."""
