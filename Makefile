@@ -159,11 +159,11 @@ clean:
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11")'
-	@command -v c++ >/dev/null || echo "note: no C++ compiler (c++) found: the engine's native kernels stay off and the CPU is slower; install g++ or clang to have them"
-	@echo "setting up $(VENV) (once; a few minutes) ..."
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet $(TORCH_PIP_FLAGS) "$(TORCH)"
-	@$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	@echo "setting up $(VENV), and compiling the CPU kernels meanwhile (once; a few minutes) ..."
+	@$(PYTHON) serve_app/engine/kernels/build.py & \
+	{ test -x $(BIN)/python || $(PYTHON) -m venv $(VENV); } \
+	&& $(BIN)/python -m pip install --quiet $(TORCH_PIP_FLAGS) "$(TORCH)" \
+	&& $(BIN)/python -m pip install --quiet --editable ".[dev]"; installed=$$?; wait; exit $$installed
 	@touch $@
 
 $(TRITON): | $(STAMP)

@@ -41,7 +41,7 @@ PYTEST: Final = ("-x", "--capture=sys", "-p", "no:cacheprovider", "-m", "not ful
 TIMEOUT_S: Final = 3600
 QEMU: Final = "qemu-aarch64"
 CROSS: Final = "aarch64-linux-gnu-g++"
-LIBRARY: Final = "from serve_app.engine.kernels import build; print(build.library())"
+LIBRARY: Final = "from serve_app.engine.kernels import library; print(library())"
 IN_USE: Final = "from serve_app.engine.kernels import native; assert native(); print('library in use')"
 
 # Flags of /proc/cpuinfo that tell whether a processor has a level.

@@ -9,9 +9,12 @@ from __future__ import annotations
 import logging
 import os
 from functools import cache
+from pathlib import Path
 from typing import Final
 
-from serve_app.engine.kernels.build import BuildError, library
+from serve_app.engine.kernels import build
+from serve_app.engine.kernels.build import BuildError
+from serve_app.engine.kernels.layout import assertions
 from serve_app.engine.kernels.native import Native
 from serve_app.engine.kernels.selfcheck import wrong_results
 
@@ -23,6 +26,11 @@ SWITCH: Final = "SERVE_APP_KERNELS"
 def native() -> Native | None:
     """The native functions, or None. The first call decides; only the switch changes the answer later."""
     return None if os.environ.get(SWITCH, "").lower() == "off" else _load()
+
+
+def library() -> Path:
+    """The path of the compiled library, which is built if need be. Raises BuildError."""
+    return build.library(assertions())
 
 
 @cache

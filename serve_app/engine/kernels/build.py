@@ -2,7 +2,8 @@
 
 The library is kept in a folder that only its owner may enter. Its name is the hash of the sources, the
 compiler, the flags and the processor, so a stale library is never loaded. The module knows nothing of what
-the functions do.
+the functions do, and imports nothing but the standard library: `make` runs it as a script, which compiles the
+sources while the packages are still being installed.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ import shlex
 import shutil
 import stat
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
-
-from serve_app.engine.kernels.layout import assertions
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +35,7 @@ FLAGS: Final = (
 HERE: Final = "-march=native"  # unless more flags name another processor
 # Variable of the environment with more flags for the compiler, such as a sanitizer.
 MORE_FLAGS: Final = "SERVE_APP_KERNELS_FLAGS"
-# A build takes 25 s of one core, for which many processes may compete while all models start at once.
+# A build takes a minute of one core, for which many processes may compete while all models start at once.
 COMPILE_TIMEOUT_S: Final = 1200
 
 
@@ -41,20 +43,28 @@ class BuildError(Exception):
     """The library cannot be built: there is no compiler or no private folder, or the compiler failed."""
 
 
-def library() -> Path:
-    """The path of the compiled kernels, which are built if need be. Raises BuildError."""
+def library(layout: str) -> Path:
+    """The path of the compiled kernels, which are built if need be. Raises BuildError.
+
+    `layout`: C++ that is compiled with them (see layout.py).
+    """
     compiler = command()
-    try:
-        folder = _private_folder()
-        path = folder / f"{_key(compiler)}.so"
+    with _own_folder(compiler) as folder:
+        path = folder / f"{hashlib.sha256(layout.encode()).hexdigest()[:16]}.so"
         if not path.exists():
-            with (folder / "lock").open("w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)  # a second replica waits for the first one's library
-                if not path.exists():
-                    compile_library(compiler, path)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise BuildError(str(error)) from error
-    return path
+            objects = compile_objects(compiler, folder)
+            link(compiler, objects, layout, path)
+            for each in objects:
+                each.unlink()
+        return path
+
+
+def compile_early() -> None:
+    """Compile what `library` links later, unless it was linked before. Raises BuildError."""
+    compiler = command()
+    with _own_folder(compiler) as folder:
+        if not any(folder.glob("*.so")):
+            compile_objects(compiler, folder)
 
 
 def cache_folder() -> Path:
@@ -76,23 +86,34 @@ def cpu_flags() -> frozenset[str]:
     return frozenset()
 
 
-def _private_folder() -> Path:
-    """The cache folder, closed to other users: who can write to it can run code in this process."""
-    folder = cache_folder()
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    status = folder.stat()
-    if status.st_uid != os.geteuid():
-        raise BuildError(f"{folder} belongs to another user")
-    if stat.S_IMODE(status.st_mode) & 0o077:
-        folder.chmod(0o700)
-    return folder
+@contextmanager
+def _own_folder(compiler: Sequence[str]) -> Iterator[Path]:
+    """The folder of the objects and the library, while no other process may write to it. Raises BuildError.
+
+    It is closed to other users: who can write to it can run code in this process.
+    """
+    try:
+        base = cache_folder()
+        base.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = base.stat()
+        if status.st_uid != os.geteuid():
+            raise BuildError(f"{base} belongs to another user")
+        if stat.S_IMODE(status.st_mode) & 0o077:
+            base.chmod(0o700)
+        folder = base / _key(compiler)
+        folder.mkdir(exist_ok=True)
+        with (folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # a second replica waits for the first one's library
+            yield folder
+    except (OSError, subprocess.SubprocessError) as error:
+        raise BuildError(str(error)) from error
 
 
 def _key(compiler: Sequence[str]) -> str:
-    """The hash of everything that decides what the library contains."""
+    """The hash of everything that decides what the objects contain."""
     version = subprocess.run([compiler[0], "--version"], capture_output=True, check=True, timeout=30).stdout
     digest = hashlib.sha256(version)
-    for part in (*compiler, *sorted(cpu_flags()), assertions()):
+    for part in (*compiler, *sorted(cpu_flags())):
         digest.update(part.encode() + b"\0")
     for source in sorted(SOURCES.iterdir()):
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
@@ -103,7 +124,7 @@ def command() -> tuple[str, ...]:
     """The compiler, which CXX names, and its flags with those of the environment. Raises BuildError."""
     named = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
     if named is None:
-        raise BuildError("no C++ compiler found")
+        raise BuildError("no C++ compiler found: install g++ or clang")
     return (*shlex.split(named), *flags(shlex.split(os.environ.get(MORE_FLAGS, ""))))
 
 
@@ -113,24 +134,51 @@ def flags(more: Sequence[str] = ()) -> tuple[str, ...]:
     return (*FLAGS, *here, *more)
 
 
-def compile_library(compiler: Sequence[str], path: Path) -> None:
-    """Build the library at `path`, whole or not at all. Raises BuildError.
+def compile_objects(compiler: Sequence[str], folder: Path) -> list[Path]:
+    """Compile every source that has no object in `folder` yet, side by side. Raises BuildError.
 
     `compiler`: the command with its flags.
     """
+    objects = {folder / f"{source.stem}.o": source for source in sorted(SOURCES.glob("*.cpp"))}
+    missing = [path for path in objects if not path.exists()]
+    if not missing:
+        return list(objects)
     log.info("building the CPU kernels with %s (once on this machine)", compiler[0])
     began = time.monotonic()
-    sources = sorted(str(source) for source in SOURCES.glob("*.cpp"))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(lambda path: _compile([*compiler, "-c", str(objects[path])], path), missing))
+    log.info("built the CPU kernels in %.0f s", time.monotonic() - began)
+    return list(objects)
+
+
+def link(compiler: Sequence[str], objects: Sequence[Path], layout: str, path: Path) -> None:
+    """Make the library of `objects` at `path`, if `layout` can be compiled. Raises BuildError."""
+    with tempfile.NamedTemporaryFile("w", suffix=".cpp", dir=path.parent) as source:
+        source.write(layout)
+        source.flush()
+        _compile([*compiler, f"-I{SOURCES}", *map(str, objects), source.name], path)
+
+
+def _compile(command: Sequence[str], path: Path) -> None:
+    """Run the compiler; its output is at `path` whole or not at all. Raises BuildError."""
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
-        target, layout = Path(scratch) / "kernels.so", Path(scratch) / "layout.cpp"
-        layout.write_text(assertions())
+        target = Path(scratch) / path.name
         done = subprocess.run(
-            [*compiler, f"-I{SOURCES}", *sources, str(layout), "-o", str(target)],
-            capture_output=True,
-            text=True,
-            timeout=COMPILE_TIMEOUT_S,
+            [*command, "-o", str(target)], capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S
         )
         if done.returncode != 0:
-            raise BuildError(f"{compiler[0]} failed: {done.stderr.strip()[-2000:]}")
-        target.rename(path)  # at once: nobody sees half a library
-    log.info("built the CPU kernels in %.0f s", time.monotonic() - began)
+            raise BuildError(f"{command[0]} failed: {done.stderr.strip()[-2000:]}")
+        target.rename(path)
+
+
+def main() -> None:
+    """Compile the objects, and say why they cannot be compiled."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    try:
+        compile_early()
+    except BuildError as error:
+        sys.exit(f"note: the CPU kernels are not built, and a CPU is slower without them: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -40,11 +42,41 @@ for argument; do last=$argument; done
 echo x >> {counter}
 echo library > "$last"'''
     monkeypatch.setenv("CXX", fake_compiler(tmp_path / "cxx", script))
-    first = build.library()
-    assert build.library() == first
-    assert counter.read_text().count("x") == 1
+    first = kernels.library()
+    assert kernels.library() == first
+    assert counter.read_text().count("x") == len(list(build.SOURCES.glob("*.cpp"))) + 1
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert sorted(p.name for p in folder.iterdir()) == sorted([first.name, "lock"])
+    assert [p.name for p in folder.iterdir()] == [first.parent.name]
+    assert sorted(p.name for p in first.parent.iterdir()) == sorted([first.name, "lock"])
+
+
+def test_the_script_compiles_with_the_standard_library_alone_what_the_library_is_linked_of(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counter = tmp_path / "calls"
+    script = f'''[ "$1" = --version ] && echo v1 && exit
+for argument; do last=$argument; done
+echo x >> {counter}
+echo object > "$last"'''
+    monkeypatch.setenv("CXX", fake_compiler(tmp_path / "cxx", script))
+    command = [sys.executable, "-S", build.__file__]  # without installed packages
+    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stderr
+    assert "building the CPU kernels" in said
+    sources = {source.stem for source in build.SOURCES.glob("*.cpp")}
+    assert {path.stem for path in folder.glob("*/*.o")} == sources
+    assert not subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stderr
+    kernels.library()  # links
+    assert counter.read_text().count("x") == len(sources) + 1
+    assert not subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stderr
+
+
+def test_the_script_says_why_nothing_was_compiled(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", fake_compiler(tmp_path / "cxx", "echo no such header >&2; exit 1"))
+    done = subprocess.run([sys.executable, "-S", build.__file__], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "the CPU kernels are not built" in done.stderr
 
 
 def test_a_folder_that_others_may_enter_is_closed_to_them(
@@ -54,7 +86,7 @@ def test_a_folder_that_others_may_enter_is_closed_to_them(
     folder.chmod(0o777)
     monkeypatch.setenv("CXX", fake_compiler(tmp_path / "cxx", "exit 1"))
     with pytest.raises(build.BuildError):
-        build.library()
+        kernels.library()
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
@@ -66,7 +98,7 @@ def test_a_failing_compiler_leaves_plain_torch_and_a_warning(
     with caplog.at_level(logging.WARNING):
         assert kernels._load.__wrapped__() is None
     assert "no such header" in caplog.text
-    assert not list(folder.glob("*.so"))
+    assert not list(folder.rglob("*.so"))
 
 
 def test_no_compiler_leaves_plain_torch(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from serve_app.engine import kernels
 from serve_app.engine.kernels import build, layout, native
 from serve_app.engine.kernels.exports import EXPORTS
 from serve_app.engine.kernels.structs import FLOAT, INT, LONG, POINTER, STRUCTS, StepStruct
@@ -87,12 +88,8 @@ def test_a_library_is_not_built_from_headers_that_differ(
 ) -> None:
     assert COMPILER is not None
     monkeypatch.setattr(layout, "LANES", 32)
-    monkeypatch.setattr(build, "SOURCES", tmp_path / "src")
-    shutil.copytree(
-        Path(build.__file__).parent / "src", tmp_path / "src", ignore=shutil.ignore_patterns("*.cpp")
-    )
     with pytest.raises(build.BuildError, match="LANES differs"):
-        build.compile_library((COMPILER, *build.flags()), tmp_path / "kernels.so")
+        build.link((COMPILER, *build.flags()), [], layout.assertions(), tmp_path / "kernels.so")
 
 
 def test_python_knows_every_function_of_the_header() -> None:
@@ -105,7 +102,7 @@ def test_python_knows_every_function_of_the_header() -> None:
     native() is None or shutil.which("nm") is None, reason="no library or no nm on this machine"
 )
 def test_the_library_shows_these_functions_and_no_others() -> None:
-    command = ["nm", "-D", "--defined-only", str(build.library())]
+    command = ["nm", "-D", "--defined-only", str(kernels.library())]
     symbols = {line.split()[-1] for line in subprocess.check_output(command, text=True).splitlines()}
     assert {name for name in symbols if not name.startswith("_")} == EXPORTS.keys()
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from serve_app.engine import kernels
 from serve_app.engine.kernels import build
 from tests.support import kernels_matrix as matrix
 
@@ -64,7 +65,7 @@ def test_other_compilers_take_them_too(compiler: str, variant: matrix.Variant) -
 def test_the_program_without_python_finds_no_wrong_result_on_this_processor(tmp_path: Path) -> None:
     if (compiler := shutil.which("g++")) is None:
         pytest.skip("needs g++")
-    library, program = build.library(), tmp_path / "portable"
+    library, program = kernels.library(), tmp_path / "portable"
     flags = [flag for flag in build.flags(()) if flag not in ("-shared", "-O3")]
     command = [compiler, *flags, f"-I{build.SOURCES}", str(matrix.PORTABLE), str(library)]
     command += [f"-Wl,-rpath,{library.parent}", "-o", str(program)]
