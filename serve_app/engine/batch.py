@@ -92,29 +92,28 @@ def build_batch(
     if pending and fed is None:
         raise ValueError("a token is pending, and nothing is fed to the step")
     known = [] if fed is None else [fed.rows[sequence] for _, sequence in pending]
-    sent = send(
+    ids, places, cache_slots, wanted, starts, context_lens, block_tables, wanted_starts, *feeding = send(
         device,
         *(_int64(values) for values in (input_ids, positions, slots, logit_rows)),
         *(_int32(values) for values in (query_start, lens, tables, wanted_start)),
         *(_int64(values) for values in ([place for place, _ in pending], known) if pending),
     )
     if fed is not None and pending:
-        sent[0].index_copy_(0, sent[8], fed.tokens.index_select(0, sent[9]))
+        targets, sources = feeding
+        ids.index_copy_(0, targets, fed.tokens.index_select(0, sources))
     some = len(logit_rows) < row
     context = ForwardContext(
-        query_start=sent[4],
-        context_lens=sent[5],
-        block_tables=sent[6].view(len(chunks), width),
-        slots=sent[2],
+        query_start=starts,
+        context_lens=context_lens,
+        block_tables=block_tables.view(len(chunks), width),
+        slots=cache_slots,
         query_lens=tuple(chunk.length for chunk in chunks),
         lens=lens,
         block_size=block_size,
-        wanted_start=sent[7] if some else None,
+        wanted_start=wanted_starts if some else None,
         wanted_lens=tuple(end - first for first, end in pairwise(wanted_start)) if some else (),
     )
-    return Batch(
-        chunks=tuple(chunks), input_ids=sent[0], positions=sent[1], logit_rows=sent[3], context=context
-    )
+    return Batch(chunks=tuple(chunks), input_ids=ids, positions=places, logit_rows=wanted, context=context)
 
 
 def _slots(table: list[int], start: int, end: int, block_size: int) -> list[int]:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import heapq
 from typing import Final
 
+from serve_app.engine.pace import smoothed
 from serve_app.engine.sequence import Forecast
-from serve_app.engine.smoothing import smoothed
 
 # A step with drafts must promise so many times the tokens a second of one without: costs are estimates.
 MARGIN: Final = 1.06

@@ -23,14 +23,11 @@ from itertools import chain
 from serve_app.config import EngineConfig
 from serve_app.engine.batch import Fed
 from serve_app.engine.cache.block_tables import BlockTables
-from serve_app.engine.cache.blocks import BlockPool
+from serve_app.engine.cache.blocks import BlockPool, IntegrityError
 from serve_app.engine.counters import Counters
-from serve_app.engine.dead import EngineDead
-from serve_app.engine.deadlines import Deadlines
-from serve_app.engine.finish import EndRule, Finish
+from serve_app.engine.finish import Deadlines, EndRule, EngineDead, Finish
 from serve_app.engine.grammar_queue import GrammarQueue
-from serve_app.engine.group import NO_HYPOTHESIS, Group, members_of
-from serve_app.engine.integrity import check_books
+from serve_app.engine.group import NO_HYPOTHESIS, Group, StepStart, members_of
 from serve_app.engine.launched import LaunchedStep
 from serve_app.engine.model.adapter_table import Adapters
 from serve_app.engine.model.isolation import DeviceBroken, IsolatingRunner, Runner
@@ -98,7 +95,7 @@ class Engine:
         self._unstarted: set[str] = set()
         self._deadlines = Deadlines()
         self._outputs: list[EngineOutput] = []  # not yet returned by a step
-        self._step = 0.0, 0  # of the last one: when it began (clock, seconds), and its sequences
+        self._step = StepStart(0.0, 0)  # the last one
         self._overlap = runner.device.type == "cuda" if config.overlap is None else config.overlap
         self._launched: LaunchedStep | None = None  # not yet committed
         self._collected = 0.0  # when the last step was committed, in seconds of the clock
@@ -107,8 +104,6 @@ class Engine:
         self._lookups = PromptLookupFactory.of_engine(
             config.ngram_draft, self._overlap, runner.vocab_size, self.max_model_len
         )
-
-    # --- requests ---------------------------------------------------------------------
 
     def validate(self, request: EngineRequest) -> None:
         """Raise InvalidField or PromptTooLong for what can never run. Thread-safe."""
@@ -169,8 +164,6 @@ class Engine:
         self._launched = None
         return self._take_outputs()
 
-    # --- the step ---------------------------------------------------------------------
-
     def has_work(self) -> bool:
         return bool(self._groups or self._outputs or self._launched)
 
@@ -213,11 +206,11 @@ class Engine:
     def _collect(self, launched: LaunchedStep) -> None:
         """Wait for a step and commit it."""
         # A step that was launched early began to run when the one before it was done.
-        self._step = max(launched.began, self._collected), len(launched.plan.chunks)
+        self._step = StepStart(max(launched.began, self._collected), len(launched.plan.chunks))
         self._commit(launched.collect(self._reader), launched)
         self._collected = self._clock()
         if launched.whole:
-            self._scheduler.learn(launched.plan, self._collected - self._step[0])
+            self._scheduler.learn(launched.plan, self._collected - self._step.began)
 
     def _release(self) -> None:
         """Queue the sequences whose grammars are compiled; waits a little if there is nothing else to do."""
@@ -303,7 +296,7 @@ class Engine:
             self._end_group(group, FinishReason.ERROR, failure())
             return
         self._counters.generated_tokens += len(rows)
-        group.note_search(len(rows), now, *self._step)
+        group.note_search(len(rows), now, self._step)
         if search.over:
             self._outputs += group.tell_hypotheses(now)
             self._end_group(group, FinishReason.ERROR, NO_HYPOTHESIS)  # ends the indices without hypothesis
@@ -338,20 +331,18 @@ class Engine:
         owed = () if sequence.constraint is None else sequence.constraint.owed
         count, finish = self._ends.append(sequence, owed, self.max_model_len)
         if count:
-            self._step = self._clock(), 1
-            group, now = self._groups[sequence.request_id], self._step[0]
+            self._step = StepStart(self._clock(), 1)
+            group, now = self._groups[sequence.request_id], self._step.began
             self._tell(group, SamplingTask(sequence, 0), sequence, count, finish, now)
 
     def _tell(
         self, group: Group, task: SamplingTask, leader: Sequence, count: int, finish: Finish, now: float
     ) -> None:
         sequence = task.sequence
-        steps = (group.time_token(sequence, now, *self._step),) if group.request.timings else ()
+        steps = (group.time_token(sequence, now, self._step),) if group.request.timings else ()
         self._outputs.append(group.tell_tokens(task, count, leader, finish, now, steps))
         if finish is not None:
             self._close(group, sequence)
-
-    # --- ends -------------------------------------------------------------------------
 
     def _fail(self, sequence: Sequence, error: ErrorInfo) -> None:
         """End a sequence with `error`; before its siblings are forked, or in a search, its whole request."""
@@ -389,12 +380,15 @@ class Engine:
         outputs, self._outputs = self._outputs, []
         return outputs
 
-    # --- inspection -------------------------------------------------------------------
-
     def stats(self) -> EngineStats:
         """A snapshot of the counters. Callable from any thread, also during a step."""
         return self._counters.snapshot(self._scheduler)
 
     def check_integrity(self) -> None:
         """Raise IntegrityError unless blocks, queues and requests agree."""
-        check_books(self._groups, self._unstarted, self._scheduler)
+        every = (s for group in self._groups.values() for s in group.sequences.values())
+        self._scheduler.check_owned([s for s in every if s.status is not Status.HELD])
+        if any(not group.open or not group.sequences for group in self._groups.values()):
+            raise IntegrityError("a request has nothing left to do, but is kept")
+        if not self._unstarted <= self._groups.keys():
+            raise IntegrityError("a request counts as waiting that is gone")

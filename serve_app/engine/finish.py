@@ -1,12 +1,13 @@
-"""Why a sequence ends with a token. Knows tokens only: stop strings are found in the replica."""
+"""Why and when sequences, requests and engines end. Stop strings are found in the replica, not here."""
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
 from serve_app.engine.sequence import Sequence
-from serve_app.types import FinishReason, LoopRule, SamplingParams
+from serve_app.types import EngineOutput, FinishReason, LoopRule, SamplingParams
 
 Finish = FinishReason | None  # None: the sequence goes on
 
@@ -83,3 +84,32 @@ def ends_in_loop(before: list[int], token: int, num_output: int, rule: LoopRule)
         if repeats == before[end - rule.count * size + 1 : end - size]:
             return True
         start += 1
+
+
+class Deadlines:
+    """The deadlines of the requests of one engine, on its clock.
+
+    A request that ends earlier is not taken out: its entry stays until it is due.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, str]] = []  # (due, arrival, request id)
+
+    def add(self, due: float, arrival: int, request_id: str) -> None:
+        """Note that a request, with its serial number, must end at the time `due`."""
+        heapq.heappush(self._heap, (due, arrival, request_id))
+
+    def take_due(self, now: float) -> list[tuple[int, str]]:
+        """(arrival, request id) of every deadline that has passed; each is returned once."""
+        due = []
+        while self._heap and self._heap[0][0] <= now:
+            due.append(heapq.heappop(self._heap)[1:])
+        return due
+
+
+class EngineDead(Exception):
+    """The engine cannot run any more. `outputs` end every request that it had."""
+
+    def __init__(self, message: str, outputs: list[EngineOutput]) -> None:
+        super().__init__(message)
+        self.outputs = outputs

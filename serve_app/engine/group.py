@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections import abc
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 
@@ -31,6 +31,13 @@ from serve_app.types import (
 )
 
 NO_HYPOTHESIS: Final = InvalidField("n", "the masks of this request leave fewer answers.").info()
+
+
+class StepStart(NamedTuple):
+    """When a step began, in seconds of the engine's clock, and how many sequences it computes."""
+
+    began: float
+    sequences: int
 
 
 @dataclass(slots=True, eq=False)
@@ -209,16 +216,16 @@ class Group:
             steps=steps * count,
         )
 
-    def time_token(self, owner: Sequence | Group, now: float, began: float, batch_size: int) -> StepTiming:
+    def time_token(self, owner: Sequence | Group, now: float, step: StepStart) -> StepTiming:
         """The timing of a step for `owner`: a sequence, or this group, whose beams move as one."""
         last, owner.last_token_at = owner.last_token_at, now
-        wait_s = began - (self.arrived if last is None else last)
-        return StepTiming(batch_size=batch_size, wait_s=wait_s, run_s=now - began)
+        wait_s = step.began - (self.arrived if last is None else last)
+        return StepTiming(batch_size=step.sequences, wait_s=wait_s, run_s=now - step.began)
 
-    def note_search(self, count: int, now: float, began: float, batch_size: int) -> None:
-        """Note that the beams took `count` tokens; the step as in `time_token`."""
+    def note_search(self, count: int, now: float, step: StepStart) -> None:
+        """Note that the beams took `count` tokens in `step`."""
         if self.request.timings:
-            self.steps.append(self.time_token(self, now, began, batch_size))
+            self.steps.append(self.time_token(self, now, step))
         self.searched += count
         self.first_token_at = now if self.first_token_at is None else self.first_token_at
 

@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from serve_app.engine.dead import EngineDead
 from serve_app.engine.engine import RETRY_AFTER_S, Engine
+from serve_app.engine.finish import EngineDead
 from serve_app.errors import EngineRefused, ServeError, Unavailable
 from serve_app.types import EngineOutput, EngineRequest, EngineStats, FinishReason
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from serve_app.engine.smoothing import smoothed
-
 # Prompt tokens add at most this many times what the decodes of a step take alone. Where more sequences are
 # about to decode, a step may already take as long as it will with all of them ...
 HELD: Final = 1.1
@@ -90,14 +88,14 @@ class Pace:
         self._mixed_steps += 1 if decodes and prompt_tokens else 0
         if not prompt_tokens:
             size = decodes.bit_length()
-            self._decode_s[size] = _smoothed(self._decode_s.get(size), seconds)
+            self._decode_s[size] = smoothed(self._decode_s.get(size), seconds)
             self._most = max(self._most, decodes)
         elif prompt_tokens >= TELLING and not decodes and not self._mixed:
-            self._token_s = _smoothed(self._token_s, seconds / prompt_tokens)
+            self._token_s = smoothed(self._token_s, seconds / prompt_tokens)
         elif prompt_tokens >= TELLING and decodes and self._decode_s:
             # Never nothing: a step that is no slower than one without prompts still has rows to compute.
             added = max(seconds - self._of_decodes(decodes), 0.1 * seconds)
-            self._token_s = _smoothed(self._token_s, added / prompt_tokens)
+            self._token_s = smoothed(self._token_s, added / prompt_tokens)
             self._mixed = True
             if self._launches:
                 self._observe_added(prompt_tokens, added)
@@ -107,8 +105,8 @@ class Pace:
         own = _bucket(tokens)
         before = self._added.get(own, (float(tokens), added))
         # The first figure may be of a step that compiled its kernels: a much lower one takes its place.
-        found = added if OUTLIER * added < before[1] else _smoothed(before[1], added)
-        self._added[own] = _smoothed(before[0], tokens), found
+        found = added if OUTLIER * added < before[1] else smoothed(before[1], added)
+        self._added[own] = smoothed(before[0], tokens), found
         for size, (count, known) in self._added.items():
             self._added[size] = count, min(known, found) if size < own else max(known, found)
 
@@ -144,8 +142,12 @@ class Pace:
         return self._decode_s[max(self._decode_s)] + (decodes - self._most) * (self._token_s or 0.0)
 
 
-def _smoothed(known: float | None, new: float) -> float:
-    return smoothed(known, new, weight=WEIGHT, outlier=OUTLIER)
+def smoothed(known: float | None, new: float, *, weight: float = WEIGHT, outlier: float = OUTLIER) -> float:
+    """`known` moved towards `new` by its weight; `new` counts `outlier` times `known` at most.
+
+    Single measurements are far too high.
+    """
+    return new if known is None else known + weight * (min(new, outlier * known) - known)
 
 
 def _bucket(tokens: int) -> int:

@@ -340,6 +340,14 @@ class Scheduler:
             return min(max(sequence.num_computed, wanted), end)
         return end - 1 if end == sequence.num_tokens else end
 
+    def check_owned(self, sequences: list[Sequence]) -> None:
+        """Raise IntegrityError unless queues, beam sets and blocks are those of `sequences`."""
+        queued = [*self.running, *self.waiting]
+        if set(map(id, queued)) != set(map(id, sequences)) or len(queued) != len(sequences):
+            raise IntegrityError(f"{len(queued)} sequences are queued, but requests own {len(sequences)}")
+        self.check_integrity()
+        self.tables.check_integrity(sequences)
+
     def check_integrity(self) -> None:
         """Raise IntegrityError unless the queues and beam sets agree with their sequences."""
         for queue, status in ((self.running, Status.RUNNING), (self.waiting, Status.WAITING)):

@@ -22,7 +22,7 @@ import numpy as np
 from serve_app.config import EngineConfig
 from serve_app.engine.embedding.encoder import Encoder
 from serve_app.engine.embedding.pooling import Pooler, Vectors
-from serve_app.engine.shortage import is_out_of_memory
+from serve_app.engine.torch_cpu import is_out_of_memory
 from serve_app.errors import (
     DeadlineExceeded,
     GenerationFailed,

@@ -20,9 +20,9 @@ from transformers.models.mistral.modeling_mistral import MistralForCausalLM
 from transformers.models.qwen2.modeling_qwen2 import Qwen2ForCausalLM
 from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM
 
-from serve_app.engine.few_threads import few_threads
 from serve_app.engine.fused.layer import DecoderStack, LayerKernels, norm_of
 from serve_app.engine.model.forward import current
+from serve_app.engine.torch_cpu import few_threads
 
 MODELS: Final = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
 # Kinds of rotary positions whose factors depend on nothing but the position.

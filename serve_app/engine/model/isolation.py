@@ -18,7 +18,7 @@ from serve_app.engine.batch import Batch, Fed, ForwardResult, build_batch
 from serve_app.engine.block_memory import BlockMemory
 from serve_app.engine.cache.blocks import BlockPool
 from serve_app.engine.sequence import Chunk, Sequence
-from serve_app.engine.shortage import is_out_of_memory
+from serve_app.engine.torch_cpu import is_out_of_memory
 from serve_app.types import SamplingParams
 
 # After so many steps in a row in which neither a chunk nor the probe ran, the device counts as broken.

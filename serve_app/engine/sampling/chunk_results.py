@@ -15,14 +15,13 @@ import numpy as np
 import torch
 
 from serve_app.engine.batch import Fed, ForwardResult
-from serve_app.engine.few_threads import few_threads
 from serve_app.engine.request.tensors import row_bytes
 from serve_app.engine.sampling.choice import Choice
 from serve_app.engine.sampling.logprobs import prompt_logprobs
 from serve_app.engine.sampling.sampled import Sampled, Scored
 from serve_app.engine.sampling.verification import SamplingTask, sample_tokens
 from serve_app.engine.sequence import Chunk, Sequence, Status
-from serve_app.engine.shortage import is_out_of_memory
+from serve_app.engine.torch_cpu import few_threads, is_out_of_memory
 from serve_app.engine.transfer import Receipt, send
 from serve_app.errors import GenerationFailed, NumericalError
 from serve_app.types import ErrorInfo, PositionLogprobs

@@ -17,7 +17,6 @@ import numpy as np
 import torch
 
 from serve_app.config import WATERMARK_KEY
-from serve_app.engine.few_threads import few_threads
 from serve_app.engine.grammar.constraint import FIELD
 from serve_app.engine.request.tensors import row_bytes
 from serve_app.engine.sampling.choice import NOT_FINITE, NOT_FINITE_ERROR, NOTHING_LEFT, Choice
@@ -36,6 +35,7 @@ from serve_app.engine.sampling.rejection import draw_by_rejection, draws_by_reje
 from serve_app.engine.sampling.sampled import Sampled, Scored
 from serve_app.engine.sampling.topk import NEVER, highest
 from serve_app.engine.sequence import Sequence
+from serve_app.engine.torch_cpu import few_threads
 from serve_app.engine.transfer import send
 from serve_app.errors import GenerationFailed, InvalidField
 from serve_app.types import ErrorInfo, SamplingParams

@@ -13,8 +13,8 @@ import torch
 from serve_app.config import EngineConfig
 from serve_app.engine.batch import Batch
 from serve_app.engine.cache.blocks import IntegrityError
-from serve_app.engine.dead import EngineDead
 from serve_app.engine.engine import Engine
+from serve_app.engine.finish import EngineDead
 from serve_app.engine.model.isolation import MAX_STRIKES
 from serve_app.errors import EngineRefused, FieldError, Overloaded, PromptTooLong
 from serve_app.limits import MAX_BAD_WORD_TOKENS

@@ -1,4 +1,4 @@
-"""Torch's threads for the small operations of a step on a CPU.
+"""Torch on a CPU: its threads for the small operations of a step, and how it says that memory ran out.
 
 Torch shares out an operation of more than 32,768 numbers among its threads. They sleep between two steps,
 and waking them takes longer than the operation: milliseconds where other work keeps the cores busy. When
@@ -29,3 +29,11 @@ def few_threads(device: torch.device, numbers: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(usual)
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether memory ran out, of a device or of the machine.
+
+    Torch has an exception of its own for devices, but on a CPU raises the same one as for anything.
+    """
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)
