@@ -91,7 +91,7 @@ def gateway_app(receiver: Any, control: Control) -> tuple[Any, Handle]:
     from serve_app.api.services import gateway_services
     from serve_app.config import GatewayConfig
     from serve_app.deployments.gateway.backend import ServeBackend
-    from serve_app.deployments.gateway.quarantine import Quarantine
+    from serve_app.deployments.gateway.poison_requests import PoisonRequests
     from serve_app.deployments.gateway.route import Route
     from serve_app.endpoints.catalogue import parse_catalogue
     from serve_app.types import ModelInfo
@@ -117,7 +117,7 @@ def gateway_app(receiver: Any, control: Control) -> tuple[Any, Handle]:
         """`ServeBackend` with a route that needs no Ray."""
 
         def __init__(self) -> None:
-            self._only = Route(handle, receiver, Quarantine())  # type: ignore[arg-type]
+            self._only = Route(handle, receiver, PoisonRequests())  # type: ignore[arg-type]
 
         def _route(self, app: str) -> Route:
             return self._only

@@ -1,6 +1,5 @@
 """Ray, and nothing but Ray: the gateway and the models as Serve deployments.
 
-`gateway` and `model` are what runs in replicas, `route` and `quarantine` how a
-gateway finds a model, `build` makes applications of them for deploy files,
-`client` is for Python code inside the cluster, `serve` is `make serve`.
+`gateway`, `model` and `control` are what runs in replicas, `build` makes applications of them for deploy
+files, `client` is for Python code inside the cluster, `launcher` is `serve-app serve`.
 """

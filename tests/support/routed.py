@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from serve_app.channel.receiver import Receiver
 from serve_app.deployments.gateway.migrations import Migrations
-from serve_app.deployments.gateway.quarantine import Quarantine
+from serve_app.deployments.gateway.poison_requests import PoisonRequests
 from serve_app.deployments.gateway.route import Route
 from serve_app.deployments.gateway.routed_stream import RoutedStream
 from serve_app.types import TokenDelta
@@ -23,7 +23,7 @@ class Gateway:
         self.receiver = receiver
         self.handle = FakeHandle(choose=lambda replicas: replicas[-1])
         self.returns = False
-        self.quarantine = Quarantine()
+        self.poison_requests = PoisonRequests()
         self.migrations = Migrations()
         self.all: list[FakeReplica] = []
         self.route = self.new_route()
@@ -32,7 +32,7 @@ class Gateway:
         return Route(
             self.handle,  # type: ignore[arg-type]
             self.receiver,
-            self.quarantine,
+            self.poison_requests,
             lambda: self.handle.is_there,
             may_return=lambda: self.returns,
             patience_s=patience_s,

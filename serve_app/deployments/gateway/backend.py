@@ -13,7 +13,7 @@ from ray.serve.handle import DeploymentHandle
 
 from serve_app.channel.receiver import Receiver
 from serve_app.deployments.gateway.migrations import Migrations
-from serve_app.deployments.gateway.quarantine import Quarantine
+from serve_app.deployments.gateway.poison_requests import PoisonRequests
 from serve_app.deployments.gateway.remote import RemoteModel
 from serve_app.deployments.gateway.route import Route
 from serve_app.deployments.gateway.routed_stream import PATIENCE_S, RoutedStream
@@ -40,7 +40,7 @@ class ServeBackend:
         self._receiver = receiver
         self._patience_s = patience_s
         self._migrations = Migrations()
-        self._quarantine = Quarantine()
+        self._poison_requests = PoisonRequests()
         self._models: dict[EntityKey, RemoteModel] = {}
         self._watched: Counter[EntityKey] = Counter()  # how many endpoints name each of `_models`
         self._by_app: dict[str, RemoteModel] = {}  # those that requests go to
@@ -167,7 +167,7 @@ class ServeBackend:
         return Route(
             handle,
             self._receiver,
-            self._quarantine,
+            self._poison_requests,
             lambda: model.missing is None,
             may_return=lambda: model.is_restarting,
             patience_s=self._patience_s,

@@ -17,8 +17,8 @@ from serve_app.channel.inbox import BROKEN, KILLED, Inbox, ReplicaLost, ReplicaS
 from serve_app.channel.link import SILENCE_S
 from serve_app.channel.receiver import Receiver
 from serve_app.deployments.adapter_affinity import toward
+from serve_app.deployments.gateway.poison_requests import PoisonRequests
 from serve_app.deployments.gateway.presence import is_sent, is_taken
-from serve_app.deployments.gateway.quarantine import Quarantine
 from serve_app.errors import GenerationFailed, Overloaded, ServeError, Unavailable, from_info
 from serve_app.types import GenerateRequest
 
@@ -58,13 +58,13 @@ class Calls:
         self,
         handle: DeploymentHandle,
         receiver: Receiver,
-        quarantine: Quarantine,
+        poison_requests: PoisonRequests,
         on_silence: Callable[[], None] = lambda: None,
     ) -> None:
         """`on_silence` is called when a replica did not take what it was sent."""
         self.handle = handle
         self.receiver = receiver
-        self.quarantine = quarantine
+        self.poison_requests = poison_requests
         self.watching: set[asyncio.Task[Any]] = set()  # each learns how one call ended
         self.open: dict[Any, _Open] = {}  # by Serve's response
         self._on_silence = on_silence
@@ -230,7 +230,7 @@ class Call:
             if isinstance(failure, ActorDiedError):
                 self.cause = KILLED
                 is_barren = not inbox.started
-                self._calls.quarantine.blame(self._request, failure.actor_id or "", is_barren=is_barren)
+                self._calls.poison_requests.blame(self._request, failure.actor_id or "", is_barren=is_barren)
             gone = Unavailable(LOST, retry_after_s=1.0)
             inbox.fail(ReplicaLost(self.cause or BROKEN) if inbox.started else gone)
         except Exception:

@@ -15,9 +15,10 @@ from serve_app.channel.questions import decode_reply, encode_question
 from serve_app.channel.receiver import Receiver
 from serve_app.deployments.gateway.calls import LOST, Calls
 from serve_app.deployments.gateway.migrations import Migrations
+from serve_app.deployments.gateway.next_step import ATTEMPTS
+from serve_app.deployments.gateway.poison_requests import UNLUCKY_DEATHS, PoisonRequests
 from serve_app.deployments.gateway.presence import choices
-from serve_app.deployments.gateway.quarantine import UNLUCKY_DEATHS, Quarantine
-from serve_app.deployments.gateway.routed_stream import ATTEMPTS, PATIENCE_S, Replicas, RoutedStream
+from serve_app.deployments.gateway.routed_stream import PATIENCE_S, Replicas, RoutedStream
 from serve_app.errors import Unavailable
 from serve_app.types import GenerateRequest, Question
 from serve_app.types.question import ReplyT
@@ -32,7 +33,7 @@ class Route:
         self,
         handle: DeploymentHandle,
         receiver: Receiver,
-        quarantine: Quarantine,
+        poison_requests: PoisonRequests,
         is_there: Callable[[], bool] = lambda: True,
         *,
         may_return: Callable[[], bool] = lambda: False,
@@ -45,7 +46,7 @@ class Route:
         `patience_s`: how long an answer that lost its replica waits for another one.
         `on_silence`: see `Calls`.
         """
-        self._calls = Calls(handle, receiver, quarantine, on_silence)
+        self._calls = Calls(handle, receiver, poison_requests, on_silence)
         self._replicas = Replicas(
             self._calls,
             is_there,
@@ -73,28 +74,28 @@ class Route:
 
         Cancelling the task takes the question back.
         """
-        replicas, quarantine = self._replicas, self._calls.quarantine
-        quarantine.check(question)
-        deaths = quarantine.barren_deaths(question)
+        replicas, poison_requests = self._replicas, self._calls.poison_requests
+        poison_requests.check(question)
+        deaths = poison_requests.barren_deaths(question)
         for tries in range(ATTEMPTS):
             try:
                 # A fresh id: a replica that was given up may still answer to the old one.
                 reply = await self._ask(replace(question, id=f"{question.id}~{tries}") if tries else question)
             except Unavailable:
-                quarantine.check(question)
-                is_unlucky = quarantine.barren_deaths(question) - deaths >= UNLUCKY_DEATHS
+                poison_requests.check(question)
+                is_unlucky = poison_requests.barren_deaths(question) - deaths >= UNLUCKY_DEATHS
                 if tries == ATTEMPTS - 1 or is_unlucky or not replicas.is_there():
                     raise
                 logger.warning("question %s: an attempt failed", question.id)
             else:
-                quarantine.clear(question)
+                poison_requests.clear(question)
                 return reply
         raise Unavailable(LOST, retry_after_s=1.0)
 
     async def _ask(self, question: Question[ReplyT]) -> ReplyT:
         calls = self._calls
         response = calls.handle.ask.remote(encode_question(question), encoder.encode(calls.receiver.ticket))
-        blame = partial(calls.quarantine.blame, question)
+        blame = partial(calls.poison_requests.blame, question)
         return decode_reply(question, await calls.answer(response, question.id, on_death=blame))
 
     async def info(self) -> bytes:

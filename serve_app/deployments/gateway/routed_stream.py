@@ -16,7 +16,8 @@ from serve_app.deployments.gateway.calls import GONE, Call, Calls, ReplicaLeavin
 from serve_app.deployments.gateway.handover import Handover
 from serve_app.deployments.gateway.kept import Kept
 from serve_app.deployments.gateway.migrations import ENGINE, LEAVING, Migrations
-from serve_app.deployments.gateway.quarantine import UNLUCKY_DEATHS
+from serve_app.deployments.gateway.next_step import Situation, Step, next_step
+from serve_app.deployments.gateway.poison_requests import UNLUCKY_DEATHS
 from serve_app.errors import (
     DeadlineExceeded,
     EngineRefused,
@@ -29,7 +30,6 @@ from serve_app.types import GenerateRequest, TokenDelta
 
 logger = logging.getLogger(__name__)
 
-ATTEMPTS: Final = 3  # a request of which nothing was delivered, where a replica refuses it or dies
 MOVES: Final = 4  # replicas that an answer may lose after they had delivered some of it
 FIRST_PAUSE_S: Final = 0.05  # between two attempts to find a replica for the rest
 LAST_PAUSE_S: Final = 1.0
@@ -114,8 +114,8 @@ class RoutedStream:
         self._pausing: asyncio.Future[None] | None = None
         self._candidate: Call | None = None  # asked to go on where `_call` was lost
         self._handover: Handover | None = None
-        replicas.calls.quarantine.check(request)
-        self._deaths = replicas.calls.quarantine.barren_deaths(request)
+        replicas.calls.poison_requests.check(request)
+        self._deaths = replicas.calls.poison_requests.barren_deaths(request)
         if self._deaths:  # it has to wait for its trial, as in `_go_on`
             self._call = Call(replicas.calls, request, None, on_leaving=self._leave)
         else:
@@ -144,7 +144,7 @@ class RoutedStream:
                     return deltas
             elif call is self._call:  # else it was handed over meanwhile
                 if call.inbox.ended:
-                    self._replicas.calls.quarantine.clear(self._request)
+                    self._replicas.calls.poison_requests.clear(self._request)
                 return []
 
     def close(self) -> None:
@@ -204,13 +204,7 @@ class RoutedStream:
             self._replicas.waiting.discard(self)
 
     async def _go_on(self, error: ServeError) -> None:
-        """Send what was not delivered, until a replica takes it.
-
-        The rest of an answer waits for a replica, `patience_s` at most. A request of which nothing was
-        delivered is tried at once or fails, so that another entity of the endpoint may answer.
-        Suspects go one after the other: all who died together would else do so again, and be condemned
-        with the one that did it.
-        """
+        """Send what was not delivered, until a replica takes it; see `next_step`."""
         replicas, kept = self._replicas, self._kept
         is_fresh = kept.is_empty
         cause = self._drop_lost(error)
@@ -222,30 +216,38 @@ class RoutedStream:
         until = clock() + replicas.patience_s
         pause, refusal = FIRST_PAUSE_S, error
         while not self._is_closed:
-            replicas.calls.quarantine.check(self._request)
-            deaths = replicas.calls.quarantine.barren_deaths(self._request)
-            if is_fresh and deaths - self._deaths >= UNLUCKY_DEATHS:
+            replicas.calls.poison_requests.check(self._request)
+            deaths = replicas.calls.poison_requests.barren_deaths(self._request)
+            step = next_step(
+                Situation(
+                    is_fresh=is_fresh,
+                    is_patient=is_patient,
+                    is_late=clock() > until,
+                    attempts=self._attempts,
+                    was_refused_for_now=isinstance(refusal, (ReplicaLeaving, Overloaded)),
+                    was_killed=cause == KILLED,
+                    is_suspect=deaths > 0,
+                    is_unlucky=deaths - self._deaths >= UNLUCKY_DEATHS,
+                    is_trial_on=replicas.trial.is_on(),
+                    has_replica=replicas.is_there(),
+                    may_return=replicas.may_return(),
+                )
+            )
+            if step is Step.REFUSE:
                 raise refusal
-            is_suspect = deaths > 0
-            is_there = replicas.is_there()
-            if is_suspect and is_there and replicas.trial.is_on():
-                await self._pause(FIRST_PAUSE_S)
-                until = max(until, clock() + FIRST_PAUSE_S)  # its turn comes
-                continue
-            was_killed = cause == KILLED and is_there  # Serve may take a while to notice
-            waits = is_patient or was_killed or isinstance(refusal, (ReplicaLeaving, Overloaded))
-            is_over = clock() > until or not (is_there or replicas.may_return())
-            if is_over if waits else (self._attempts >= ATTEMPTS or not is_there):
+            if step is Step.GIVE_UP:
                 if isinstance(refusal, ReplicaLeaving):  # no other replica came up meanwhile
                     refusal = Unavailable(GONE, retry_after_s=2.0)
                 raise refusal if is_fresh else error
-            if is_there:
+            if step is Step.AWAIT_TRIAL:
+                await self._pause(FIRST_PAUSE_S)
+                until = max(until, clock() + FIRST_PAUSE_S)  # its turn comes
+                continue
+            if step is not Step.WAIT:
                 call = self._candidate = self._send()
                 self._attempts += 1
-                if is_suspect:
-                    replicas.trial.begin(self)
                 try:
-                    await call.inbox.begun(by_progress=not is_suspect)
+                    await self._begun(call, alone=deaths > 0)
                 except _REFUSALS as refused:
                     lost_by = call.drop(refused)
                     cause = cause or lost_by
@@ -260,11 +262,19 @@ class RoutedStream:
                     self._candidate = None
                     self._adopt(call, cause)
                     return
-                finally:
-                    replicas.trial.end(self)
-            if waits:
+            if step is not Step.CALL:
                 await self._pause(pause)
                 pause = min(2 * pause, LAST_PAUSE_S)
+
+    async def _begun(self, call: Call, *, alone: bool) -> None:
+        """Wait until a replica computes `call`; `alone`: a suspect, beside which no other one is tried."""
+        trial = self._replicas.trial
+        if alone:
+            trial.begin(self)
+        try:
+            await call.inbox.begun(by_progress=not alone)
+        finally:
+            trial.end(self)
 
     def _drop_lost(self, error: ServeError) -> str | None:
         """Leave the call that ended with `error`. Why its replica was lost; None: no replica had taken it."""

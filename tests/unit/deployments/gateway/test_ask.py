@@ -15,9 +15,9 @@ from serve_app.channel.questions import decode_question
 from serve_app.channel.receiver import Receiver
 from serve_app.channel.replies import encode_reply
 from serve_app.deployments.gateway import calls as calls_module
-from serve_app.deployments.gateway.quarantine import Quarantine
+from serve_app.deployments.gateway.next_step import ATTEMPTS
+from serve_app.deployments.gateway.poison_requests import PoisonRequests
 from serve_app.deployments.gateway.route import Route
-from serve_app.deployments.gateway.routed_stream import ATTEMPTS
 from serve_app.errors import EngineRefused, InvalidField, Overloaded, Unavailable
 from serve_app.types import Embeddings, EmbedRequest, Tensor
 
@@ -66,7 +66,7 @@ class Handle:
 @pytest.fixture
 async def route() -> Any:
     receiver = await Receiver.start("127.0.0.1")
-    yield lambda handle: Route(handle, receiver, Quarantine())
+    yield lambda handle: Route(handle, receiver, PoisonRequests())
     await receiver.close()
 
 

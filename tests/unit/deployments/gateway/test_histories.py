@@ -9,7 +9,7 @@ from contextlib import closing, suppress
 
 import pytest
 
-from serve_app.deployments.gateway import quarantine, routed_stream
+from serve_app.deployments.gateway import poison_requests, routed_stream
 from serve_app.errors import Overloaded
 from serve_app.types import GenerateRequest, Prompt, SamplingParams, TokenDelta
 from tests.support.fake_replicas import FakeReplica, undisturbed
@@ -30,8 +30,8 @@ def endless(monkeypatch: pytest.MonkeyPatch) -> None:
     """No number of losses is too large here."""
     monkeypatch.setattr(routed_stream, "MOVES", 10**6)
     monkeypatch.setattr(routed_stream, "UNLUCKY_DEATHS", 10**6)
-    monkeypatch.setattr(quarantine, "DEATHS", 10**6)
-    monkeypatch.setattr(quarantine, "BARREN_DEATHS", 10**6)
+    monkeypatch.setattr(poison_requests, "DEATHS", 10**6)
+    monkeypatch.setattr(poison_requests, "BARREN_DEATHS", 10**6)
 
 
 def request(rng: random.Random, number: int) -> GenerateRequest:

@@ -11,8 +11,9 @@ import pytest
 from serve_app.api.exchange.call_stream import CallStream, PromptDelta
 from serve_app.channel.inbox import BROKEN, KILLED
 from serve_app.deployments.gateway.migrations import ENGINE
-from serve_app.deployments.gateway.quarantine import BARREN_DEATHS, DEATHS
-from serve_app.deployments.gateway.routed_stream import ATTEMPTS, MOVES
+from serve_app.deployments.gateway.next_step import ATTEMPTS
+from serve_app.deployments.gateway.poison_requests import BARREN_DEATHS, DEATHS
+from serve_app.deployments.gateway.routed_stream import MOVES
 from serve_app.errors import EngineRefused, GenerationFailed, Overloaded, Unavailable
 from serve_app.types import GenerateRequest, Prompt, SamplingParams, UsageRecord
 from tests.support.fake_replicas import LENGTH, nameless, undisturbed

@@ -17,9 +17,10 @@ from serve_app.channel.frames import Refused, encoder, request_decoder
 from serve_app.channel.receiver import Receiver
 from serve_app.channel.sender import Sender
 from serve_app.deployments.gateway import calls as calls_module
-from serve_app.deployments.gateway.quarantine import Quarantine
+from serve_app.deployments.gateway.next_step import ATTEMPTS
+from serve_app.deployments.gateway.poison_requests import PoisonRequests
 from serve_app.deployments.gateway.route import Route
-from serve_app.deployments.gateway.routed_stream import ATTEMPTS, RoutedStream
+from serve_app.deployments.gateway.routed_stream import RoutedStream
 from serve_app.errors import EngineRefused, GenerationFailed, InvalidField, Overloaded, Unavailable
 from serve_app.types import EngineStats, FinishReason, GenerateRequest, Prompt, TokenDelta
 
@@ -55,7 +56,7 @@ class Setup:
         self.sender = sender
         self.handle = Handle()
         self.is_there = True
-        self.route = Route(self.handle, receiver, Quarantine(), lambda: self.is_there)  # type: ignore[arg-type]
+        self.route = Route(self.handle, receiver, PoisonRequests(), lambda: self.is_there)  # type: ignore[arg-type]
 
     async def deliver(self, text: str, key: str = "r", finish: FinishReason | None = None) -> None:
         """Send one delta, and wait until the gateway's socket had its turn."""
@@ -186,7 +187,7 @@ async def test_a_replica_that_does_not_take_what_it_was_sent_is_left_for_another
     route = Route(
         setup.handle,  # type: ignore[arg-type]
         setup.receiver,
-        Quarantine(),
+        PoisonRequests(),
         on_silence=lambda: silences.append(None),
     )
     with closing(route.generate(ASKED)) as stream:

@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from serve_app.deployments.gateway import routed_stream
-from serve_app.deployments.gateway.quarantine import BARREN_DEATHS
+from serve_app.deployments.gateway.poison_requests import BARREN_DEATHS
 from serve_app.errors import EngineRefused, Unavailable
 from serve_app.types import GenerateRequest, Prompt, SamplingParams, TokenDelta
 from tests.support.fake_replicas import FakeReplica, undisturbed

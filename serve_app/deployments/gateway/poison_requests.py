@@ -23,7 +23,7 @@ Request = GenerateRequest | Question[Any]
 _Deaths = dict[str, bool]  # by replica: whether it had made nothing
 
 
-class Quarantine:
+class PoisonRequests:
     """Counts the replicas that died while they served a request, by the request's content.
 
     What a gateway adds to a request does not matter: a client that retries gets a new id, and an answer
