@@ -1,33 +1,33 @@
-"""One error tree. What a client may be told, and what each dialect makes a status of.
+"""One error tree. What a client may be told, and the conditions of which each dialect makes a status.
 
     ServeError
-    ├── InvalidBody          E1   not JSON, not an object, not one for the route
-    ├── FieldError                one field is at fault: `param` names it, `reason` says why
-    │   ├── InvalidField     E2   missing, mistyped or out of range
+    ├── InvalidBody              not JSON, not an object, not one for the route
+    ├── FieldError               one field is at fault: `param` names it, `reason` says why
+    │   ├── InvalidField         missing, mistyped or out of range
     │   │   └── UnsupportedField  a feature this server or model does not have
-    │   ├── ModelNotFound    E3
-    │   │   └── NotKept           a response or an item of one that is not kept for the caller's key
-    │   ├── VersionNotFound  E4
-    │   └── PromptTooLong    E5
-    ├── Unauthenticated      E6   no key, or a key nobody issued
-    ├── PermissionDenied     E6b  a good key without the right scope
-    ├── QuotaExceeded        E7   the caller's own limit
-    │   ├── LargerThanQuota       one request above the whole limit: waiting does not help
-    │   └── BudgetSpent           what the key may cost in a month is spent: only its owner can help
-    ├── Overloaded           E8   our capacity
-    ├── Unavailable          E9   loading, draining, not ready
-    │   └── InDoubt               what was asked for may be done: only a look can tell
-    ├── DeadlineExceeded     E10
-    ├── EngineRefused        E11  the engine could not accept the request
-    ├── GenerationFailed     E12  the engine failed while generating
-    │   └── NumericalError        logits were not finite
-    ├── AlreadyExists        E16  what is to be made is there
-    ├── Conflict             E17  what is to be changed is changing, or is not to be changed here
-    ├── GuardrailTriggered   E18  the prompt or the answer has what the endpoint does not let through
-    ├── MethodNotAllowed     E13
-    ├── BodyTooLarge         E14
-    ├── ReadTimeout          E14b the body did not arrive in time
-    └── RouteNotFound        E15
+    │   ├── ModelNotFound
+    │   │   └── NotKept          a response or an item of one that is not kept for the caller's key
+    │   ├── VersionNotFound
+    │   └── PromptTooLong
+    ├── Unauthenticated          no key, or a key nobody issued
+    ├── PermissionDenied         a good key without the right scope
+    ├── QuotaExceeded            the caller's own limit
+    │   ├── LargerThanQuota      one request above the whole limit: waiting does not help
+    │   └── BudgetSpent          what the key may cost in a month is spent: only its owner can help
+    ├── Overloaded               our capacity
+    ├── Unavailable              loading, draining, not ready
+    │   └── InDoubt              what was asked for may be done: only a look can tell
+    ├── DeadlineExceeded
+    ├── EngineRefused            the engine could not accept the request
+    ├── GenerationFailed         the engine failed while generating
+    │   └── NumericalError       logits were not finite
+    ├── AlreadyExists            what is to be made is there
+    ├── Conflict                 what is to be changed is changing, or is not to be changed here
+    ├── GuardrailTriggered       the prompt or the answer has what the endpoint does not let through
+    ├── MethodNotAllowed
+    ├── BodyTooLarge
+    ├── ReadTimeout              the body did not arrive in time
+    └── RouteNotFound
 
 `message` is public: it names the field and the accepted range, and never holds
 a prompt, a path, an address or a class name. Internal detail goes to the log,
@@ -36,15 +36,51 @@ through `raise ... from cause`.
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import ClassVar, Self
 
 from serve_app.types import ErrorInfo
 
 
+class Condition(StrEnum):
+    """What went wrong, by the number that logs and docs/protocols.md have for it, and its usual HTTP status.
+
+    The errors of a protocol say where it answers with another status.
+    """
+
+    status: int
+
+    def __new__(cls, number: str, status: int) -> Self:
+        found = str.__new__(cls, number)
+        found._value_, found.status = number, status
+        return found
+
+    INVALID_BODY = "E1", 400
+    INVALID_FIELD = "E2", 400
+    MODEL_NOT_FOUND = "E3", 404
+    VERSION_NOT_FOUND = "E4", 404
+    PROMPT_TOO_LONG = "E5", 400
+    UNAUTHENTICATED = "E6", 401
+    PERMISSION_DENIED = "E6b", 403
+    QUOTA_EXCEEDED = "E7", 429
+    OVERLOADED = "E8", 503
+    UNAVAILABLE = "E9", 503
+    DEADLINE_EXCEEDED = "E10", 504
+    ENGINE_REFUSED = "E11", 500
+    GENERATION_FAILED = "E12", 500
+    METHOD_NOT_ALLOWED = "E13", 405
+    BODY_TOO_LARGE = "E14", 413
+    READ_TIMEOUT = "E14b", 408
+    ROUTE_NOT_FOUND = "E15", 404
+    ALREADY_EXISTS = "E16", 409
+    CONFLICT = "E17", 409
+    GUARDRAIL_TRIGGERED = "E18", 400
+
+
 class ServeError(Exception):
     """Base of everything that may be shown to a client."""
 
-    condition: ClassVar[str] = "E12"
+    condition: ClassVar[Condition] = Condition.GENERATION_FAILED
     retryable: ClassVar[bool] = False
 
     param: str | None = None  # the field at fault, by the client's name
@@ -64,7 +100,7 @@ class ServeError(Exception):
 
 
 class InvalidBody(ServeError):
-    condition = "E1"
+    condition = Condition.INVALID_BODY
 
 
 class FieldError(ServeError):
@@ -92,7 +128,7 @@ class FieldError(ServeError):
 
 
 class InvalidField(FieldError):
-    condition = "E2"
+    condition = Condition.INVALID_FIELD
 
 
 class UnsupportedField(InvalidField):
@@ -100,7 +136,7 @@ class UnsupportedField(InvalidField):
 
 
 class ModelNotFound(FieldError):
-    condition = "E3"
+    condition = Condition.MODEL_NOT_FOUND
 
 
 class NotKept(ModelNotFound):
@@ -108,7 +144,7 @@ class NotKept(ModelNotFound):
 
 
 class VersionNotFound(FieldError):
-    condition = "E4"
+    condition = Condition.VERSION_NOT_FOUND
 
 
 class PromptTooLong(FieldError):
@@ -118,7 +154,7 @@ class PromptTooLong(FieldError):
     LangChain, which reads a message alone, the code of OpenAI's protocol at the end.
     """
 
-    condition = "E5"
+    condition = Condition.PROMPT_TOO_LONG
 
     @classmethod
     def for_window(
@@ -163,15 +199,15 @@ class PromptTooLong(FieldError):
 
 
 class Unauthenticated(ServeError):
-    condition = "E6"
+    condition = Condition.UNAUTHENTICATED
 
 
 class PermissionDenied(ServeError):
-    condition = "E6b"
+    condition = Condition.PERMISSION_DENIED
 
 
 class QuotaExceeded(ServeError):
-    condition = "E7"
+    condition = Condition.QUOTA_EXCEEDED
     retryable = True
 
 
@@ -188,12 +224,12 @@ class BudgetSpent(QuotaExceeded):
 
 
 class Overloaded(ServeError):
-    condition = "E8"
+    condition = Condition.OVERLOADED
     retryable = True
 
 
 class Unavailable(ServeError):
-    condition = "E9"
+    condition = Condition.UNAVAILABLE
     retryable = True
 
 
@@ -204,16 +240,16 @@ class InDoubt(Unavailable):
 
 
 class DeadlineExceeded(ServeError):
-    condition = "E10"
+    condition = Condition.DEADLINE_EXCEEDED
     retryable = True
 
 
 class EngineRefused(ServeError):
-    condition = "E11"
+    condition = Condition.ENGINE_REFUSED
 
 
 class GenerationFailed(ServeError):
-    condition = "E12"
+    condition = Condition.GENERATION_FAILED
     retryable = True
 
 
@@ -222,17 +258,17 @@ class NumericalError(GenerationFailed):
 
 
 class AlreadyExists(ServeError):
-    condition = "E16"
+    condition = Condition.ALREADY_EXISTS
 
 
 class Conflict(ServeError):
-    condition = "E17"
+    condition = Condition.CONFLICT
 
 
 class GuardrailTriggered(ServeError):
     """`side`: "input" or "output"; `check`: the rule of `ai_gateway.guardrails` that found something."""
 
-    condition = "E18"
+    condition = Condition.GUARDRAIL_TRIGGERED
 
     def __init__(
         self, message: str, *, side: str = "input", check: str = "", retry_after_s: float | None = None
@@ -243,20 +279,20 @@ class GuardrailTriggered(ServeError):
 
 
 class MethodNotAllowed(ServeError):
-    condition = "E13"
+    condition = Condition.METHOD_NOT_ALLOWED
 
 
 class BodyTooLarge(ServeError):
-    condition = "E14"
+    condition = Condition.BODY_TOO_LARGE
 
 
 class ReadTimeout(ServeError):
-    condition = "E14b"
+    condition = Condition.READ_TIMEOUT
     retryable = True
 
 
 class RouteNotFound(ServeError):
-    condition = "E15"
+    condition = Condition.ROUTE_NOT_FOUND
 
 
 def _tree(base: type[ServeError]) -> dict[str, type[ServeError]]:

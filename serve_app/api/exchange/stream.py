@@ -128,7 +128,7 @@ async def follow(
 
 def note_broken(failure: ServeError, context: RequestContext) -> None:
     """Take note of what ended an answer that had begun."""
-    context.outcome = failure.condition
+    context.outcome = failure.condition.value
     logger.warning("request %s: broken after its first byte: %s", context.id, type(failure).__name__)
 
 

@@ -20,6 +20,7 @@ from serve_app.api.openapi.schemas import any_of, schemas
 from serve_app.api.protocol.family import HEADER, WORDS, Family, family_of
 from serve_app.api.route import Path
 from serve_app.errors import (
+    Condition,
     GenerationFailed,
     InvalidField,
     MethodNotAllowed,
@@ -320,29 +321,29 @@ def _example(error: type[ServeError]) -> ServeError:
 
 
 # What the example of each condition says: the field at fault and the reason, or the whole message.
-_FIELDS: Final[Mapping[str, tuple[str | None, str]]] = {
-    "E2": ("temperature", "must be a number from 0 to 2"),
-    "E3": ("model", "no such model"),
-    "E4": ("version", "no such version of the model"),
-    "E5": (None, "the prompt is longer than the model's window"),
+_FIELDS: Final[Mapping[Condition, tuple[str | None, str]]] = {
+    Condition.INVALID_FIELD: ("temperature", "must be a number from 0 to 2"),
+    Condition.MODEL_NOT_FOUND: ("model", "no such model"),
+    Condition.VERSION_NOT_FOUND: ("version", "no such version of the model"),
+    Condition.PROMPT_TOO_LONG: (None, "the prompt is longer than the model's window"),
 }
-_MESSAGES: Final[Mapping[str, str]] = {
-    "E1": "the body must be a JSON object",
-    "E6": "an API key is required",
-    "E6b": "the API key lacks the scope 'inference'",
-    "E7": "the limit of the API key is used up",
-    "E8": "the server is busy; try again",
-    "E9": "the model is loading; try again",
-    "E10": "the answer was not ready in time",
-    "E11": "the engine could not accept the request",
-    "E12": "an internal error occurred; the request may be retried",
-    "E13": "this route takes POST",
-    "E14": f"the body must not exceed {MAX_BODY_BYTES} bytes",
-    "E14b": "the body did not arrive in time",
-    "E15": "there is no such route",
-    "E16": "an endpoint of this name exists",
-    "E17": "the endpoint is being updated; wait until it is not",
-    "E18": "the prompt has personal data",
+_MESSAGES: Final[Mapping[Condition, str]] = {
+    Condition.INVALID_BODY: "the body must be a JSON object",
+    Condition.UNAUTHENTICATED: "an API key is required",
+    Condition.PERMISSION_DENIED: "the API key lacks the scope 'inference'",
+    Condition.QUOTA_EXCEEDED: "the limit of the API key is used up",
+    Condition.OVERLOADED: "the server is busy; try again",
+    Condition.UNAVAILABLE: "the model is loading; try again",
+    Condition.DEADLINE_EXCEEDED: "the answer was not ready in time",
+    Condition.ENGINE_REFUSED: "the engine could not accept the request",
+    Condition.GENERATION_FAILED: "an internal error occurred; the request may be retried",
+    Condition.METHOD_NOT_ALLOWED: "this route takes POST",
+    Condition.BODY_TOO_LARGE: f"the body must not exceed {MAX_BODY_BYTES} bytes",
+    Condition.READ_TIMEOUT: "the body did not arrive in time",
+    Condition.ROUTE_NOT_FOUND: "there is no such route",
+    Condition.ALREADY_EXISTS: "an endpoint of this name exists",
+    Condition.CONFLICT: "the endpoint is being updated; wait until it is not",
+    Condition.GUARDRAIL_TRIGGERED: "the prompt has personal data",
 }
 
 

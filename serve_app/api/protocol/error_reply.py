@@ -9,12 +9,14 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from serve_app.errors import QuotaExceeded, ServeError
+from serve_app.errors import Condition, QuotaExceeded, ServeError
 from serve_app.limits import MAX_ERROR_BYTES
 
 SHOULD_RETRY: Final = "x-should-retry"  # OpenAI's clients obey it
 _WAIT: Final = frozenset({429, 503, 529})  # that say when to come back; 529 is Anthropic's 503
-_UNREAD_INPUT: Final = frozenset({"E14", "E14b"})  # may remain, so the connection cannot be reused
+_UNREAD_INPUT: Final = frozenset(
+    {Condition.BODY_TOO_LARGE, Condition.READ_TIMEOUT}
+)  # may remain, so the connection cannot be reused
 
 
 def headers_of(error: ServeError, status: int) -> dict[str, str]:

@@ -1,17 +1,17 @@
-"""Errors in Anthropic's shape: one table from condition to status and type. Knows no route."""
+"""Errors in Anthropic's shape: one table from condition to type. Knows no route."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
 from serve_app.api.dialects.chat.wire import named_sse
 from serve_app.api.protocol.dialect import ErrorReply
 from serve_app.api.protocol.error_reply import bounded, headers_of
-from serve_app.errors import PromptTooLong, ServeError
+from serve_app.errors import Condition, PromptTooLong, ServeError
 
 _INVALID: Final = "invalid_request_error"
 _API: Final = "api_error"
@@ -23,43 +23,38 @@ _TOO_LONG: Final = "prompt is too long: "
 _TOO_LONG_BESIDE_OUTPUT: Final = "input length and `max_tokens` exceed context limit: "
 
 
-class ErrorRow(NamedTuple):
-    """How one condition looks on the wire."""
+OVERLOADED_STATUS: Final = 529  # its own, for a full queue
 
-    status: int
-    type: str
-
-
-TABLE: Final[Mapping[str, ErrorRow]] = MappingProxyType(
+TYPE: Final[Mapping[Condition, str]] = MappingProxyType(
     {
-        "E1": ErrorRow(400, _INVALID),
-        "E2": ErrorRow(400, _INVALID),
-        "E3": ErrorRow(404, _NOT_FOUND),
-        "E4": ErrorRow(404, _NOT_FOUND),
-        "E5": ErrorRow(400, _INVALID),
-        "E6": ErrorRow(401, "authentication_error"),
-        "E6b": ErrorRow(403, "permission_error"),
-        "E7": ErrorRow(429, "rate_limit_error"),
-        "E8": ErrorRow(529, _OVERLOADED),
-        "E9": ErrorRow(503, _OVERLOADED),
-        "E10": ErrorRow(504, _TIMEOUT),
-        "E11": ErrorRow(500, _API),
-        "E12": ErrorRow(500, _API),
-        "E13": ErrorRow(405, _INVALID),
-        "E14": ErrorRow(413, "request_too_large"),
-        "E14b": ErrorRow(408, _TIMEOUT),
-        "E15": ErrorRow(404, _NOT_FOUND),
-        "E16": ErrorRow(409, _INVALID),
-        "E17": ErrorRow(409, _INVALID),
-        "E18": ErrorRow(400, _INVALID),
+        Condition.INVALID_BODY: _INVALID,
+        Condition.INVALID_FIELD: _INVALID,
+        Condition.MODEL_NOT_FOUND: _NOT_FOUND,
+        Condition.VERSION_NOT_FOUND: _NOT_FOUND,
+        Condition.PROMPT_TOO_LONG: _INVALID,
+        Condition.UNAUTHENTICATED: "authentication_error",
+        Condition.PERMISSION_DENIED: "permission_error",
+        Condition.QUOTA_EXCEEDED: "rate_limit_error",
+        Condition.OVERLOADED: _OVERLOADED,
+        Condition.UNAVAILABLE: _OVERLOADED,
+        Condition.DEADLINE_EXCEEDED: _TIMEOUT,
+        Condition.ENGINE_REFUSED: _API,
+        Condition.GENERATION_FAILED: _API,
+        Condition.METHOD_NOT_ALLOWED: _INVALID,
+        Condition.BODY_TOO_LARGE: "request_too_large",
+        Condition.READ_TIMEOUT: _TIMEOUT,
+        Condition.ROUTE_NOT_FOUND: _NOT_FOUND,
+        Condition.ALREADY_EXISTS: _INVALID,
+        Condition.CONFLICT: _INVALID,
+        Condition.GUARDRAIL_TRIGGERED: _INVALID,
     }
 )
 
 
 def render_error(error: ServeError) -> ErrorReply:
     """Status, headers and body. 429, 503 and 529 say when to come back."""
-    row = TABLE[error.condition]
-    return ErrorReply(row.status, headers_of(error, row.status), _body(error))
+    status = OVERLOADED_STATUS if error.condition is Condition.OVERLOADED else error.condition.status
+    return ErrorReply(status, headers_of(error, status), _body(error))
 
 
 def broken(error: ServeError) -> bytes:
@@ -68,7 +63,7 @@ def broken(error: ServeError) -> bytes:
 
 
 def _body(error: ServeError) -> bytes:
-    kind = TABLE[error.condition].type
+    kind = TYPE[error.condition]
     said = error.message
     if isinstance(error, PromptTooLong):
         said = (_TOO_LONG_BESIDE_OUTPUT if error.param == "max_tokens" else _TOO_LONG) + said

@@ -16,10 +16,10 @@ from serve_app.api.dialects.chat.answers import (
     ToolCallPiece,
     TotalUsage,
 )
-from serve_app.api.dialects.databricks.errors import TABLE
+from serve_app.api.dialects.databricks.errors import CODE
 from serve_app.api.protocol.fields import words
 
-ErrorCode: TypeAlias = Annotated[str, words(row.code for row in TABLE.values())]
+ErrorCode: TypeAlias = Annotated[str, words(CODE.values())]
 
 
 class ErrorDetail(TypedDict):

@@ -1,4 +1,4 @@
-"""Errors in Databricks' shape: one table from condition to status and code. Knows no route.
+"""Errors in Databricks' shape: one table from condition to code. Knows no route.
 
 Clients of OpenAI's protocol ask below /serving-endpoints, too. Some of them (openai-node, the AI SDK) read
 nothing but `error`, so errors have that member beside Databricks' own.
@@ -8,44 +8,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
 from serve_app.api.protocol.dialect import ErrorReply
 from serve_app.api.protocol.error_reply import bounded, headers_of
-from serve_app.errors import GuardrailTriggered, QuotaExceeded, ServeError
+from serve_app.errors import Condition, GuardrailTriggered, QuotaExceeded, ServeError
 
-
-class ErrorRow(NamedTuple):
-    """How one condition looks on the wire."""
-
-    status: int
-    code: str
-
-
-TABLE: Final[Mapping[str, ErrorRow]] = MappingProxyType(
+CODE: Final[Mapping[Condition, str]] = MappingProxyType(
     {
-        "E1": ErrorRow(400, "BAD_REQUEST"),
-        "E2": ErrorRow(400, "INVALID_PARAMETER_VALUE"),
-        "E3": ErrorRow(404, "RESOURCE_DOES_NOT_EXIST"),
-        "E4": ErrorRow(404, "RESOURCE_DOES_NOT_EXIST"),
-        "E5": ErrorRow(400, "BAD_REQUEST"),
-        "E6": ErrorRow(401, "UNAUTHENTICATED"),
-        "E6b": ErrorRow(403, "PERMISSION_DENIED"),
-        "E7": ErrorRow(429, "REQUEST_LIMIT_EXCEEDED"),
-        "E8": ErrorRow(429, "REQUEST_LIMIT_EXCEEDED"),
-        "E9": ErrorRow(503, "TEMPORARILY_UNAVAILABLE"),
-        "E10": ErrorRow(504, "DEADLINE_EXCEEDED"),
-        "E11": ErrorRow(500, "INTERNAL_ERROR"),
-        "E12": ErrorRow(500, "INTERNAL_ERROR"),
-        "E13": ErrorRow(405, "METHOD_NOT_ALLOWED"),
-        "E14": ErrorRow(413, "MAX_REQUEST_SIZE_EXCEEDED"),
-        "E14b": ErrorRow(408, "REQUEST_TIMEOUT"),
-        "E15": ErrorRow(404, "ENDPOINT_NOT_FOUND"),
-        "E16": ErrorRow(409, "RESOURCE_ALREADY_EXISTS"),
-        "E17": ErrorRow(409, "RESOURCE_CONFLICT"),
-        "E18": ErrorRow(400, "BAD_REQUEST"),
+        Condition.INVALID_BODY: "BAD_REQUEST",
+        Condition.INVALID_FIELD: "INVALID_PARAMETER_VALUE",
+        Condition.MODEL_NOT_FOUND: "RESOURCE_DOES_NOT_EXIST",
+        Condition.VERSION_NOT_FOUND: "RESOURCE_DOES_NOT_EXIST",
+        Condition.PROMPT_TOO_LONG: "BAD_REQUEST",
+        Condition.UNAUTHENTICATED: "UNAUTHENTICATED",
+        Condition.PERMISSION_DENIED: "PERMISSION_DENIED",
+        Condition.QUOTA_EXCEEDED: "REQUEST_LIMIT_EXCEEDED",
+        Condition.OVERLOADED: "REQUEST_LIMIT_EXCEEDED",
+        Condition.UNAVAILABLE: "TEMPORARILY_UNAVAILABLE",
+        Condition.DEADLINE_EXCEEDED: "DEADLINE_EXCEEDED",
+        Condition.ENGINE_REFUSED: "INTERNAL_ERROR",
+        Condition.GENERATION_FAILED: "INTERNAL_ERROR",
+        Condition.METHOD_NOT_ALLOWED: "METHOD_NOT_ALLOWED",
+        Condition.BODY_TOO_LARGE: "MAX_REQUEST_SIZE_EXCEEDED",
+        Condition.READ_TIMEOUT: "REQUEST_TIMEOUT",
+        Condition.ROUTE_NOT_FOUND: "ENDPOINT_NOT_FOUND",
+        Condition.ALREADY_EXISTS: "RESOURCE_ALREADY_EXISTS",
+        Condition.CONFLICT: "RESOURCE_CONFLICT",
+        Condition.GUARDRAIL_TRIGGERED: "BAD_REQUEST",
     }
 )
 
@@ -53,6 +45,7 @@ TABLE: Final[Mapping[str, ErrorRow]] = MappingProxyType(
 # Databricks' SDK repeats whatever is 429 or 503 until its own time is over, whichever headers come with it;
 # the error code still makes it the type of a limit.
 NEVER_FITS: Final = 400
+OVERLOADED: Final = 429  # the status of a full queue
 
 
 def broken(error: ServeError) -> bytes:
@@ -67,8 +60,11 @@ def broken(error: ServeError) -> bytes:
 
 def render_error(error: ServeError) -> ErrorReply:
     """Status, headers and body. 429 and 503 say when to come back."""
-    never_fits = isinstance(error, QuotaExceeded) and not error.retryable
-    status = NEVER_FITS if never_fits else TABLE[error.condition].status
+    status = error.condition.status
+    if isinstance(error, QuotaExceeded) and not error.retryable:
+        status = NEVER_FITS
+    elif error.condition is Condition.OVERLOADED:
+        status = OVERLOADED
 
     def encode(message: str) -> bytes:
         members = _members(error, message)
@@ -82,7 +78,7 @@ def render_error(error: ServeError) -> ErrorReply:
 def _members(error: ServeError, message: str) -> dict[str, str]:
     if isinstance(error, GuardrailTriggered):
         message = _guardrail_report(error)
-    return {"error_code": TABLE[error.condition].code, "message": message}
+    return {"error_code": CODE[error.condition], "message": message}
 
 
 def _guardrail_report(error: GuardrailTriggered) -> str:

@@ -14,30 +14,19 @@ import msgspec
 
 from serve_app.api.protocol.dialect import ErrorReply
 from serve_app.api.protocol.error_reply import bounded, headers_of
-from serve_app.errors import ModelNotFound, ServeError
+from serve_app.errors import Condition, ModelNotFound, ServeError
 
-STATUS: Final[Mapping[str, int]] = MappingProxyType(
+# Where it is not the usual one.
+STATUS: Final[Mapping[Condition, int]] = MappingProxyType(
     {
-        "E1": 422,
-        "E2": 422,
-        "E3": 404,
-        "E4": 404,
-        "E5": 422,
-        "E6": 401,
-        "E6b": 403,
-        "E7": 429,
-        "E8": 429,
-        "E9": 503,
-        "E10": 500,
-        "E11": 424,
-        "E12": 500,
-        "E13": 405,
-        "E14": 422,
-        "E14b": 408,
-        "E15": 404,
-        "E16": 409,
-        "E17": 409,
-        "E18": 422,
+        Condition.INVALID_BODY: 422,
+        Condition.INVALID_FIELD: 422,
+        Condition.PROMPT_TOO_LONG: 422,
+        Condition.OVERLOADED: 429,
+        Condition.DEADLINE_EXCEEDED: 500,
+        Condition.ENGINE_REFUSED: 424,
+        Condition.BODY_TOO_LARGE: 422,
+        Condition.GUARDRAIL_TRIGGERED: 422,
     }
 )
 
@@ -68,18 +57,17 @@ def error_object(message: str, kind: str) -> bytes:
 
 def render_error(error: ServeError) -> ErrorReply:
     """Status, headers and body, for a route whose path names the model."""
-    return _reply(error, STATUS[error.condition])
+    status = STATUS.get(error.condition, error.condition.status)
+    return ErrorReply(status, headers_of(error, status), error_object(error.message, TYPE[status]))
 
 
 def render_body_error(error: ServeError) -> ErrorReply:
-    """The same for a route whose body names the model."""
-    return _reply(error, 422 if isinstance(error, ModelNotFound) else STATUS[error.condition])
+    """The same for a route whose body names the model: an unknown one is a wrong field."""
+    if not isinstance(error, ModelNotFound):
+        return render_error(error)
+    return ErrorReply(422, headers_of(error, 422), error_object(error.message, INVALID))
 
 
 def broken(error: ServeError) -> bytes:
     """The JSON of an error after the first byte of an answer, whatever it is."""
     return error_object(error.message, INCOMPLETE)
-
-
-def _reply(error: ServeError, status: int) -> ErrorReply:
-    return ErrorReply(status, headers_of(error, status), error_object(error.message, TYPE[status]))

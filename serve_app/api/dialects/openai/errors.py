@@ -1,4 +1,4 @@
-"""Errors in OpenAI's shape: one table from condition to status, type and code."""
+"""Errors in OpenAI's shape: one table from condition to type and code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 from serve_app.api.dialects.chat.wire import DONE, sse
 from serve_app.api.protocol.dialect import ErrorReply
 from serve_app.api.protocol.error_reply import headers_of
-from serve_app.errors import BudgetSpent, NotKept, ServeError, UnsupportedField
+from serve_app.errors import BudgetSpent, Condition, NotKept, ServeError, UnsupportedField
 from serve_app.limits import MAX_ERROR_BYTES
 
 _INVALID: Final = "invalid_request_error"
@@ -23,33 +23,32 @@ SPENT: Final = "insufficient_quota"  # type and code where the budget of a key i
 class ErrorRow(NamedTuple):
     """How one condition looks on the wire."""
 
-    status: int
     type: str
     code: str | None
 
 
-TABLE: Final[Mapping[str, ErrorRow]] = MappingProxyType(
+TABLE: Final[Mapping[Condition, ErrorRow]] = MappingProxyType(
     {
-        "E1": ErrorRow(400, _INVALID, None),
-        "E2": ErrorRow(400, _INVALID, None),
-        "E3": ErrorRow(404, _INVALID, "model_not_found"),
-        "E4": ErrorRow(404, _INVALID, "model_not_found"),
-        "E5": ErrorRow(400, _INVALID, "context_length_exceeded"),
-        "E6": ErrorRow(401, _INVALID, "invalid_api_key"),
-        "E6b": ErrorRow(403, _INVALID, "insufficient_permissions"),
-        "E7": ErrorRow(429, "requests", "rate_limit_exceeded"),
-        "E8": ErrorRow(503, _CAPACITY, "server_is_overloaded"),
-        "E9": ErrorRow(503, _CAPACITY, "service_unavailable"),
-        "E10": ErrorRow(504, "timeout_error", "deadline_exceeded"),
-        "E11": ErrorRow(500, _SERVER, None),
-        "E12": ErrorRow(500, _SERVER, None),
-        "E13": ErrorRow(405, _INVALID, "method_not_allowed"),
-        "E14": ErrorRow(413, _INVALID, "request_too_large"),
-        "E14b": ErrorRow(408, _INVALID, "request_timeout"),
-        "E15": ErrorRow(404, _INVALID, "unknown_url"),
-        "E16": ErrorRow(409, _INVALID, "already_exists"),
-        "E17": ErrorRow(409, _INVALID, "conflict"),
-        "E18": ErrorRow(400, _INVALID, "content_filter"),
+        Condition.INVALID_BODY: ErrorRow(_INVALID, None),
+        Condition.INVALID_FIELD: ErrorRow(_INVALID, None),
+        Condition.MODEL_NOT_FOUND: ErrorRow(_INVALID, "model_not_found"),
+        Condition.VERSION_NOT_FOUND: ErrorRow(_INVALID, "model_not_found"),
+        Condition.PROMPT_TOO_LONG: ErrorRow(_INVALID, "context_length_exceeded"),
+        Condition.UNAUTHENTICATED: ErrorRow(_INVALID, "invalid_api_key"),
+        Condition.PERMISSION_DENIED: ErrorRow(_INVALID, "insufficient_permissions"),
+        Condition.QUOTA_EXCEEDED: ErrorRow("requests", "rate_limit_exceeded"),
+        Condition.OVERLOADED: ErrorRow(_CAPACITY, "server_is_overloaded"),
+        Condition.UNAVAILABLE: ErrorRow(_CAPACITY, "service_unavailable"),
+        Condition.DEADLINE_EXCEEDED: ErrorRow("timeout_error", "deadline_exceeded"),
+        Condition.ENGINE_REFUSED: ErrorRow(_SERVER, None),
+        Condition.GENERATION_FAILED: ErrorRow(_SERVER, None),
+        Condition.METHOD_NOT_ALLOWED: ErrorRow(_INVALID, "method_not_allowed"),
+        Condition.BODY_TOO_LARGE: ErrorRow(_INVALID, "request_too_large"),
+        Condition.READ_TIMEOUT: ErrorRow(_INVALID, "request_timeout"),
+        Condition.ROUTE_NOT_FOUND: ErrorRow(_INVALID, "unknown_url"),
+        Condition.ALREADY_EXISTS: ErrorRow(_INVALID, "already_exists"),
+        Condition.CONFLICT: ErrorRow(_INVALID, "conflict"),
+        Condition.GUARDRAIL_TRIGGERED: ErrorRow(_INVALID, "content_filter"),
     }
 )
 
@@ -80,5 +79,5 @@ def broken(error: ServeError) -> bytes:
 
 def render_error(error: ServeError) -> ErrorReply:
     """Status, headers and body. 429 and 503 say when to come back."""
-    row = TABLE[error.condition]
-    return ErrorReply(row.status, headers_of(error, row.status), error_object(error))
+    status = error.condition.status
+    return ErrorReply(status, headers_of(error, status), error_object(error))

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from serve_app.api.dialects.chat import wire as openai_wire
 from serve_app.api.dialects.chat.wire import DONE, encode, sse
-from serve_app.api.dialects.ovms.errors import error_object
+from serve_app.api.protocol.string_error import error_object
 from serve_app.errors import ServeError
 from serve_app.types import ModelInfo, Usage
 

@@ -7,45 +7,43 @@ from types import MappingProxyType
 from typing import Final
 
 from serve_app.api.protocol.dialect import ErrorReply
-from serve_app.api.protocol.string_error import STATUS, error_object, error_reply
-from serve_app.errors import ServeError
-
-__all__ = ["GRPC_STATUS", "NOT_READY", "error_object", "probe_error", "render_error"]
+from serve_app.api.protocol.string_error import error_reply
+from serve_app.errors import Condition, ServeError
 
 NOT_READY: Final = 400  # the status of a probe that is not ready
 
-# Condition -> name of a grpc.StatusCode.
-GRPC_STATUS: Final[Mapping[str, str]] = MappingProxyType(
+# Names of grpc.StatusCode.
+GRPC_STATUS: Final[Mapping[Condition, str]] = MappingProxyType(
     {
-        "E1": "INVALID_ARGUMENT",
-        "E2": "INVALID_ARGUMENT",
-        "E3": "NOT_FOUND",
-        "E4": "NOT_FOUND",
-        "E5": "INVALID_ARGUMENT",
-        "E6": "UNAUTHENTICATED",
-        "E6b": "PERMISSION_DENIED",
-        "E7": "RESOURCE_EXHAUSTED",
-        "E8": "UNAVAILABLE",
-        "E9": "UNAVAILABLE",
-        "E10": "DEADLINE_EXCEEDED",
-        "E11": "INTERNAL",
-        "E12": "INTERNAL",
-        "E13": "UNIMPLEMENTED",
-        "E14": "INVALID_ARGUMENT",
-        "E14b": "DEADLINE_EXCEEDED",
-        "E15": "UNIMPLEMENTED",
-        "E16": "ALREADY_EXISTS",
-        "E17": "ABORTED",
-        "E18": "INVALID_ARGUMENT",
+        Condition.INVALID_BODY: "INVALID_ARGUMENT",
+        Condition.INVALID_FIELD: "INVALID_ARGUMENT",
+        Condition.MODEL_NOT_FOUND: "NOT_FOUND",
+        Condition.VERSION_NOT_FOUND: "NOT_FOUND",
+        Condition.PROMPT_TOO_LONG: "INVALID_ARGUMENT",
+        Condition.UNAUTHENTICATED: "UNAUTHENTICATED",
+        Condition.PERMISSION_DENIED: "PERMISSION_DENIED",
+        Condition.QUOTA_EXCEEDED: "RESOURCE_EXHAUSTED",
+        Condition.OVERLOADED: "UNAVAILABLE",
+        Condition.UNAVAILABLE: "UNAVAILABLE",
+        Condition.DEADLINE_EXCEEDED: "DEADLINE_EXCEEDED",
+        Condition.ENGINE_REFUSED: "INTERNAL",
+        Condition.GENERATION_FAILED: "INTERNAL",
+        Condition.METHOD_NOT_ALLOWED: "UNIMPLEMENTED",
+        Condition.BODY_TOO_LARGE: "INVALID_ARGUMENT",
+        Condition.READ_TIMEOUT: "DEADLINE_EXCEEDED",
+        Condition.ROUTE_NOT_FOUND: "UNIMPLEMENTED",
+        Condition.ALREADY_EXISTS: "ALREADY_EXISTS",
+        Condition.CONFLICT: "ABORTED",
+        Condition.GUARDRAIL_TRIGGERED: "INVALID_ARGUMENT",
     }
 )
 
 
 def render_error(error: ServeError) -> ErrorReply:
     """Status, headers and body of an error."""
-    return error_reply(error, STATUS[error.condition])
+    return error_reply(error)
 
 
 def probe_error(error: ServeError) -> ErrorReply:
     """Status, headers and body for a probe. One that is not ready is a 400, not a 503."""
-    return error_reply(error, NOT_READY if error.condition == "E9" else STATUS[error.condition])
+    return error_reply(error, NOT_READY if error.condition is Condition.UNAVAILABLE else None)

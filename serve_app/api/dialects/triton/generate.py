@@ -15,7 +15,7 @@ import msgspec
 
 from serve_app.api.dialects.triton.answer.outputs import ResponseBuilder, ResponseForm
 from serve_app.api.dialects.triton.dialect import Stop, parse
-from serve_app.api.dialects.triton.errors import error_object, render_error
+from serve_app.api.dialects.triton.errors import render_error
 from serve_app.api.dialects.triton.infer import StopAsked
 from serve_app.api.dialects.triton.request.inputs import ACCEPTED, MAY_EXCLUDE, RENAMED, Input
 from serve_app.api.dialects.triton.request.values import tensors_of_values
@@ -26,6 +26,7 @@ from serve_app.api.kserve.http_body import envelope, request_id
 from serve_app.api.kserve.json_values import single_to_json
 from serve_app.api.kserve.message import InferRequest, InferResponse, Parameter
 from serve_app.api.protocol.dialect import Call, Choice, ErrorReply
+from serve_app.api.protocol.string_error import error_object
 from serve_app.config import TrtllmConfig
 from serve_app.errors import InvalidField, ServeError
 from serve_app.types import ModelInfo, TokenDelta, Usage
