@@ -11,32 +11,33 @@ FOLDER: Final = Path(__file__).resolve().parents[1] / "decisions"
 SUBJECTS: Final = {
     "engine": "Engine",
     "cpu": "CPU",
+    "kernels": "CPU",
+    "gpu": "GPU",
     "models": "Models",
+    "embeddings": "Embeddings",
+    "grammar": "Structured output",
+    "chat": "Chat",
+    "openai": "OpenAI's protocol",
+    "anthropic": "Anthropic's protocol",
+    "databricks": "Databricks' protocol",
+    "ovms": "OpenVINO Model Server's protocol",
+    "triton": "Triton's protocol",
     "serving": "Serving",
     "network": "Network",
     "endpoints": "Endpoints and limits",
-    "usage": "Usage and memory",
-    "memory": "Usage and memory",
-    "fastapi": "Serving",
-    "channel": "Serving",
-    "delta": "Serving",
-    "deploy": "Endpoints and limits",
-    "detokenizing": "Chat",
-    "embeddings": "Embeddings",
-    "grammar": "Structured output",
-    "openai": "OpenAI's protocol",
-    "chat": "Chat",
-    "questions": "Chat",
-    "databricks": "Databricks' protocol",
-    "mindie": "MindIE's protocol",
-    "ovms": "OpenVINO Model Server's protocol",
-    "triton": "Triton's protocol",
+    "rollouts": "Rollouts",
+    "guardrails": "Guardrails",
+    "keys": "API keys",
+    "usage": "Usage",
+    "control": "Control plane",
+    "console": "Console",
+    "project": "The project",
 }
-REST: Final = "The project"
 _HEAD: Final = """# Decisions
 
-One short record each: context, decision, consequence, and the figure behind it where there is one. A figure
-has its command and its machine beside it. A decision is overturned by a change of its record.
+Short records of what was decided: context, decision, consequence, and the figure behind it where there is one. A
+figure has its command and its machine beside it. A record may hold several decisions of one subject, each under its own
+heading. To overturn a decision, change its record.
 """
 
 
@@ -45,9 +46,9 @@ def page() -> str:
     records: dict[str, list[str]] = defaultdict(list)
     for path in sorted(FOLDER.glob("*.md")):
         title = path.read_text("utf-8").partition("\n")[0].removeprefix("# ")
-        records[SUBJECTS.get(path.stem.partition("-")[0], REST)].append(f"- [{title}]({path.name})")
-    order = [*dict.fromkeys(SUBJECTS.values()), REST]
+        records[SUBJECTS[path.stem.partition("-")[0]]].append(f"- [{title}]({path.name})")
     sections = [
-        f"## {subject}\n\n" + "\n".join(records[subject]) + "\n" for subject in order if records[subject]
+        f"## {subject}\n\n" + "\n".join(records[subject]) + "\n"
+        for subject in dict.fromkeys(SUBJECTS.values())
     ]
     return "\n".join([_HEAD, *sections])

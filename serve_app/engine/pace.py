@@ -2,7 +2,7 @@
 
 Made of the engine's own measurements: what a step of decodes takes, and what each prompt token adds to it.
 Before there are any, and where nothing decodes, the number is fixed. Knows no clock: it is told seconds.
-What a step computes does not depend on how prompts are cut (docs/decisions/engine-batch-invariance.md), so
+What a step computes does not depend on how prompts are cut (docs/decisions/engine-same-tokens.md), so
 these measurements decide when tokens come, and not which.
 """
 

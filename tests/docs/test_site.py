@@ -102,10 +102,13 @@ def test_the_reference_has_every_command() -> None:
         assert f"## `serve-app {name}`\n" in text
 
 
-def test_the_list_of_decisions_has_every_record() -> None:
+def test_every_record_of_a_decision_stands_under_its_subject() -> None:
+    records = {path.stem: path.name for path in (ROOT / "docs/decisions").glob("*.md")}
+    subjects = {stem.partition("-")[0] for stem in records}
+    assert subjects == set(decisions.SUBJECTS), "a record without a subject, or a subject without a record"
     text = decisions.page()
-    for record in (ROOT / "docs/decisions").glob("*.md"):
-        assert f"]({record.name})" in text
+    assert [name for name in records.values() if text.count(f"]({name})") != 1] == []
+    assert len(records) <= 90, "merge records of one subject"
 
 
 @pytest.mark.full

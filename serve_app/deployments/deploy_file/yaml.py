@@ -1,7 +1,7 @@
 """A deploy file's text -> plain values, what is wrong with the text, and the line of each field.
 
 Ray reads deploy files with PyYAML, so this module does too: another reader takes some values for
-something else (docs/decisions/deploy-files-are-read-by-pyyaml.md). Unlike PyYAML by itself, it refuses
+something else (docs/decisions/endpoints-changes.md). Unlike PyYAML by itself, it refuses
 a key that is there twice.
 """
 
