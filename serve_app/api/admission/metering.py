@@ -39,8 +39,8 @@ RETRY_S: Final = 5.0  # Retry-After while usage cannot be written: an operator m
 _OURS: Final = (Overloaded, Unavailable, EngineRefused, GenerationFailed)
 
 
-class User(Protocol):
-    """Something that works for a request and knows its usage so far."""
+class UsageSource(Protocol):
+    """What works for a request, and knows its usage so far."""
 
     @property
     def usage(self) -> Usage: ...
@@ -121,7 +121,7 @@ class Meter:
                 self._quota.settle(
                     settlement_of(draws, metered.usage, metered.price, is_free=metered.is_free)
                 )
-            self._progress.end(metered)
+            self._progress.end(metered.so_far)
             self.under_way.end(metered)
             self._journal.closed(metered.close(outcome))
 
@@ -133,14 +133,14 @@ class Meter:
 
 
 class Metered:
-    """One call under way. The caller sets `usage` when it is known, or names the `User` that knows it."""
+    """One call under way. The caller sets `usage` when it is known, or names the source that knows it."""
 
     def __init__(self, endpoint: Endpoint, context: RequestContext, progress: Progress) -> None:
         self._endpoint = endpoint
         self._context = context
         self._progress = progress
         self._usage = Usage()
-        self._user: User | None = None
+        self._source: UsageSource | None = None
         self.is_free = False  # the call costs nothing
         self.has_price = True
         caller = context.caller
@@ -169,19 +169,19 @@ class Metered:
     @property
     def usage(self) -> Usage:
         """The work that was done so far."""
-        return self._usage if self._user is None else self._user.usage
+        return self._usage if self._source is None else self._source.usage
 
     @usage.setter
     def usage(self, usage: Usage) -> None:
         self._usage = usage
 
-    def follow(self, user: User) -> None:
-        """From now on `user` says the usage, also while the client gets nothing."""
-        self._user = user
+    def follow(self, source: UsageSource) -> None:
+        """From now on `source` says the usage, also while the client gets nothing."""
+        self._source = source
 
     def deliver(self) -> None:
         """The client is about to get its first token, and from now on gets tokens as they are made."""
-        self._progress.begin(self)
+        self._progress.begin(self.so_far)
 
     def so_far(self) -> UsageRecord:
         """What is known if this gateway dies now."""
@@ -209,7 +209,7 @@ class Metered:
             first_token_s=context.first_token_s,
             queue_s=context.queue_s,
             total_s=time.monotonic() - context.started,
-            migrations=0 if self._user is None else self._user.migrations,
+            migrations=0 if self._source is None else self._source.migrations,
             cost=None if price is None else cost(price, Usage() if self.is_free else usage),
             currency=None if price is None else price.currency,
         )

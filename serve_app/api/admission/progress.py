@@ -7,7 +7,8 @@ that is missing when both the gateway and the replica die: a replica that lives 
 from __future__ import annotations
 
 import asyncio
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final
 
 from serve_app.api.backend import Journal
 from serve_app.types import UsageRecord
@@ -15,12 +16,7 @@ from serve_app.types import UsageRecord
 EVERY_S: Final = 1.0
 
 
-class Streaming(Protocol):
-    """A request whose answer is delivered as it is made."""
-
-    def so_far(self) -> UsageRecord:
-        """The record as it is now."""
-        ...
+Stream = Callable[[], UsageRecord]  # a streamed request: its record as it is now
 
 
 class Progress:
@@ -28,17 +24,17 @@ class Progress:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._written: dict[Streaming, int] = {}  # -> tokens in its last line
+        self._written: dict[Stream, int] = {}  # -> tokens in its last line
         self._timer: asyncio.TimerHandle | None = None
 
-    def begin(self, stream: Streaming) -> None:
+    def begin(self, stream: Stream) -> None:
         """The client of `stream` is about to get its first token."""
         self._written[stream] = -1
         self._write(stream)
         if self._timer is None:
             self._set_timer()
 
-    def end(self, stream: Streaming) -> None:
+    def end(self, stream: Stream) -> None:
         """The stream ended, or never began."""
         self._written.pop(stream, None)
 
@@ -52,8 +48,8 @@ class Progress:
         if self._written:
             self._set_timer()
 
-    def _write(self, stream: Streaming) -> None:
-        record = stream.so_far()
+    def _write(self, stream: Stream) -> None:
+        record = stream()
         tokens = record.prompt_tokens + record.completion_tokens
         if tokens != self._written[stream]:
             self._written[stream] = tokens

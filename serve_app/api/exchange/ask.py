@@ -20,12 +20,11 @@ from serve_app.api.admission.estimates import BYTES_PER_TOKEN, prompt_tokens
 from serve_app.api.admission.metering import Metered
 from serve_app.api.context import RenderError, context_of
 from serve_app.api.edge.connection import reply
-from serve_app.api.exchange.candidates import Candidates, candidates_of
-from serve_app.api.exchange.dispatch import ANSWERED_BY, first_answer
+from serve_app.api.exchange.dispatch import ANSWERED_BY, Candidates, candidates_of
 from serve_app.api.exchange.frame import exchange
-from serve_app.api.protocol.dialect import Referring
+from serve_app.api.protocol.dialect import Referring, Target
 from serve_app.api.services import Services
-from serve_app.endpoints.endpoint import Endpoint, ServedEntity, Task
+from serve_app.endpoints.endpoint import Endpoint, ServedEntity
 from serve_app.errors import ServeError
 from serve_app.types import ModelInfo, Prompt, Question, TokenizeRequest, Tokens, Usage
 from serve_app.types.question import ReplyT
@@ -70,16 +69,6 @@ def length_of(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """Any entity will do: tokens have no task."""
-
-    task: Task
-    version: str | None = None
-    user: None = None
-    timeout_s: None = None
-
-
 class EntityReply(NamedTuple):
     """What one entity said."""
 
@@ -108,11 +97,8 @@ async def first_reply(
     context = context_of(scope)
     async with services.meter.admit(endpoint, estimate, context) as metered:
         metered.has_price = has_price
-        patience_s = services.config.restart_wait_s
         try:
-            found = await first_answer(
-                services.backend, candidates.entities, ask, candidates.tries, candidates.deadline, patience_s
-            )
+            found = await candidates.first_answer(ask)
         except (ServeError, asyncio.CancelledError) as error:
             if isinstance(error, ServeError):
                 context.status = context.render_error(error).status
@@ -140,7 +126,8 @@ async def asked_of(
     """
     backend = services.backend
     endpoint = services.endpoints(scope).find(model)
-    candidates = candidates_of(endpoint, _Wanted(endpoint.task, version), None, scope, services)
+    target = Target(task=endpoint.task, version=version)  # any entity will do: tokens have no task
+    candidates = candidates_of(endpoint, target, None, scope, services)
     complete = [replace(each, id=context_of(scope).id, timeout_s=candidates.limit_s) for each in questions]
 
     async def ask(entity: ServedEntity) -> tuple[ServedEntity, ModelInfo, list[Any]]:

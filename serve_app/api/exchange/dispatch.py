@@ -12,14 +12,17 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from starlette.types import Scope as AsgiScope
 
+from serve_app.api.admission.permits import deadline_s
 from serve_app.api.backend import Backend
-from serve_app.api.context import RequestContext, header
+from serve_app.api.context import RequestContext, context_of, header
 from serve_app.api.exchange.call_stream import CallStream, PromptDelta
 from serve_app.api.guard.answers import PromptStream
+from serve_app.api.protocol.dialect import Target
+from serve_app.api.services import Services
 from serve_app.endpoints.endpoint import Endpoint, ServedEntity, Task
 from serve_app.endpoints.split import candidates
 from serve_app.errors import (
@@ -34,7 +37,7 @@ from serve_app.errors import (
     VersionNotFound,
 )
 from serve_app.limits import MAX_USER_CHARS
-from serve_app.types import GenerateRequest, ModelInfo, Scope
+from serve_app.types import ModelInfo, Scope
 
 logger = logging.getLogger(__name__)
 
@@ -48,22 +51,9 @@ ANSWERED_BY: Final = "served-model-name"  # header of every answer
 _FAILS_OVER: Final = (Unavailable, Overloaded, GenerationFailed)
 
 
-class Wanted(Protocol):
-    """The fields of a call that decide over its entity."""
-
-    @property
-    def task(self) -> Task: ...
-
-    @property
-    def version(self) -> str | None: ...
-
-    @property
-    def user(self) -> str | None: ...
-
-
 def choose(
     endpoint: Endpoint,
-    call: Wanted,
+    call: Target,
     entity: str | None,
     scope: AsgiScope,
     context: RequestContext,
@@ -126,82 +116,87 @@ class Attempt:
     first: list[PromptDelta]
     stream: PromptStream
 
-
-async def begin(
-    backend: Backend,
-    entities: Sequence[ServedEntity],
-    requests: Callable[[ServedEntity, ModelInfo], list[GenerateRequest]],
-    tries: Callable[[ServedEntity], None],
-    begun: Callable[[CallStream], None],
-    deadline: float,
-    patience_s: float,
-) -> Attempt:
-    """The first of `entities` that delivers; see `first_answer`. `begun` is called with each stream."""
-
-    async def attempt(entity: ServedEntity) -> Attempt:
-        return await _attempt(backend, entity, requests, begun)
-
-    return await first_answer(backend, entities, attempt, tries, deadline, patience_s)
-
-
-async def first_answer(
-    backend: Backend,
-    entities: Sequence[ServedEntity],
-    ask: Callable[[ServedEntity], Awaitable[T]],
-    tries: Callable[[ServedEntity], None],
-    deadline: float,
-    patience_s: float,
-) -> T:
-    """The answer of the first of `entities` that can give one before `deadline` (the event loop's time).
-
-    If none can while a model restarts, the model's return is waited for, `patience_s` at most. `tries` is
-    called with each entity that is tried. Raises the ServeError of the last one.
-    """
-    clock = asyncio.get_running_loop().time
-    until = min(deadline, clock() + patience_s)
-    while True:
+    @classmethod
+    async def begin(cls, entity: ServedEntity, info: ModelInfo, stream: CallStream) -> Attempt:
+        """The attempt of `stream`, once it has deltas. Raises ServeError, and then closes `stream`."""
         try:
-            return await _first_of(entities, ask, tries, deadline)
-        except Unavailable:
-            if not await backend.recovery([entity.app for entity in entities], until - clock()):
-                raise
-        entities = sorted(entities, key=lambda entity: not backend.is_ready(entity.app))
+            return cls(entity, info, await stream.get(), stream)
+        except BaseException:
+            stream.close()
+            raise
 
 
-async def _first_of(
-    entities: Sequence[ServedEntity],
-    ask: Callable[[ServedEntity], Awaitable[T]],
-    tries: Callable[[ServedEntity], None],
-    deadline: float,
-) -> T:
-    for left, entity in zip(range(len(entities) - 1, -1, -1), entities, strict=True):
-        tries(entity)
-        try:
-            async with asyncio.timeout_at(deadline):
-                return await ask(entity)
-        except TimeoutError:
-            raise too_late() from None
-        except _FAILS_OVER as error:
-            if not left:
-                raise
-            logger.warning("entity %s failed before it answered: %s", entity.name, type(error).__name__)
-    raise Unavailable("no served entity can answer; try again", retry_after_s=2.0)
+@dataclass(slots=True, kw_only=True)
+class Candidates:
+    """The entities that may answer one request."""
+
+    entities: Sequence[ServedEntity]  # best first
+    backend: Backend
+    deadline: float  # in the event loop's time
+    patience_s: float  # for a model that restarts
+    context: RequestContext | None = None  # where the entities that are tried are noted
+    limit_s: float = 0.0  # for the whole answer
+    has_tried: bool = False
+
+    async def first_answer(self, ask: Callable[[ServedEntity], Awaitable[T]]) -> T:
+        """The answer of the first entity that can give one before the deadline.
+
+        If none can while a model restarts, the model's return is waited for. Raises the ServeError of the
+        last one.
+        """
+        clock = asyncio.get_running_loop().time
+        until, entities = min(self.deadline, clock() + self.patience_s), self.entities
+        while True:
+            try:
+                return await self._first_of(entities, ask)
+            except Unavailable:
+                if not await self.backend.recovery([entity.app for entity in entities], until - clock()):
+                    raise
+            entities = sorted(entities, key=lambda entity: not self.backend.is_ready(entity.app))
+
+    def _note(self, entity: ServedEntity) -> None:
+        """`entity` is tried now; the one before it, if any, has failed."""
+        if self.context is None:
+            return
+        if self.has_tried and self.context.entity not in self.context.failed_over:
+            self.context.failed_over += (self.context.entity,)
+        self.has_tried, self.context.entity = True, entity.name
+
+    async def _first_of(
+        self, entities: Sequence[ServedEntity], ask: Callable[[ServedEntity], Awaitable[T]]
+    ) -> T:
+        for left, entity in zip(range(len(entities) - 1, -1, -1), entities, strict=True):
+            self._note(entity)
+            try:
+                async with asyncio.timeout_at(self.deadline):
+                    return await ask(entity)
+            except TimeoutError:
+                raise too_late() from None
+            except _FAILS_OVER as error:
+                if not left:
+                    raise
+                logger.warning("entity %s failed before it answered: %s", entity.name, type(error).__name__)
+        raise Unavailable("no served entity can answer; try again", retry_after_s=2.0)
 
 
-async def _attempt(
-    backend: Backend,
-    entity: ServedEntity,
-    requests: Callable[[ServedEntity, ModelInfo], list[GenerateRequest]],
-    begun: Callable[[CallStream], None],
-) -> Attempt:
-    info = await backend.model(entity.app)
-    stream = CallStream(backend, requests(entity, info), at_once=info.max_requests)
-    begun(stream)
-    try:
-        return Attempt(entity, info, await stream.get(), stream)
-    except BaseException:
-        stream.close()
-        raise
+def candidates_of(
+    endpoint: Endpoint, call: Target, entity: str | None, scope: AsgiScope, services: Services
+) -> Candidates:
+    """The candidates of `call`; `entity`: the one that the route names. Raises as `choose`."""
+    context, backend, config = context_of(scope), services.backend, services.config
+    limit_s = deadline_s(call.timeout_s, config.request_timeout_s)
+    deadline = asyncio.get_running_loop().time() + limit_s
+    context.endpoint = endpoint.name
+    entities = choose(endpoint, call, entity, scope, context, backend)
+    context.entity = entities[0].name
+    return Candidates(
+        entities=entities,
+        backend=backend,
+        deadline=deadline,
+        patience_s=config.restart_wait_s,
+        context=context,
+        limit_s=limit_s,
+    )
 
 
 def too_late() -> ServeError:
@@ -215,7 +210,7 @@ def _check_task(endpoint: Endpoint, task: Task) -> None:
         raise InvalidField("model", f"the endpoint's task is {endpoint.task}, not {task}")
 
 
-def _routing_key(endpoint: Endpoint, call: Wanted, scope: AsgiScope, context: RequestContext) -> str:
+def _routing_key(endpoint: Endpoint, call: Target, scope: AsgiScope, context: RequestContext) -> str:
     if len(endpoint.served_entities) == 1:
         return ""
     for source in endpoint.sticky:

@@ -15,8 +15,7 @@ from starlette.types import Receive, Scope, Send
 from serve_app.api.admission.estimates import tokens_in
 from serve_app.api.edge.connection import Writer
 from serve_app.api.exchange.ask import first_reply
-from serve_app.api.exchange.candidates import candidates_of
-from serve_app.api.exchange.dispatch import ANSWERED_BY
+from serve_app.api.exchange.dispatch import ANSWERED_BY, candidates_of
 from serve_app.api.exchange.frame import Exchange
 from serve_app.api.exchange.generate import answer_headers
 from serve_app.api.exchange.guarding import Guarding

@@ -20,8 +20,7 @@ from serve_app.api.context import RequestContext, context_of
 from serve_app.api.edge.connection import Writer
 from serve_app.api.edge.keepalive import KeptAlive
 from serve_app.api.exchange.call_stream import CallStream
-from serve_app.api.exchange.candidates import candidates_of
-from serve_app.api.exchange.dispatch import ANSWERED_BY, Attempt, begin
+from serve_app.api.exchange.dispatch import ANSWERED_BY, Attempt, candidates_of
 from serve_app.api.exchange.frame import Exchange, in_words_of
 from serve_app.api.exchange.guarding import Guarding
 from serve_app.api.exchange.keeping import keep
@@ -72,14 +71,15 @@ class GenerateExchange(Exchange[Call]):
         async with KeptAlive(self._send, alive_s) as writer:
             renderer: Renderer | None = None
 
-            def asked(each: ServedEntity, info: ModelInfo) -> None:
+            def on_entity(each: ServedEntity, info: ModelInfo) -> None:
                 nonlocal renderer
                 renderer = self._renderer(call, each, info)
                 writer.allow({**self._headers(call), **STREAM_HEADERS})
 
             try:
                 with in_words_of(call.names):
-                    async with under_way(call, entity, self._scope, services, asked) as (attempt, deadline):
+                    running = under_way(call, entity, self._scope, services, on_entity)
+                    async with running as (attempt, deadline):
                         await self._send_answer(call, writer, attempt, deadline)
             except ServeError as error:
                 if renderer is None or not writer.has_begun:
@@ -115,60 +115,54 @@ class GenerateExchange(Exchange[Call]):
         return answer_headers(self._context.ignored, stream_type)
 
 
-def _ignore(entity: ServedEntity, info: ModelInfo) -> None:
-    """What nobody wants to know."""
-
-
 @asynccontextmanager
 async def under_way(
     call: Call,
     entity: str | None,
     scope: Scope,
     services: Services,
-    asked: Callable[[ServedEntity, ModelInfo], None] = _ignore,
+    on_entity: Callable[[ServedEntity, ModelInfo], None] = lambda entity, info: None,
 ) -> AsyncIterator[tuple[Attempt, float]]:
     """The entity that answers `call`, and the deadline in the event loop's time; over any transport.
 
     Finds the endpoint, draws from its budgets and tries its entities. The end of the block aborts
     what still runs and accounts for the tokens. `entity` is the one that the route names, if any.
-    `asked` is told of each entity that is asked. Raises ServeError.
+    `on_entity` is called before each entity is asked. Raises ServeError.
     """
-    context = context_of(scope)
-    endpoint, adapter = services.endpoints(scope).resolve(call.model, services.backend)
+    context, backend = context_of(scope), services.backend
+    endpoint, adapter = services.endpoints(scope).resolve(call.model, backend)
     context.ignored = call.ignored
     candidates = candidates_of(endpoint, call, entity, scope, services)
     overflow = _OVERFLOW[services.config.max_tokens_over_window]
     requests = _complete(call, context, candidates.limit_s, adapter, overflow)
 
     def claim() -> Usage:
-        models = [services.backend.info(each.app) for each in endpoint.served_entities]
+        models = [backend.info(each.app) for each in endpoint.served_entities]
         return most_used(endpoint, requests, models)
 
     async with services.meter.admit(endpoint, claim, context) as metered:
 
-        def to(each: ServedEntity, info: ModelInfo) -> list[GenerateRequest]:
+        async def ask(each: ServedEntity) -> Attempt:
+            info = await backend.model(each.app)
             context.ignored = _ignored_by(info, call)
-            asked(each, info)
+            on_entity(each, info)
             record = replace(metered.record, entity=each.name) if call.stream else None
-            return [replace(call.fit(request, info), model=each.app, record=record) for request in requests]
-
-        def begun(stream: CallStream) -> None:
+            complete = [replace(call.fit(it, info), model=each.app, record=record) for it in requests]
+            stream = CallStream(backend, complete, at_once=info.max_requests)
             metered.follow(stream)
             if call.client_id is not None:
                 key = StopKey.of(context, call.model, call.client_id)
                 entry.close()  # of an entity that failed
                 entry.enter_context(services.stoppable.entry(key, stream.stop))
+            return await Attempt.begin(each, info, stream)
 
         guard = services.guards.of(endpoint)
         try:
             if guard is not None:
                 guarding = Guarding(guard, services, context, candidates.deadline)
                 requests = await guarding.prompts(call, requests)
-            backend, patience_s = services.backend, services.config.restart_wait_s
             with ExitStack() as entry:
-                attempt = await begin(
-                    backend, candidates.entities, to, candidates.tries, begun, candidates.deadline, patience_s
-                )
+                attempt = await candidates.first_answer(ask)
                 if call.stream:
                     metered.deliver()
                 copy_generation(services, context, endpoint, call, requests, attempt, metered.record)

@@ -15,7 +15,8 @@ from dataclasses import replace
 from typing import Final
 
 from serve_app.api.context import RequestContext
-from serve_app.api.exchange.dispatch import begin
+from serve_app.api.exchange.call_stream import CallStream
+from serve_app.api.exchange.dispatch import Attempt, Candidates
 from serve_app.api.guard.answers import PromptStream
 from serve_app.api.services import Services
 from serve_app.endpoints.endpoint import Endpoint, ServedEntity
@@ -23,7 +24,7 @@ from serve_app.endpoints.judges import judging
 from serve_app.endpoints.split import candidates
 from serve_app.errors import DeadlineExceeded, PromptTooLong, ServeError, Unavailable
 from serve_app.guardrails.judging import Inquest
-from serve_app.types import GenerateRequest, Grammar, GrammarKind, ModelInfo, Prompt, SamplingParams
+from serve_app.types import GenerateRequest, Grammar, GrammarKind, Prompt, SamplingParams
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +76,7 @@ class ModelJudge:
 
     async def _verdict(self, inquest: Inquest, text: str) -> str:
         """One of the two words. Raises ServeError."""
-        services = self._services
+        services, backend = self._services, self._services.backend
         try:
             endpoint = judging(self._model, services.directory.named(self._model))
         except ValueError as error:
@@ -83,18 +84,17 @@ class ModelJudge:
         deadline = min(self._deadline, asyncio.get_running_loop().time() + JUDGE_S)
         request = _request(f"{self._context.id}-{secrets.token_hex(4)}", inquest, text)
 
-        def to(entity: ServedEntity, info: ModelInfo) -> list[GenerateRequest]:
-            return [replace(request, model=entity.app)]
+        async def ask(entity: ServedEntity) -> Attempt:
+            info = await backend.model(entity.app)
+            stream = CallStream(backend, [replace(request, model=entity.app)])
+            return await Attempt.begin(entity, info, stream)
 
-        attempt = await begin(
-            services.backend,
-            candidates(endpoint, secrets.token_hex(8), lambda each: services.backend.is_ready(each.app)),
-            to,
-            lambda entity: None,
-            lambda stream: None,
-            deadline,
-            services.config.restart_wait_s,
-        )
+        attempt = await Candidates(
+            entities=candidates(endpoint, secrets.token_hex(8), lambda each: backend.is_ready(each.app)),
+            backend=backend,
+            deadline=deadline,
+            patience_s=services.config.restart_wait_s,
+        ).first_answer(ask)
         word, deltas = "", attempt.first
         try:
             with closing(attempt.stream):

@@ -135,20 +135,26 @@ class KeepsAnswer(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class Target:
+    """What of a call decides over the entity that answers, and until when."""
+
+    task: Task
+    version: str | None = None  # of the model, where the client names one
+    user: str | None = None  # the client's end-user id, for stickiness
+    timeout_s: float | None = None  # None: the server's own limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call(Target):
     """A checked body: what to generate and how to answer.
 
     `requests` lack what only the server knows: ids, the tenant's salt and the deadline.
     """
 
     model: str  # name of the endpoint
-    task: Task
-    version: str | None = None  # of the model, where the client names one
     client_id: str | None = None  # by which the client may stop it
-    user: str | None = None  # the client's word for whom it asks, for stickiness
     requests: tuple[GenerateRequest, ...]
     stream: bool
-    timeout_s: float | None
     ignored: tuple[str, ...]  # names of top-level fields nobody understood, as sent
     renderer: Callable[[str, ModelInfo], Renderer]  # for a request id and its model
     names: Mapping[str, str] = field(default_factory=dict)  # a replica's name of a field -> the client's

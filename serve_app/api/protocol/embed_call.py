@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from serve_app.api.protocol.dialect import ErrorReply
+from serve_app.api.protocol.dialect import ErrorReply, Target
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import ServeError
 from serve_app.types import Embeddings, EmbedRequest, ModelInfo
@@ -18,17 +18,15 @@ PIECE_NUMBERS: Final = 32_768  # written at a time: about 2 ms of work and 700 k
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EmbedCall:
+class EmbedCall(Target):
     """A checked body: what to embed and how to answer.
 
     `request` lacks what only the server knows: its id and the deadline.
     """
 
     model: str  # name of the endpoint
-    version: str | None = None  # of the model, where the client names one
-    user: str | None = None  # the client's word for whom it asks, for stickiness
+    task: Task = Task.EMBEDDINGS
     request: EmbedRequest
-    timeout_s: float | None = None
     ignored: tuple[str, ...] = ()  # names of top-level fields nobody understood, as sent
     names: Mapping[str, str] = field(default_factory=dict)  # a replica's name of a field -> the client's
     # The body of the answer in pieces, for a request id and the model that answered.
@@ -37,10 +35,6 @@ class EmbedCall:
     @property
     def num_prompts(self) -> int:
         return 1  # to the gateway: an engine takes all inputs of a body as one
-
-    @property
-    def task(self) -> Task:
-        return Task.EMBEDDINGS
 
 
 class EmbedDialect(Protocol):
