@@ -8,6 +8,7 @@ throughput was bought.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Final, Literal
 
@@ -15,7 +16,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from serve_app.config import ConfigModel, Version
 from serve_app.endpoints.ai_gateway import AiGateway, Shadow
-from serve_app.endpoints.names import app_name
+from serve_app.endpoints.names import app_name, entity_name
 from serve_app.limits import MAX_N, MAX_PROMPT_CHARS, MAX_TOOLS
 
 MAX_ENTITIES: Final = 10  # as the Databricks API has it
@@ -129,7 +130,7 @@ class ServedEntity(ConfigModel):
     @model_validator(mode="after")
     def _fill(self) -> ServedEntity:
         if not self.name:
-            object.__setattr__(self, "name", f"{self.model}-{self.version}" if self.version else self.model)
+            object.__setattr__(self, "name", entity_name(self.model, self.version))
         _name(self.name)
         if not self.app:
             object.__setattr__(self, "app", app_name(self.model, self.version))
@@ -137,6 +138,34 @@ class ServedEntity(ConfigModel):
         if low is not None and (high is None or low > high):
             raise ValueError("min_provisioned_throughput must not exceed max_provisioned_throughput")
         return self
+
+
+class BrokenRule(ValueError):
+    """An endpoint that breaks a rule of endpoints: its field, and what is wrong there."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}")
+        self.field = field
+        self.problem = problem
+
+
+def checked_traffic(traffic: Mapping[str, int], names: Sequence[str]) -> dict[str, int]:
+    """The percentages of the served entities `names`; one entity alone has all. Raises BrokenRule."""
+    if (twice := repeated(names)) is not None:
+        raise BrokenRule("served_entities", f"{twice!r} is there twice; give each a name of its own")
+    if not traffic and len(names) == 1:
+        return {names[0]: 100}
+    unknown = sorted(set(traffic) - set(names))
+    if unknown:
+        raise BrokenRule("traffic", f"{unknown[0]!r} is no served entity; there is: {', '.join(names)}")
+    if (total := sum(traffic.values())) != 100:
+        raise BrokenRule("traffic", f"the percentages add up to {total}; they must add up to 100")
+    return dict(traffic)
+
+
+def repeated(names: Sequence[str]) -> str | None:
+    """The first in the alphabet of the names that are there more than once; None: each is there once."""
+    return min((name for name in names if names.count(name) > 1), default=None)
 
 
 class Endpoint(ConfigModel):
@@ -184,7 +213,8 @@ class Endpoint(ConfigModel):
             if self.kind is Kind.PROVISIONED:
                 raise ValueError("served_entities: a provisioned endpoint must list its dedicated entities")
             object.__setattr__(self, "served_entities", (ServedEntity(model=self.name),))
-        self._check_traffic()
+        traffic = checked_traffic(self.traffic, [entity.name for entity in self.served_entities])
+        object.__setattr__(self, "traffic", traffic)
         for entity in self.served_entities:
             bought = entity.max_provisioned_throughput is not None
             if bought != (self.kind is Kind.PROVISIONED):
@@ -205,20 +235,6 @@ class Endpoint(ConfigModel):
         if self.shadow is not None and self.entity(self.shadow.entity) is None:
             raise ValueError(f"shadow: {self.shadow.entity!r} is no served entity of the endpoint")
         return self
-
-    def _check_traffic(self) -> None:
-        names = [entity.name for entity in self.served_entities]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ValueError(f"served_entities: {twice[0]!r} is there twice; give each a name of its own")
-        if not self.traffic and len(names) == 1:
-            object.__setattr__(self, "traffic", {names[0]: 100})
-        unknown = sorted(set(self.traffic) - set(names))
-        if unknown:
-            raise ValueError(f"traffic: {unknown[0]!r} is no served entity; there is: {', '.join(names)}")
-        total = sum(self.traffic.values())
-        if total != 100:
-            raise ValueError(f"traffic: the percentages add up to {total}; they must add up to 100")
 
     @property
     def weighted(self) -> tuple[ServedEntity, ...]:

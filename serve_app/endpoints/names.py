@@ -1,6 +1,6 @@
-"""The Serve application of a model: a safe slug of the model's name and version. Pure string work.
+"""Names that follow from a model's name and version. Pure string work.
 
-The slug is reversible, so no two models share an application. Nothing here reads a slug back.
+The slug of an application is reversible, so no two models share one. Nothing here reads a slug back.
 """
 
 from __future__ import annotations
@@ -9,6 +9,11 @@ from typing import Final
 
 _APP_PREFIX: Final = "model-"  # keeps a model called "system" apart from the application of that name
 _VERSION_MARK: Final = "_v_"  # cannot arise from escaping: v is no hexadecimal digit
+
+
+def entity_name(model: str, version: str = "") -> str:
+    """The name of a served entity that was given none."""
+    return f"{model}-{version}" if version else model
 
 
 def app_name(model: str, version: str = "") -> str:

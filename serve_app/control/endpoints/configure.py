@@ -6,7 +6,7 @@ beside which the former one serves until the new one is up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -16,13 +16,15 @@ from serve_app.control.endpoints.offers import Offers
 from serve_app.control.endpoints.room import LeastMemory, check_room
 from serve_app.control.endpoints.sizing import size
 from serve_app.control.endpoints.state import RUN_TIME, AppSpec, Config, Entity
-from serve_app.endpoints.endpoint import MAX_ENTITIES, Kind
-from serve_app.endpoints.names import app_name
+from serve_app.endpoints.endpoint import MAX_ENTITIES, BrokenRule, Kind, checked_traffic
+from serve_app.endpoints.names import app_name, entity_name
 from serve_app.errors import InvalidField
 from serve_app.types.control import ConfigWanted, EntityWanted
 
 ENTITIES: Final = "served_entities"
 SLUG_CHARS: Final = 60
+# field of an endpoint -> of a configuration as clients send it
+_FIELDS: Final = {"served_entities": ENTITIES, "traffic": "traffic_config"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +51,14 @@ class Configurator:
         """The configuration that `wanted` asks for. Raises InvalidField, also where there is no room."""
         if not 1 <= len(wanted.entities) <= MAX_ENTITIES:
             raise InvalidField(ENTITIES, f"must have 1 to {MAX_ENTITIES} entries")
-        named = [replace(each, name=each.name or _default_name(each)) for each in wanted.entities]
-        names = [each.name for each in named]
-        for index, name in enumerate(names):
-            if name in names[:index]:
-                raise InvalidField(f"{ENTITIES}[{index}].name", f"{name!r} is there twice; give each its own")
+        named = [
+            replace(each, name=each.name or entity_name(each.entity_name, each.entity_version))
+            for each in wanted.entities
+        ]
+        try:
+            traffic = checked_traffic(wanted.traffic, [each.name for each in named])
+        except BrokenRule as broken:
+            raise InvalidField(_FIELDS[broken.field], broken.problem) from None
         reusable = list(former.entities) if former is not None else []
         kind, make = (
             (Kind.PROVISIONED, self._provisioned) if is_provisioned else (Kind.PAY_PER_TOKEN, self._shared)
@@ -66,7 +71,6 @@ class Configurator:
             )
             for index, each in enumerate(named)
         )
-        traffic = _traffic(wanted.traffic, names)
         made = Config(
             version=version, entities=entities, traffic=traffic, stored=wanted.stored, kind=kind.value
         )
@@ -114,30 +118,6 @@ class Configurator:
 
 def _model(offer: Offer) -> dict[str, object]:
     return offer.config.model_dump(mode="json", exclude={"provisioned"}, exclude_defaults=True)
-
-
-def _default_name(wanted: EntityWanted) -> str:
-    version = wanted.entity_version
-    return f"{wanted.entity_name}-{version}" if version else wanted.entity_name
-
-
-def _traffic(wanted: dict[str, int], names: Iterable[str]) -> dict[str, int]:
-    """Percentages of the entities. Raises InvalidField."""
-    names = list(names)
-    if not wanted:
-        if len(names) == 1:
-            return {names[0]: 100}
-        raise InvalidField("traffic_config", "must say the percentage of each of several served entities")
-    for name, percentage in wanted.items():
-        if name not in names:
-            raise InvalidField(
-                "traffic_config", f"{name!r} is no served entity; there is: {', '.join(names)}"
-            )
-        if not 0 <= percentage <= 100:
-            raise InvalidField("traffic_config", f"the percentage of {name!r} must be 0 to 100")
-    if (total := sum(wanted.values())) != 100:
-        raise InvalidField("traffic_config", f"the percentages add up to {total}; they must add up to 100")
-    return dict(wanted)
 
 
 def _former(wanted: EntityWanted, former: Config | None) -> Entity | None:

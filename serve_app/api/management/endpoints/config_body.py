@@ -11,7 +11,8 @@ from serve_app.api.management.fields import EntityName, ListOf, ModelVersion, Te
 from serve_app.api.management.strict_body import StrictBody
 from serve_app.api.protocol.field_doc import FieldDoc
 from serve_app.api.protocol.fields import Boolean, Integer, OneOf, Text
-from serve_app.endpoints.endpoint import MAX_ENTITIES
+from serve_app.endpoints.endpoint import MAX_ENTITIES, BrokenRule, checked_traffic, repeated
+from serve_app.endpoints.names import entity_name
 from serve_app.errors import InvalidField
 from serve_app.limits import MAX_STORED_CHARS
 from serve_app.types.control import ConfigWanted, EntityWanted
@@ -55,25 +56,14 @@ class ReplicaFields(StrictBody):
         **{name: FieldDoc(_NO_EFFECT) for name in _STORED},
     }
 
-    @property
-    def is_provisioned(self) -> bool:
-        """Whether the entity asks for replicas of its own."""
-        return any(getattr(self, name) is not None for name in _PROVISIONED)
-
     def wanted(self, model: str, version: str) -> EntityWanted:
         self._check_bounds("throughput", self.min_provisioned_throughput, self.max_provisioned_throughput)
         self._check_bounds("concurrency", self.min_provisioned_concurrency, self.max_provisioned_concurrency)
         return EntityWanted(
             entity_name=model,
             entity_version=version,
-            name=self.name or (f"{model}-{version}" if version else model),
-            provisioned_model_units=self.provisioned_model_units,
-            burst_scaling_enabled=self.burst_scaling_enabled,
-            min_provisioned_throughput=self.min_provisioned_throughput,
-            max_provisioned_throughput=self.max_provisioned_throughput,
-            min_provisioned_concurrency=self.min_provisioned_concurrency,
-            max_provisioned_concurrency=self.max_provisioned_concurrency,
-            workload_size=self.workload_size,
+            name=self.name or entity_name(model, version),
+            **{name: getattr(self, name) for name in (*_PROVISIONED, "burst_scaling_enabled")},
             scale_to_zero_enabled=bool(self.scale_to_zero_enabled),
             stored={name: given for name in _STORED if (given := getattr(self, name)) is not None},
         )
@@ -173,12 +163,10 @@ class TrafficBody(StrictBody):
                     f"{where}.traffic_percentage", "is required and must be an integer from 0 to 100"
                 )
             found[entity] = route.traffic_percentage
-        if sum(found.values()) != 100:
-            raise InvalidField(
-                "traffic_config.routes",
-                f"the percentages add up to {sum(found.values())}; they must add up to 100",
-            )
-        return found
+        try:
+            return checked_traffic(found, names)
+        except BrokenRule as broken:
+            raise InvalidField("traffic_config.routes", broken.problem) from None
 
 
 class AutoCapture(StrictBody):
@@ -214,12 +202,6 @@ class UpdateBody(StrictBody):
     }
 
     @property
-    def is_provisioned(self) -> bool:
-        return any(
-            each.is_provisioned for each in (*(self.served_entities or ()), *(self.served_models or ()))
-        )
-
-    @property
     def is_whole(self) -> bool:
         """Whether the body says all of a configuration, so that the former one does not matter."""
         listed = self.served_entities or self.served_models
@@ -246,9 +228,8 @@ class UpdateBody(StrictBody):
                 raise InvalidField("served_entities", f"is required: a list of 1 to {MAX_ENTITIES} objects")
             entities = former.entities
         names = [entity.name for entity in entities]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise InvalidField("served_entities", f"{twice[0]} is there twice; give each a name of its own")
+        if (twice := repeated(names)) is not None:
+            raise InvalidField("served_entities", f"{twice} is there twice; give each a name of its own")
         return ConfigWanted(entities=entities, traffic=self._traffic(names, former))
 
     def _entities(self) -> tuple[EntityWanted, ...]:

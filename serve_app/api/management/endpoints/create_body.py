@@ -126,7 +126,7 @@ class CreateBody(EndpointFields):
         return CreateEndpoint(
             name=name,
             config=config,
-            is_provisioned=self.config is not None and self.config.is_provisioned,
+            is_provisioned=any(entity.is_sized for entity in config.entities),
             task=self.task,
             description=self.description or "",
             tags=tags_of(self.tags or ()),

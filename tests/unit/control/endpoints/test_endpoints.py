@@ -278,7 +278,7 @@ async def test_what_the_deploy_file_declares_is_shown_and_not_changed(tmp_path: 
             r"served_entities\[0\].entity_name: .*there is demo-chat",
         ),
         (wanted(entity("7", 1)), "no such model; there is demo-chat, demo-chat version 2"),
-        (wanted(entity(units=1), entity("2", 1)), "traffic_config: must say the percentage of each"),
+        (wanted(entity(units=1), entity("2", 1)), "traffic_config: the percentages add up to 0"),
         (wanted(entity(units=1), entity(units=1)), "is there twice"),
         (wanted(entity(units=1), other=100), "'other' is no served entity; there is: demo-chat"),
         (wanted(entity(units=0)), "provisioned_model_units: must be 1 or more"),
