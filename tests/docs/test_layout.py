@@ -12,6 +12,7 @@ from tests.support.ray_cluster import ROOT
 
 DOCS: Final = ROOT / "docs"
 README: Final = (ROOT / "README.md").read_text("utf-8")
+ARCHITECTURE: Final = (DOCS / "architecture.md").read_text("utf-8")
 CONTRIBUTING: Final = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
 PAGES: Final = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
@@ -102,12 +103,12 @@ def test_the_map_names_every_entry_at_the_top() -> None:
 
 
 def test_the_map_names_every_folder_of_the_package() -> None:
-    missing = [path for path in code_folders(ROOT / "serve_app", 2) if f"`{path}`" not in README]
+    missing = [path for path in code_folders(ROOT / "serve_app", 2) if f"`{path}`" not in ARCHITECTURE]
     assert missing == []
     dialects = [path.rsplit("/", 2)[1] for path in code_folders(ROOT / "serve_app/api/dialects", 1)]
-    assert [name for name in dialects if f"`{name}/`" not in README] == []
+    assert [name for name in dialects if f"`{name}/`" not in ARCHITECTURE] == []
     files = [path.name for path in (ROOT / "serve_app").glob("*.py") if path.name != "__init__.py"]
-    assert [name for name in files if f"`serve_app/{name}`" not in README] == []
+    assert [name for name in files if f"`serve_app/{name}`" not in ARCHITECTURE] == []
 
 
 def test_the_map_names_every_folder_of_tests_and_no_other() -> None:
@@ -120,7 +121,7 @@ def test_the_map_names_every_folder_of_tests_and_no_other() -> None:
 
 
 def test_the_map_does_not_name_a_folder_twice() -> None:
-    rows = re.findall(r"^\| (`[^|]+) \|", README, re.M)
+    rows = re.findall(r"^\| (`[^|]+) \|", ARCHITECTURE, re.M)
     named = [path for row in rows for path in re.findall(r"`([^`]+)`", row) if "/" in path]
     assert len(named) == len(set(named)) > 20
 
