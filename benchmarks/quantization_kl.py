@@ -24,6 +24,8 @@ from serve_app.engine.cpu.fused import accelerate_cpu
 from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.kernels.quantized import Quantization
 from serve_app.engine.model.forward import active
+from serve_app.engine.weights.formats import FORMATS
+from serve_app.engine.weights.plain import PLAIN
 from serve_app.models.catalogue import DEMO_FOLDER
 
 BLOCK: Final = 16
@@ -83,7 +85,7 @@ def main() -> None:
     for name in ("float32", "bfloat16", *Quantization):
         dtype = torch.float32 if name == "float32" else torch.bfloat16
         model = AutoModelForCausalLM.from_pretrained(options.model, dtype=dtype).eval()
-        accelerate_cpu(model, dtype, quantization=Quantization(name) if name in set(Quantization) else None)
+        accelerate_cpu(model, dtype, weights=FORMATS.get(name, PLAIN))
         for cache in ("auto", "int8"):
             found = [log_probabilities(model, ids, codes=cache == "int8") for ids in answers]
             pairs = list(zip(wanted, found, strict=True))

@@ -38,6 +38,8 @@ from serve_app.engine.kernels.build import cpu_flags
 from serve_app.engine.kernels.quantized import Quantization
 from serve_app.engine.model.runner import ModelRunner
 from serve_app.engine.sequence import Chunk, Sequence
+from serve_app.engine.weights.formats import FORMATS
+from serve_app.engine.weights.plain import PLAIN
 from serve_app.types import SamplingParams
 
 CONTEXT: Final = 192  # tokens of every decoding sequence
@@ -51,8 +53,7 @@ def make_runner(folder: str, path: str, cache: str = "auto") -> ModelRunner:
     """`cache`: as `engine.kv_cache_dtype`."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
     if path != "hf":
-        kind = Quantization(path) if path in set(Quantization) else None
-        accelerate_cpu(model, torch.bfloat16, fuse=path != "packed", quantization=kind)
+        accelerate_cpu(model, torch.bfloat16, fused=path != "packed", weights=FORMATS.get(path, PLAIN))
     return ModelRunner(
         model,
         backend=CpuAttention(),

@@ -37,11 +37,11 @@ from serve_app.engine.engine import Engine
 from serve_app.engine.kernels import native
 from serve_app.engine.kernels.native import Native
 from serve_app.engine.kernels.structs import Part
-from serve_app.engine.linear.packed import PackedLinear
 from serve_app.engine.model import isolation
 from serve_app.engine.model.runner import ModelRunner
 from serve_app.engine.sampling.chunk_results import LogitsReader
 from serve_app.engine.scheduler import Scheduler
+from serve_app.engine.weights.packed_linear import PackedLinear
 from serve_app.replica.build import load_engine, load_tokenizer
 from serve_app.text.answer.output_text import OutputText
 from serve_app.text.tokens.tokenizer import Tokenizer

@@ -26,9 +26,9 @@ from serve_app.engine.attention.triton.backend import TritonAttention
 from serve_app.engine.attention.triton.plan import PART
 from serve_app.engine.attention.triton.tiles import Tile, tile_of_decodes, tile_of_prompts
 from serve_app.engine.batch import build_batch
-from serve_app.engine.cuda.row_product import row_product
 from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.sequence import Chunk, Sequence
+from serve_app.engine.weights.row_product import row_product
 from serve_app.types import SamplingParams
 
 DEVICE: Final = torch.device("cuda")

@@ -1,11 +1,38 @@
-"""What `quantization` makes of the weights of linear layers, for loading and for counting bytes."""
+"""What `quantization` makes of the weights of linear layers: what can be said of a format without torch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
-# Bits of a weight, without the scales of outputs. An int4 weight has a step and a least for every sixteen.
-BITS: Final[Mapping[str, int]] = {"int8": 8, "int4": 5}
-# How the names of linears end that an int4 model has in int8, as it has its head: queries, keys and values.
+# Answers are most sensitive to the linears of queries, keys and values, whose names end so, and to the head.
 SENSITIVE: Final = ("q_proj", "k_proj", "v_proj", "qkv_proj")
+
+
+@dataclass(frozen=True, slots=True)
+class FormatSize:
+    """How large a weight is in one format."""
+
+    bits: int | None  # of a weight, without the scales of outputs; None: those of the type that it has
+    sensitive: str  # the format that sensitive linears have instead
+    devices: frozenset[str] = frozenset({"cpu"})  # by torch's names
+
+    def format_of(self, linear: str, own: str) -> str:
+        """The format of the linear of that name in a model of the format `own`, which is of this size."""
+        return self.sensitive if linear.endswith(SENSITIVE) else own
+
+
+FORMATS: Final[Mapping[str, FormatSize]] = {
+    "none": FormatSize(None, "none", frozenset({"cpu", "cuda"})),
+    "int8": FormatSize(8, "int8"),
+    "int4": FormatSize(5, "int8"),  # with a step and a least for every sixteen weights
+}
+
+
+def bits_of(name: str) -> int:
+    """Bits of a weight in the format of that name, which must not be that of the weight's own type."""
+    bits = FORMATS[name].bits
+    if bits is None:
+        raise ValueError(f"weights of the format {name} have the size of their type")
+    return bits

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from serve_app.config import EngineConfig, ModelConfig
-from serve_app.config.quantization import BITS, SENSITIVE
+from serve_app.config.quantization import FORMATS, bits_of
 from serve_app.models import hub
 from serve_app.models.catalogue import DEMO_FOLDER, DEMO_PREFIX
 from serve_app.models.errors import ModelLoadError
@@ -34,7 +34,7 @@ def least_memory(config: ModelConfig) -> int | None:
         shape = read_json(folder / "config.json")
         item_bytes = _WANTED.get(config.dtype) or _declared_bytes(shape, tensors)
         vocabulary = (shape.get("text_config") or shape).get("vocab_size")
-        if config.quantization != "none":
+        if FORMATS[config.quantization].bits is not None:
             weights = _quantised_bytes(tensors, item_bytes, vocabulary, config.quantization)
         elif config.device != "cuda":
             weights = _compact_bytes(tensors, item_bytes, vocabulary)
@@ -90,9 +90,10 @@ def _quantised_bytes(
 ) -> int:
     """Bytes of all weights where linear layers are quantised to `kind`.
 
-    Of the matrices with a row for each token, one is the embedding, which stays as it is. The head is
-    int8: a matrix of its own in the files, or a copy of the embedding.
+    Of the matrices with a row for each token, one is the embedding, which stays as it is. The head is a
+    sensitive matrix of its own in the files, or a copy of the embedding.
     """
+    size = FORMATS[kind]
     total, embedding, head = 0, 0, 0
     for each in tensors:
         matrix = _is_float(each) and len(each.shape) == 2
@@ -100,11 +101,11 @@ def _quantised_bytes(
             embedding = max(embedding, _tensor_bytes(each, item_bytes))
             head = max(head, each.num_values)
         elif matrix:
-            sensitive = each.name.removesuffix(".weight").endswith(SENSITIVE)
-            total += each.num_values * BITS["int8" if sensitive else kind] // 8
+            own = size.format_of(each.name.removesuffix(".weight"), kind)
+            total += each.num_values * bits_of(own) // 8
         else:
             total += _tensor_bytes(each, item_bytes)
-    return total + embedding + head
+    return total + embedding + head * bits_of(size.sensitive) // 8
 
 
 def _compact_bytes(tensors: Sequence[StoredTensor], item_bytes: int | None, vocabulary: int | None) -> int:

@@ -19,6 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from serve_app.config import ModelConfig
+from serve_app.config.quantization import FORMATS
 from serve_app.models.dtype import choose_device, choose_dtype, stored_dtype
 from serve_app.models.errors import ModelLoadError
 from serve_app.models.files import check_files, eos_token_ids, locate, read_json
@@ -66,7 +67,7 @@ def load_model(
     window = context_window(hf_config, config.engine.max_model_len)
     text = hf_config.get_text_config()
     device = choose_device(config.device)
-    if config.quantization != "none" and device.type != "cpu":
+    if device.type not in FORMATS[config.quantization].devices:
         raise ModelLoadError(
             f"{config.name}: quantization {config.quantization} is for a CPU; this model would run on "
             f"{device}. Take the setting out, or set device to cpu"

@@ -15,11 +15,12 @@ from pathlib import Path
 from llguidance import LLTokenizer
 
 from serve_app.config import ModelConfig
-from serve_app.engine.assemble import assemble, prepare
+from serve_app.engine.assemble import assemble
 from serve_app.engine.engine import Engine
 from serve_app.engine.grammar.tokenizer import GrammarsUnavailable, grammar_tokenizer
 from serve_app.engine.grammar_queue import GrammarQueue
 from serve_app.engine.loop import OnOutputs
+from serve_app.engine.machine import prepare
 from serve_app.engine.model.forward import UnsupportedModel
 from serve_app.engine.model.memory import CacheTooSmall
 from serve_app.models.errors import ModelLoadError

@@ -1,6 +1,6 @@
 """A plugin of pytest: the native kernels use the tile registers of AMX, in plain C++ on any x86-64 processor.
 
-python -m pytest -p tests.support.emulated_tiles tests/unit/engine/linear
+python -m pytest -p tests.support.emulated_tiles tests/unit/engine/weights
 """
 
 from __future__ import annotations

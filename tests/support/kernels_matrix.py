@@ -32,7 +32,7 @@ TESTS: Final = (
     "tests/unit/engine/kernels/test_kernels.py",
     "tests/unit/engine/kernels/test_compact.py",
     "tests/unit/engine/cpu",
-    "tests/unit/engine/linear",
+    "tests/unit/engine/weights",
     "tests/unit/engine/attention/test_cpu.py",
     "tests/unit/engine/sampling/test_topk.py",
 )

@@ -39,6 +39,7 @@ from serve_app.engine.cuda.adapters import kernels as adapter_kernels
 from serve_app.engine.cuda.adapters.stack import INPUTS, OUTPUTS, RANKS
 from serve_app.engine.cuda.adapters.tiles import FEW, MANY
 from serve_app.engine.cuda.launch import GATED_AT_ONCE, HEADS_AT_ONCE
+from serve_app.engine.weights import triton_kernels as weight_kernels
 
 POINTERS = {
     **dict.fromkeys(("tables", "query_start", "context_lens", "tiles", "decodes", "count"), "*i32"),
@@ -145,7 +146,7 @@ def main(level: str, dtype: str, options: str, *sizes: str) -> None:
         taken = compiled(getattr(layer_kernels, name), target, dtype, {**constants, "CODES": codes})
         print(name + "/codes" * codes, taken, flush=True)
     taken = compiled(
-        layer_kernels.multiply_row,
+        weight_kernels.multiply_row,
         target,
         dtype,
         {"K": heads * key_dim, "ROWS": 2, "STEP": 1024, "WHOLE": False, "BIAS": True},

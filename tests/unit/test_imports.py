@@ -149,20 +149,22 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "scheduler": {"cache", "draft_gain", "pace", "sequence", "shares"},
         "batch": {"forward_context", "sequence", "transfer"},
         "kernels": {"forward_context"},
-        "linear": {"kernels"},
         "attention": {"block_memory", "forward_context", "kernels", "transfer"},
+        "weights": {"attention", "kernels"},
         "sampling": {
             *("batch", "grammar", "kernels"),
             *("request", "sequence", "torch_cpu", "transfer"),
         },
         "model": {
-            *("attention", "batch", "block_memory", "cache", "forward_context", "linear"),
+            *("attention", "batch", "block_memory", "cache", "forward_context", "weights"),
             *("sequence", "torch_cpu", "transfer"),
         },
-        "fused": {"attention", "torch_cpu", "forward_context", "model"},  # of any device
-        "cpu": {"attention", "fused", "kernels", "linear", "model"},
+        "device": {"attention", "model", "weights"},
+        "waiting": set(),
+        "fused": {"attention", "torch_cpu", "forward_context", "model", "weights"},  # of any device
+        "cpu": {"attention", "device", "fused", "kernels", "model", "waiting", "weights"},
         "cuda.adapters": {"attention", "model", "transfer"},
-        "cuda": {"attention", "cuda.adapters", "forward_context", "fused", "linear", "model"},
+        "cuda": {"attention", "cuda.adapters", "device", "forward_context", "fused", "model", "weights"},
         "cuda.trial": {
             *("attention", "batch", "cuda", "cuda.adapters"),
             *("forward_context", "fused", "model", "sequence"),
@@ -177,10 +179,9 @@ INSIDE: dict[str, dict[str, set[str]]] = {
             *("model", "pace", "request", "sampling", "scheduler", "sequence"),
         },
         "loop": {"engine", "finish"},
-        "assemble": {
-            *("attention", "cpu", "cuda", "cuda.adapters", "cuda.trial"),
-            *("engine", "grammar_queue", "kernels", "model"),
-        },
+        "machine": {"kernels", "model", "waiting"},
+        "devices": {"attention", "cpu", "cuda", "cuda.trial", "device", "waiting"},
+        "assemble": {"devices", "engine", "grammar_queue", "model", "weights"},
     },
     "deployments": {
         "adapter_affinity": set(),

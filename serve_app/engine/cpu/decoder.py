@@ -18,11 +18,10 @@ from serve_app.engine.fused.layer import DecoderLayer, DecoderStack
 from serve_app.engine.kernels.layers import Layers, NativeCache
 from serve_app.engine.kernels.native import Native
 from serve_app.engine.kernels.structs import LANES, LayerStruct
-from serve_app.engine.linear.packed import PackedLinear
 from serve_app.engine.model.forward import ActiveStep, current
 
 
-class FusedLayer(DecoderLayer[PackedLinear, Native]):
+class FusedLayer(DecoderLayer[Native]):
     """A decoder layer on the native functions. Activations between its linears are float32."""
 
     def describe(self) -> LayerStruct | None:

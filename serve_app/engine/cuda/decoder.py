@@ -3,36 +3,15 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
-from torch.nn import functional
 
 from serve_app.engine.attention.triton.backend import TritonAttention
 from serve_app.engine.cuda.launch import TritonKernels
-from serve_app.engine.cuda.row_product import row_product
 from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.fused.layer import DecoderLayer
-from serve_app.engine.linear.packed import side_by_side
 from serve_app.engine.model.forward import current
 
 
-class DenseLinear(nn.Module):
-    """One or several linears of the same input side by side, in one matrix. Weights: [N, K], bias: [N]."""
-
-    def __init__(self, *linears: nn.Linear) -> None:
-        super().__init__()
-        weight, bias = side_by_side(*linears)
-        self.out_features, self.in_features = weight.shape
-        self._weight = weight.detach().contiguous()
-        self._bias = None if bias is None else bias.detach()
-
-    def project(self, x: torch.Tensor) -> torch.Tensor:
-        """[T, K] -> [T, N], of the weights' type."""
-        if len(x) == 1:
-            return row_product(x.contiguous(), self._weight, self._bias)
-        return functional.linear(x, self._weight, self._bias)
-
-
-class TritonLayer(DecoderLayer[DenseLinear, TritonKernels]):
+class TritonLayer(DecoderLayer[TritonKernels]):
     """A decoder layer on the Triton kernels. Activations between its linears are of the weights' type."""
 
     def _attend(self, qkv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
-from torch import nn
 from transformers import PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaForCausalLM
 from transformers.models.mistral.modeling_mistral import MistralForCausalLM
@@ -92,18 +91,12 @@ class FusedForward:
         self.decode = decode
 
     @classmethod
-    def of(cls, model: PreTrainedModel, kernels: LayerKernels, head: type[nn.Module]) -> FusedForward | None:
-        """The forward of a model whose layers are fused already; None where its result would differ.
-
-        `head`: the type of a head that takes what `kernels` give.
-        """
+    def of(cls, model: PreTrainedModel, kernels: LayerKernels) -> FusedForward | None:
+        """The forward of a model whose layers are fused already; None where its result would differ."""
         decoder: Any = model.get_decoder()
         if type(model) not in MODELS or getattr(decoder.rotary_emb, "rope_type", None) not in FIXED:
             return None
-        stack = decoder.layers[0]
-        if not isinstance(stack, DecoderStack) or not isinstance(model.get_output_embeddings(), head):
-            return None
-        return cls(model, Decoder(model, stack, kernels))
+        return cls(model, Decoder(model, decoder.layers[0], kernels))
 
     def __call__(
         self,

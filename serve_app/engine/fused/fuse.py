@@ -1,9 +1,8 @@
 """Puts fused layers, and a fused forward, in the place of a model's own: all of them or none.
 
-A layer is replaced only if its class is known to have the structure of a fused layer, and only
-after the fused layer gave the original's results on a random batch. The forward around the layers
-is replaced under the same conditions; otherwise transformers' own embedding, rotary factors and
-norm run.
+Only layers of a known structure are replaced, and only after the first of them gave the original's logits.
+The forward around the layers is replaced where it is known too; otherwise transformers' own embedding,
+rotary factors and norm run.
 """
 
 from __future__ import annotations
@@ -15,15 +14,22 @@ from typing import Any, Final, Protocol
 import torch
 from torch import nn
 from transformers import PreTrainedModel
+from transformers.activations import GELUTanh, SiLUActivation
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+from transformers.models.mistral.modeling_mistral import MistralDecoderLayer
+from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer
+from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
 from serve_app.engine.attention import AttentionBackend
-from serve_app.engine.fused.checks import TOLERANCE, forward_error, known, layer_error, observe
+from serve_app.engine.fused.checks import FirstLayers
 from serve_app.engine.fused.forward import FusedForward
 from serve_app.engine.fused.layer import AttentionCall, DecoderStack, LayerKernels
-from serve_app.engine.model.forward import ATTENTION_NAME
+from serve_app.engine.weights.format import WeightFormat
+from serve_app.engine.weights.packed_linear import Pack
 
 log = logging.getLogger(__name__)
 
+LAYERS: Final = (LlamaDecoderLayer, MistralDecoderLayer, Qwen2DecoderLayer, Qwen3DecoderLayer)
 PROGRESS: Final = 8  # layers between two lines of progress
 
 
@@ -38,63 +44,75 @@ class Parts(Protocol):
         """Of weights that it multiplies."""
         ...
 
-    @property
-    def head(self) -> type[nn.Module]:
-        """Of heads that take what its kernels give."""
-        ...
-
-    def make_layer(self, layer: Any, call: AttentionCall, pack: Any = None) -> nn.Module:
-        """The fused layer of `layer`. `pack` makes its linears; None: in the weights' own type."""
+    def make_layer(self, layer: Any, call: AttentionCall, pack: Pack) -> nn.Module:
+        """The fused layer of `layer`, with linears by `pack`."""
         ...
 
     def make_stack(self, layers: Iterable[nn.Module]) -> DecoderStack: ...
+
+    def make_head(self, head: nn.Linear, pack: Pack) -> nn.Module:
+        """The head that takes what its kernels give."""
+        ...
 
     def make_backend(self) -> AttentionBackend:
         """The attention that its layers are made for."""
         ...
 
 
-def fuse_layers(
+def known(layer: Any, dtypes: frozenset[torch.dtype]) -> bool:
+    """Whether a fused layer can replace `layer`: its class, activation and linears are known, of `dtypes`."""
+    if type(layer) not in LAYERS or type(layer.mlp.act_fn) not in (SiLUActivation, nn.SiLU, GELUTanh):
+        return False
+    linears = [module for name, module in layer.named_modules() if name.endswith("_proj")]
+    return all(type(linear) is nn.Linear and linear.weight.dtype in dtypes for linear in linears)
+
+
+def fuse(
     model: PreTrainedModel,
     parts: Parts,
-    pack: Any = None,
+    weights: WeightFormat,
+    pack: Pack,
     progress: Callable[[str], None] | None = None,
 ) -> int:
-    """Replace the decoder layers by fused ones in place; returns how many: all of them or none.
+    """Make decoder layers, head and forward those of `parts`, in place; returns how many layers: all or 0.
 
-    `pack` makes their linears. Results are compared with linears in the weights' own type.
+    `pack` makes linears of the format `weights`. An original is freed as soon as its weights are packed, but
+    for the first layers: they stay until the logits of the fused ones are compared with theirs.
     """
-    layers = getattr(model.get_decoder(), "layers", None)
-    if not isinstance(layers, nn.ModuleList) or not all(known(layer, parts.dtypes) for layer in layers):
+    decoder, head = model.get_decoder(), model.get_output_embeddings()
+    own = getattr(decoder, "layers", None)
+    if not isinstance(own, nn.ModuleList) or not all(known(layer, parts.dtypes) for layer in own):
         return 0
-    model.set_attn_implementation(ATTENTION_NAME)
+    if type(head) is not nn.Linear:
+        return 0
+    first, layers = FirstLayers(model), list(own)
+    count = len(layers)
     with torch.inference_mode():
-        # The first and the last layer, before any original is dropped. Packing checks every weight besides.
-        for end in (0, -1):
-            original: Any = layers[end]
-            alone = parts.make_stack([parts.make_layer(original, observe(model, original))])
-            error = layer_error(model, original, alone, parts.make_backend())
-            if not error <= TOLERANCE[original.mlp.up_proj.weight.dtype]:
-                log.error("a fused layer of %s is off by %.1g: not fused", type(model).__name__, error)
-                return 0
-        count = len(layers)
-        # In place, so that an original is freed as soon as its weights are packed.
-        for index, layer in enumerate(layers):
-            layers[index] = parts.make_layer(layer, observe(model, layer), pack)
+        made = [parts.make_layer(layers[i], first.call_of(i), pack) for i in range(first.count)]
+        model.set_output_embeddings(parts.make_head(head, pack))
+        _put(model, parts, made)
+        wrong = first.wrong(parts.make_backend(), weights.error)
+        if wrong is not None:
+            log.error("%s is not fused: %s", type(model).__name__, wrong)
+            vars(model).pop("forward", None)
+            model.set_output_embeddings(head)
+            decoder.layers = own
+            return 0
+        del own, head
+        layers.reverse()  # taken from the end, so that each is freed once it is packed
+        for index in range(count):
+            layer = layers.pop()
+            if index >= first.count:
+                made.append(parts.make_layer(layer, first.call_of(index), pack))
             if progress is not None and (index + 1) % PROGRESS == 0:
                 progress(f"quantised {index + 1} of {count} layers")
-        fused: Any = parts.make_stack(layers)
-        model.get_decoder().layers = nn.ModuleList([fused])
+        _put(model, parts, made)
     return count
 
 
-def fuse_forward(model: PreTrainedModel, parts: Parts) -> None:
-    """Replace the forward of a model of fused layers, if the new one gives the same on a random batch."""
-    fused = FusedForward.of(model, parts.kernels, parts.head)
-    if fused is None:
-        return
-    error = forward_error(model, fused, parts.make_backend())
-    if not error <= TOLERANCE[model.dtype]:
-        log.error("the fused forward of %s is off by %.1g: not used", type(model).__name__, error)
-        return
-    model.forward = fused
+def _put(model: PreTrainedModel, parts: Parts, layers: Iterable[nn.Module]) -> None:
+    """Give the model fused layers, and a fused forward where its own is known."""
+    model.get_decoder().layers = nn.ModuleList([parts.make_stack(layers)])
+    fused = FusedForward.of(model, parts.kernels)
+    if fused is not None:
+        model.forward = fused

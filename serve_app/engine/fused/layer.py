@@ -7,7 +7,7 @@ the next norm adds it. Knows neither batches nor cache layouts.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -17,6 +17,7 @@ from transformers.activations import GELUTanh
 
 from serve_app.engine.model.forward import current
 from serve_app.engine.model.lora import Site
+from serve_app.engine.weights.packed_linear import Pack, PackedLinear
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +47,13 @@ class LayerKernels(Protocol):
         ...
 
 
-LinearT = TypeVar("LinearT", bound=nn.Module)
 KernelsT = TypeVar("KernelsT", bound=LayerKernels)
 
 
-class DecoderLayer(nn.Module, Generic[LinearT, KernelsT]):
+class DecoderLayer(nn.Module, Generic[KernelsT]):
     """One pre-norm decoder layer: attention with rotary positions, then a gated MLP."""
 
-    def __init__(
-        self, layer: Any, call: AttentionCall, kernels: KernelsT, pack: Callable[..., LinearT]
-    ) -> None:
-        """`pack` makes one linear of several with the same input: a module with a method `project`."""
+    def __init__(self, layer: Any, call: AttentionCall, kernels: KernelsT, pack: Pack) -> None:
         super().__init__()
         self._kernels = kernels
         attention, mlp = layer.self_attn, layer.mlp
@@ -153,9 +150,9 @@ class DecoderLayer(nn.Module, Generic[LinearT, KernelsT]):
             sinks=call.sinks,
         )
 
-    def _project(self, linear: LinearT, x: torch.Tensor) -> torch.Tensor:
+    def _project(self, linear: PackedLinear, x: torch.Tensor) -> torch.Tensor:
         """[T, K] -> [T, N], with what the step's adapters add."""
-        out: torch.Tensor = linear.project(x)  # type: ignore[operator]
+        out = linear.project(x)
         adapters = current().adapters
         if adapters is not None:
             adapters.add(self.sites[linear], x, out)

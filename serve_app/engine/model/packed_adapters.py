@@ -15,10 +15,12 @@ import torch
 from transformers import PreTrainedModel
 
 from serve_app.config import EngineConfig
-from serve_app.engine.linear.packed import Method, PackedLinear
 from serve_app.engine.model.adapter_table import AdapterTable
 from serve_app.engine.model.lora import LowRank, Site
 from serve_app.engine.transfer import send
+from serve_app.engine.weights.packed_linear import PackedLinear
+from serve_app.engine.weights.plain import load_on_cpu
+from serve_app.engine.weights.torch_weight import TorchWeight
 
 PANEL: Final = 32  # packing may pad a rank to a multiple of this
 
@@ -38,9 +40,9 @@ class SiteAdapter:
             r = len(part.a)
             up[outputs[part.module], column : column + r] = part.b.to(device, dtype)
             column += r
-        method = None if device.type == "cpu" else Method.PLAIN
-        self._down = PackedLinear(down, None, method, lasting=False)
-        self._up = PackedLinear(up, None, method, lasting=False)
+        load = load_on_cpu if device.type == "cpu" else TorchWeight
+        self._down = PackedLinear(down, None, load, lasting=False)
+        self._up = PackedLinear(up, None, load, lasting=False)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[M, K] -> [M, N] float32."""

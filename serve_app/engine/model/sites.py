@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from serve_app.engine.linear.packed import PackedLinear
 from serve_app.engine.model.forward import applied_adapters
 from serve_app.engine.model.lora import ATTENTION, MLP, MODULES, Site
+from serve_app.engine.weights.packed_linear import PackedLinear
 
 
 def find_sites(module: PreTrainedModel) -> Iterator[Site]:

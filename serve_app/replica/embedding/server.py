@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 
 from serve_app.config import ModelConfig
-from serve_app.engine.assemble import use_machine
 from serve_app.engine.embedding.embedder import Embedder
 from serve_app.engine.embedding.encoder import make_encoder
 from serve_app.engine.embedding.pooling import Pooler, shortened
+from serve_app.engine.machine import use_machine
 from serve_app.engine.model.forward import UnsupportedModel
 from serve_app.errors import DeadlineExceeded, InvalidField, Unavailable, UnsupportedField
 from serve_app.models.embedder import load_embedder

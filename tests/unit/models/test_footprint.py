@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 from serve_app.config import EngineConfig, ModelConfig
 from serve_app.engine.cpu.fused import accelerate_cpu
 from serve_app.engine.kernels.quantized import Quantization
-from serve_app.engine.linear.packed import PackedLinear
-from serve_app.engine.linear.quantized import QuantizedLinear
+from serve_app.engine.weights.formats import FORMATS
+from serve_app.engine.weights.packed_linear import PackedLinear
 from serve_app.models.catalogue import demo_folder
 from serve_app.models.files import INDEX
 from serve_app.models.footprint import cache_bytes, least_memory
@@ -129,8 +129,8 @@ def test_a_quantised_model_takes_no_less(kind: Quantization) -> None:
     model = load_model(config, lambda line: None, fast_bfloat16=True).module
     shape = json.loads((demo_folder("demo-chat") / "config.json").read_text())
     cache = cache_bytes(shape, config.engine, model.dtype.itemsize)
-    model = accelerate_cpu(model, model.dtype, quantization=kind)
-    packed = [each for each in model.modules() if isinstance(each, QuantizedLinear)]
+    model = accelerate_cpu(model, model.dtype, weights=FORMATS[kind])
+    packed = [each for each in model.modules() if isinstance(each, PackedLinear)]
     parameters = {each.data_ptr(): each.nbytes for each in model.parameters()}
     taken = cache + sum(parameters.values()) + sum(each.num_bytes for each in packed)
     assert 0.9 * taken < (least_memory(config) or 0) <= taken

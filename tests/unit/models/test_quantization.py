@@ -11,6 +11,7 @@ from serve_app.config import ModelConfig
 from serve_app.engine.cpu.fused import check_quantizable
 from serve_app.engine.kernels.quantized import Quantization
 from serve_app.engine.model.forward import UnsupportedModel
+from serve_app.engine.weights.codes import INT8
 from serve_app.models import loader
 from serve_app.models.embedder import load_embedder
 from serve_app.models.errors import ModelLoadError
@@ -48,17 +49,17 @@ def test_experts_are_refused_by_name() -> None:
     module = torch.nn.Module()
     module.experts = torch.nn.Parameter(torch.zeros(4, 8, 8))
     with pytest.raises(UnsupportedModel, match=r"experts is a tensor of shape \(4, 8, 8\)"):
-        check_quantizable(module, Quantization.INT8)  # type: ignore[arg-type]
+        check_quantizable(module, INT8)  # type: ignore[arg-type]
 
 
 def test_a_layer_of_another_kind_is_refused_by_name() -> None:
     """Its head alone would be quantised."""
     module = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=16, n_head=2, vocab_size=32, n_positions=16))
     with pytest.raises(UnsupportedModel, match=r"c_attn.weight is the weight of a Conv1D"):
-        check_quantizable(module, Quantization.INT8)
+        check_quantizable(module, INT8)
     linear = LlamaForCausalLM(
         LlamaConfig(
             num_hidden_layers=1, hidden_size=16, intermediate_size=16, num_attention_heads=2, vocab_size=32
         )
     )
-    check_quantizable(linear, Quantization.INT8)
+    check_quantizable(linear, INT8)

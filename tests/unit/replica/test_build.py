@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from serve_app.config import EngineConfig, ModelConfig
-from serve_app.engine import assemble
 from serve_app.engine.grammar.tokenizer import grammar_tokenizer
 from serve_app.engine.kernels import native
 from serve_app.engine.kernels.layers import NativeCache
+from serve_app.engine.waiting import waiting
 from serve_app.models.errors import ModelLoadError
 from serve_app.models.loader import load_model
 from serve_app.replica import build
@@ -109,10 +109,10 @@ def test_long_work_says_that_it_goes_on() -> None:
         lines.append(line)
         told.set()
 
-    with assemble.waiting(progress, "compiling", every_s=0.01):
+    with waiting(progress, "compiling", every_s=0.01):
         assert told.wait(LONG_S)
     assert re.fullmatch(r"compiling: \d+ s so far", lines[0])
     count = len(lines)
-    with assemble.waiting(progress, "compiling", every_s=LONG_S):
+    with waiting(progress, "compiling", every_s=LONG_S):
         pass
     assert len(lines) == count

@@ -35,6 +35,7 @@ from serve_app.engine.kernels.structs import Part, Preempted, Product
 from serve_app.engine.model.forward import active
 from serve_app.engine.model.runner import ModelRunner
 from serve_app.engine.sequence import Chunk, Sequence
+from serve_app.engine.weights.formats import FORMATS
 from serve_app.types import SamplingParams
 from tests.unit.engine.cpu.test_fused import SHAPE
 
@@ -80,7 +81,7 @@ def build(
         layer.input_layernorm.weight.data[3] *= large
         layer.post_attention_layernorm.weight.data[5] *= large
         layer.mlp.up_proj.weight.data[7] *= large
-    return accelerate_cpu(model.to(dtype), dtype, quantization=quantization)
+    return accelerate_cpu(model.to(dtype), dtype, weights=FORMATS[quantization or "none"])
 
 
 def runner(

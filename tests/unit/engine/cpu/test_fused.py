@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -28,7 +29,10 @@ from serve_app.engine.cpu.decoder import FusedStack
 from serve_app.engine.cpu.fused import accelerate_cpu
 from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.kernels import SWITCH, native
-from serve_app.engine.model.forward import ATTENTION_NAME, active
+from serve_app.engine.kernels.native import Native
+from serve_app.engine.model.forward import ATTENTION_NAME, UnsupportedModel, active
+from serve_app.engine.weights.codes import INT8
+from serve_app.engine.weights.packed_linear import PackedLinear
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 120,
@@ -163,11 +167,28 @@ def test_an_unknown_structure_is_packed_but_not_fused() -> None:
 @pytest.mark.usefixtures("_kernels")
 def test_a_fused_layer_with_other_results_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     model = build("llama")
-    right = FusedStack.forward
+    right = FusedStack.run
 
-    def wrong(self: FusedStack, *arguments: Any, **options: Any) -> torch.Tensor:
-        return right(self, *arguments, **options) + 0.1
+    def wrong(self: FusedStack, *arguments: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+        residual, delta = right(self, *arguments)
+        return residual + 0.1, delta
 
-    monkeypatch.setattr(FusedStack, "forward", wrong)
+    monkeypatch.setattr(FusedStack, "run", wrong)
     accelerate_cpu(model, torch.float32)
     assert not any(isinstance(layer, FusedStack) for layer in model.get_decoder().layers)
+    assert any(isinstance(part, PackedLinear) for part in model.modules())
+
+
+@pytest.mark.usefixtures("_kernels")
+def test_packed_linears_with_other_results_are_not_used(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    right = Native.linear
+    monkeypatch.setattr(Native, "linear", lambda *arguments, **more: right(*arguments, **more) * 1.01)
+    torch.manual_seed(0)
+    model = GemmaForCausalLM(GemmaConfig(**SHAPE)).eval()
+    with pytest.raises(UnsupportedModel, match=r"GemmaForCausalLM in int8 computes something else .* off by"):
+        accelerate_cpu(copy.deepcopy(model), torch.float32, weights=replace(INT8, error=0.0))
+    accelerate_cpu(model, torch.float32)
+    assert not any(isinstance(part, PackedLinear) for part in model.modules())
+    assert "GemmaForCausalLM is not packed: its logits are off by" in caplog.text

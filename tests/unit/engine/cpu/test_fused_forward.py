@@ -87,7 +87,7 @@ def test_one_with_another_norm_is_not_used(
 ) -> None:
     monkeypatch.setattr(fused_forward, "norm_of", lambda norm: (norm.weight.detach().float() * 1.1, 1e-6))
     assert not is_fused(llama())
-    assert "fused forward of LlamaForCausalLM is off" in caplog.text
+    assert "LlamaForCausalLM is not fused: its logits are off by" in caplog.text
 
 
 def test_one_with_other_positions_is_not_used(
@@ -96,7 +96,7 @@ def test_one_with_other_positions_is_not_used(
     right = RotaryTable.at
     monkeypatch.setattr(RotaryTable, "at", lambda self, positions, end: right(self, positions * 2, 2 * end))
     assert not is_fused(llama())
-    assert "fused forward of LlamaForCausalLM is off" in caplog.text
+    assert "LlamaForCausalLM is not fused: its logits are off by" in caplog.text
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -166,7 +166,7 @@ def test_a_fused_layer_with_other_results_is_not_used(
     monkeypatch.setattr(TritonKernels, "gated", wrong)
     model = accelerate_cuda(tiny_model("llama").to(DEVICE), torch.float32)
     assert not is_fused(model)
-    assert "a fused layer of LlamaForCausalLM is off" in caplog.text
+    assert "LlamaForCausalLM is not fused: its logits are off by" in caplog.text
 
 
 def test_the_setting_triton_fuses_the_layers_and_changes_no_greedy_token() -> None:

@@ -7,8 +7,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from serve_app.engine.cuda.decoder import DenseLinear
-from serve_app.engine.cuda.row_product import AT_ONCE, row_product
+from serve_app.engine.weights.packed_linear import PackedLinear
+from serve_app.engine.weights.plain import load_on_gpu
+from serve_app.engine.weights.row_product import AT_ONCE, row_product
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 # Sums are of float32 and rounded once; Triton's interpreter cuts off what does not fit into a bfloat16.
@@ -63,7 +64,7 @@ def test_linears_side_by_side_give_one_row_what_they_give_it_among_several(
 ) -> None:
     torch.manual_seed(0)
     linears = [nn.Linear(72, outputs, bias=biased and outputs != 9) for outputs in (20, 9, 12)]
-    dense = DenseLinear(*(linear.to(DEVICE, dtype) for linear in linears))
+    dense = PackedLinear.of(*(linear.to(DEVICE, dtype) for linear in linears), load=load_on_gpu)
     rows = numbers(72, 4, dtype=dtype).t()  # columns of a matrix: the numbers of a row are not neighbours
     among = dense.project(rows)
     assert among.shape == (4, 41)

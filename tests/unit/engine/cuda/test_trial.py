@@ -22,7 +22,7 @@ import torch
 from transformers import PreTrainedModel
 
 from serve_app.config import ModelConfig
-from serve_app.engine import assemble as assembling
+from serve_app.engine import devices
 from serve_app.engine.assemble import assemble
 from serve_app.engine.attention.triton.backend import TritonAttention
 from serve_app.engine.cuda.adapters.stack import SiteStack
@@ -409,7 +409,7 @@ def test_an_engine_asks_for_a_trial_where_the_settings_leave_the_choice(
         raise Made(name)
 
     monkeypatch.setattr(choose, "choose_kernels", choose_kernels)
-    monkeypatch.setattr(assembling, "make_backend", make_backend)
+    monkeypatch.setattr(devices, "make_backend", make_backend)
     model = tiny_model("llama")
 
     def build(attention: str) -> str:

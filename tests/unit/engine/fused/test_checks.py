@@ -48,7 +48,7 @@ def test_a_model_of_small_weights_is_fused(dtype: torch.dtype, seed: int) -> Non
     assert isinstance(model.forward, FusedForward)
 
 
-# Random queries and keys of this size hardly move attention: in bfloat16 a weight of theirs does not show.
+# Of some places, one weight of this size moves logits by less than the original rounds in bfloat16.
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
@@ -56,9 +56,9 @@ def test_a_model_of_small_weights_is_fused(dtype: torch.dtype, seed: int) -> Non
         ("self_attn.k_proj", torch.float32),
         ("self_attn.v_proj", torch.bfloat16),
         ("self_attn.o_proj", torch.bfloat16),
-        ("mlp.gate_proj", torch.bfloat16),
-        ("mlp.up_proj", torch.bfloat16),
-        ("mlp.down_proj", torch.bfloat16),
+        ("mlp.gate_proj", torch.float32),
+        ("mlp.up_proj", torch.float32),
+        ("mlp.down_proj", torch.float32),
     ],
     ids=str,
 )
@@ -78,4 +78,4 @@ def test_it_is_not_fused_if_one_weight_of_a_fused_layer_is_wrong(
     model = accelerate_cpu(build(dtype), dtype)
     assert [type(layer) for layer in model.get_decoder().layers] == [LlamaDecoderLayer] * LAYERS
     assert not isinstance(model.forward, FusedForward)
-    assert "a fused layer of LlamaForCausalLM is off" in caplog.text
+    assert "LlamaForCausalLM is not fused: its logits are off by" in caplog.text

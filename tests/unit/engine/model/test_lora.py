@@ -26,10 +26,12 @@ from serve_app.engine.cpu.fused import accelerate_cpu
 from serve_app.engine.engine import Engine
 from serve_app.engine.kernels import native
 from serve_app.engine.kernels.quantized import Quantization
-from serve_app.engine.linear.packed import Method
 from serve_app.engine.model.adapter_table import Adapters
 from serve_app.engine.model.lora import LowRank
 from serve_app.engine.model.runner import ModelRunner
+from serve_app.engine.weights.format import Load
+from serve_app.engine.weights.formats import FORMATS
+from serve_app.engine.weights.torch_weight import OnednnWeight, TorchWeight
 from serve_app.types import EngineOutput, EngineRequest, FinishReason, SamplingParams
 
 SHAPE: dict[str, Any] = {
@@ -77,7 +79,7 @@ def build(
 ) -> tuple[Engine, Adapters]:
     module: Any = copy.deepcopy(original(name)).to(dtype)
     if how == "fused":
-        accelerate_cpu(module, dtype, quantization=quantization)
+        accelerate_cpu(module, dtype, weights=FORMATS[quantization or "none"])
     config = EngineConfig(kv_cache_bytes=1 << 20, block_size=16, **settings)
     runner = ModelRunner(
         module, backend=BACKENDS[how](), dtype=dtype, device=torch.device("cpu"), config=config
@@ -193,10 +195,10 @@ def test_each_module_changes_its_own_outputs(how: str, module: str) -> None:
     assert [token for output in outputs for token in output.token_ids] == expected(want, PROMPTS["c"], 12)
 
 
-@pytest.mark.parametrize("method", [Method.PLAIN, Method.ONEDNN], ids=str)
-def test_products_of_torch_say_the_same(monkeypatch: pytest.MonkeyPatch, method: Method) -> None:
+@pytest.mark.parametrize("load_weight", [TorchWeight, OnednnWeight])
+def test_products_of_torch_say_the_same(monkeypatch: pytest.MonkeyPatch, load_weight: Load) -> None:
     """As on a GPU, and on a CPU without a compiler."""
-    monkeypatch.setattr("serve_app.engine.linear.packed.choose_method", lambda dtype: method)
+    monkeypatch.setattr("serve_app.engine.model.packed_adapters.load_on_cpu", load_weight)
     engine, table = build("qwen3", "plain")
     updates = load(table, b=0.5)
     found = run(engine, {key: ask(key, key) for key in "abc"})

@@ -12,8 +12,10 @@ from serve_app.engine.kernels import SWITCH, native
 from serve_app.engine.kernels.native import Native
 from serve_app.engine.kernels.quantized import Quantization, QuantizedWeight, product, quantize_rows
 from serve_app.engine.kernels.structs import Product
-from serve_app.engine.linear.packed import Method
-from serve_app.engine.linear.quantized import QuantizedLinear, packer
+from serve_app.engine.weights.codes import INT4
+from serve_app.engine.weights.formats import FORMATS, packer
+from serve_app.engine.weights.packed_linear import PackedLinear
+from tests.support.tiny_models import tiny_model
 
 # No multiples of 16, 32 and 64; one output; one input; more inputs than float32 adds up exactly.
 SHAPES = ((50, 37), (1, 1), (16, 64), (333, 1000), (96, 4100))
@@ -50,6 +52,10 @@ def _rows(count: int, width: int) -> torch.Tensor:
     x[1::3] = torch.where(large[1::3], x[1::3] * 90, x[1::3])
     x[2::3, width // 2] *= 1e6
     return x
+
+
+def _packed(kind: Quantization, *linears: nn.Linear) -> PackedLinear:
+    return PackedLinear.of(*linears, load=FORMATS[kind].loads["cpu"])
 
 
 def _weight(n: int, k: int) -> torch.Tensor:
@@ -175,11 +181,11 @@ def test_a_layer_gives_the_same_with_and_without_kernels(
 ) -> None:
     torch.manual_seed(0)
     linears = (nn.Linear(100, 40).bfloat16(), nn.Linear(100, 24, bias=False).bfloat16())
-    fast = packer(kind)(*linears)
+    fast = _packed(kind, *linears)
     monkeypatch.setenv(SWITCH, "off")
-    slow = packer(kind)(*linears)
-    assert slow.method is Method.PLAIN
-    assert isinstance(slow, QuantizedLinear)
+    slow = _packed(kind, *linears)
+    assert fast.describe() is not None
+    assert slow.describe() is None
     x = _rows(9, 100)
     assert torch.equal(fast.project(x), slow.project(x))
     assert torch.equal(fast(x.bfloat16()), slow(x.bfloat16()))
@@ -188,14 +194,17 @@ def test_a_layer_gives_the_same_with_and_without_kernels(
 
 def test_layers_take_fewer_bytes() -> None:
     linear = nn.Linear(512, 256, bias=False).bfloat16()
-    half, least = (packer(kind)(linear).num_bytes for kind in Quantization)
+    half, least = (_packed(kind, linear).num_bytes for kind in Quantization)
     assert linear.weight.nbytes > 1.9 * half > 1.9 * 1.5 * least
 
 
 def test_what_is_sensitive_is_int8_in_an_int4_model() -> None:
-    sensitive, other = (nn.Linear(64, 32) for _ in range(2))
-    pack = packer(Quantization.INT4, {sensitive})
-    assert pack(sensitive).num_bytes == packer(Quantization.INT8)(sensitive).num_bytes > pack(other).num_bytes
+    model = tiny_model("llama")
+    pack, layer = packer(model, INT4, "cpu"), model.get_decoder().layers[0]
+    for linear in (layer.self_attn.q_proj, layer.self_attn.v_proj, model.get_output_embeddings()):
+        assert pack(linear).num_bytes == _packed(Quantization.INT8, linear).num_bytes
+    for linear in (layer.self_attn.o_proj, layer.mlp.up_proj):
+        assert pack(linear).num_bytes == _packed(Quantization.INT4, linear).num_bytes
 
 
 def test_codes_that_do_not_fit_are_refused(kernels: Native) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from serve_app.engine.linear.packable import packable_linears
+from serve_app.engine.weights.packable import packable_linears
 
 
 class Expert(nn.Module):

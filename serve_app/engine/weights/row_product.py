@@ -1,4 +1,4 @@
-"""The product of one row with a matrix, as fast as a device reads the matrix."""
+"""Weights in their own type on a GPU: the product of one row reads the matrix as fast as the device can."""
 
 from __future__ import annotations
 
@@ -9,12 +9,23 @@ import triton
 
 from serve_app.engine.attention.triton.early import early_start
 from serve_app.engine.attention.triton.launcher import Launcher
-from serve_app.engine.cuda import kernels
+from serve_app.engine.weights import triton_kernels as kernels
+from serve_app.engine.weights.torch_weight import TorchWeight
 
 AT_ONCE: Final = 1024  # numbers of a row of weights
 WEIGHTS: Final = 2048  # of a program at a time: a thread has sixteen
 
+
 _MULTIPLY_ROW = Launcher(kernels.multiply_row)
+
+
+class RowWeight(TorchWeight):
+    """A weight by which cuBLAS multiplies several rows, and a kernel of our own one."""
+
+    def multiply(self, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        if len(x) == 1 and x.dtype == dtype == self._weight.dtype:
+            return row_product(x.contiguous(), self._weight, self._bias)
+        return super().multiply(x, dtype)
 
 
 def row_product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:

@@ -8,8 +8,13 @@ from torch import nn
 
 from serve_app.engine.kernels import SWITCH, native
 from serve_app.engine.kernels.structs import Product
-from serve_app.engine.linear.packed import Method, PackedLinear, pack_linears
+from serve_app.engine.weights.format import Load
+from serve_app.engine.weights.packed_linear import PackedLinear, pack_linears
+from serve_app.engine.weights.panels import PanelWeight
+from serve_app.engine.weights.plain import load_on_cpu
+from serve_app.engine.weights.torch_weight import OnednnWeight, TorchWeight
 
+LOADS = [load_on_cpu, OnednnWeight, TorchWeight]
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
 
 
@@ -20,15 +25,17 @@ def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return str(request.param)
 
 
-@pytest.mark.parametrize("method", list(Method))
+@pytest.mark.parametrize("load", LOADS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("inputs", "outputs", "bias"), [(64, 48, False), (37, 21, True), (80, 130, True)])
 def test_a_packed_linear_equals_the_plain_one(
-    kernels: str, method: Method, dtype: torch.dtype, inputs: int, outputs: int, bias: bool
+    kernels: str, load: Load, dtype: torch.dtype, inputs: int, outputs: int, bias: bool
 ) -> None:
+    if load is OnednnWeight and not OnednnWeight.supports(dtype):
+        pytest.skip("oneDNN does not pack this type on this processor")
     torch.manual_seed(0)
     plain = nn.Linear(inputs, outputs, bias=bias, dtype=dtype)
-    packed = PackedLinear(plain.weight, plain.bias, method)
+    packed = PackedLinear(plain.weight, plain.bias, load)
     for shape in ((1, inputs), (17, inputs), (1, 9, inputs), (2, 3, inputs)):
         x = torch.randn(shape, dtype=dtype)
         got, want = packed(x), plain(x)
@@ -37,9 +44,9 @@ def test_a_packed_linear_equals_the_plain_one(
         torch.testing.assert_close(got, want, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
 
 
-@pytest.mark.parametrize("method", list(Method))
-def test_no_rows_give_no_rows(kernels: str, method: Method) -> None:
-    packed = PackedLinear(torch.randn(33, 16), None, method)
+@pytest.mark.parametrize("load", LOADS)
+def test_no_rows_give_no_rows(kernels: str, load: Load) -> None:
+    packed = PackedLinear(torch.randn(33, 16), None, load)
     assert packed(torch.empty(1, 0, 16)).shape == (1, 0, 33)
 
 
@@ -65,9 +72,9 @@ def test_every_product_equals_the_plain_one_whatever_the_shape(
 ) -> None:
     torch.manual_seed(0)
     weight, bias = torch.randn(outputs, inputs, dtype=product), torch.randn(outputs, dtype=product)
-    packed = PackedLinear(weight, bias, Method.NATIVE)
+    packed = PackedLinear(weight, bias)
     packed.wide_output = wide_output
-    assert packed.method is Method.NATIVE
+    assert isinstance(packed.weight_kept, PanelWeight)
     for rows in (*range(1, 34), 47, 48, 49, 64, 70):
         x = torch.randn(rows, inputs, dtype=product)
         want = (x.double() @ weight.double().T + bias.double()).to(torch.float32 if wide_output else product)
@@ -77,7 +84,7 @@ def test_every_product_equals_the_plain_one_whatever_the_shape(
 
 def test_a_row_is_the_same_bit_for_bit_alone_and_among_others(product: torch.dtype) -> None:
     torch.manual_seed(0)
-    packed = PackedLinear(torch.randn(200, 70, dtype=product), torch.randn(200, dtype=product), Method.NATIVE)
+    packed = PackedLinear(torch.randn(200, 70, dtype=product), torch.randn(200, dtype=product))
     x = torch.randn(70, 70, dtype=product)
     whole = packed(x)
     for rows in range(1, 70):
@@ -89,7 +96,7 @@ def test_a_row_of_a_long_prompt_is_the_same_bit_for_bit_alone(product: torch.dty
     torch.manual_seed(0)
     for inputs, outputs, rows in ((1056, 72, 530), (576, 200, 97)):  # several chunks of rows, and pieces
         weight, bias = torch.randn(outputs, inputs, dtype=product), torch.randn(outputs, dtype=product)
-        packed = PackedLinear(weight, bias, Method.NATIVE)
+        packed = PackedLinear(weight, bias)
         x = torch.randn(rows, inputs, dtype=product)
         whole = packed(x)
         for row in (0, 15, 16, 32, 63, 95, rows // 2, rows - 17, rows - 1):
@@ -133,19 +140,6 @@ def test_packing_a_model_leaves_subclasses_and_shared_embeddings_alone(kernels: 
     assert torch.equal(model.embedding.weight, before)
 
 
-def test_a_linear_that_comes_out_wrong_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    kernels = native()
-    if kernels is None:
-        pytest.skip("no native kernels on this machine")
-    right = type(kernels).linear
-    monkeypatch.setattr(type(kernels), "linear", lambda *arguments: right(*arguments) + 1)
-    plain = nn.Linear(32, 32)
-    packed = PackedLinear(plain.weight, plain.bias, Method.NATIVE)
-    assert packed.method is Method.PLAIN
-    x = torch.randn(3, 32)
-    torch.testing.assert_close(packed(x), plain(x))
-
-
 def test_without_kernels_no_linear_is_native(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SWITCH, "off")
-    assert PackedLinear(torch.randn(16, 16), None).method is not Method.NATIVE
+    assert not isinstance(PackedLinear(torch.randn(16, 16), None).weight_kept, PanelWeight)

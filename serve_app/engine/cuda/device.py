@@ -1,0 +1,56 @@
+"""A GPU as `assemble` knows it: fused layers and adapters in Triton, steps as graphs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+from transformers import PreTrainedModel
+
+from serve_app.config import ModelConfig
+from serve_app.engine.attention import AttentionBackend
+from serve_app.engine.cuda.adapters.table import StackedTable
+from serve_app.engine.cuda.fused import accelerate_cuda
+from serve_app.engine.cuda.graphs import graph_steps, largest_graph
+from serve_app.engine.device import Progress
+from serve_app.engine.model.adapter_table import MakeAdapters
+from serve_app.engine.model.packed_adapters import PackedTable
+from serve_app.engine.model.runner import ModelRunner
+from serve_app.engine.weights.format import WeightFormat
+
+
+class TritonDevice:
+    """As `Device`. Also a CPU, in Triton's interpreter."""
+
+    kind: Final = "triton"
+
+    def __init__(
+        self, backend: AttentionBackend, config: ModelConfig, device: torch.device, *, stacked: bool = True
+    ) -> None:
+        """`stacked`: adapters are added by kernels, and not by plain torch."""
+        self.backend = backend
+        self.make_adapters: MakeAdapters = StackedTable if stacked else PackedTable
+        self._config, self._graphed = config, device.type == "cuda" and config.engine.cuda_graphs
+
+    def accelerate(
+        self, module: PreTrainedModel, dtype: torch.dtype, weights: WeightFormat, progress: Progress
+    ) -> PreTrainedModel:
+        progress("fusing the layers (the first start on a machine compiles their kernels)")
+        return accelerate_cuda(module, dtype, weights)
+
+    def largest_graph(self, module: PreTrainedModel) -> int:
+        return largest_graph(module, self._config.engine.max_step_tokens) if self._graphed else 0
+
+    def record(self, runner: ModelRunner, progress: Progress) -> None:
+        if not self._graphed:
+            return
+        # Graphs of their own are for adapters that are sure to come, not for those that a client may send.
+        graph_steps(
+            runner.module,
+            self.backend,
+            runner.plan,
+            self._config.engine.max_sequences,
+            progress,
+            adapters=runner.adapters if self._config.adapters else None,
+            tokens=self._config.engine.max_step_tokens,
+        )

@@ -1,0 +1,70 @@
+"""What a kind of device brings to a model: the only seam between a loaded module and what runs it.
+
+A new kind is a class here or beside its kernels, and a line in `devices.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from transformers import PreTrainedModel
+
+from serve_app.engine.attention import AttentionBackend
+from serve_app.engine.model.adapter_table import MakeAdapters
+from serve_app.engine.model.packed_adapters import PackedTable
+from serve_app.engine.model.runner import ModelRunner
+from serve_app.engine.weights.format import WeightFormat
+
+Progress = Callable[[str], None]
+
+
+class Device(Protocol):
+    """Attention, linears, adapters and steps on one kind of device."""
+
+    @property
+    def kind(self) -> str:
+        """As weight formats know it."""
+        ...
+
+    @property
+    def backend(self) -> AttentionBackend: ...
+
+    @property
+    def make_adapters(self) -> MakeAdapters: ...
+
+    def accelerate(
+        self, module: PreTrainedModel, dtype: torch.dtype, weights: WeightFormat, progress: Progress
+    ) -> PreTrainedModel:
+        """Make `module`, whose weights are of `dtype`, fast, in place; linears get the format `weights`."""
+        ...
+
+    def largest_graph(self, module: PreTrainedModel) -> int:
+        """Tokens of the largest step with prompts that `record` may record; 0: none."""
+        ...
+
+    def record(self, runner: ModelRunner, progress: Progress) -> None:
+        """Record steps of `runner`, whose cache is allocated, to replay them."""
+        ...
+
+
+class TorchDevice:
+    """Transformers' own layers in plain torch, wherever the model lies."""
+
+    kind = "torch"
+    make_adapters: MakeAdapters = PackedTable
+
+    def __init__(self, backend: AttentionBackend) -> None:
+        self.backend = backend
+
+    def accelerate(
+        self, module: PreTrainedModel, dtype: torch.dtype, weights: WeightFormat, progress: Progress
+    ) -> PreTrainedModel:
+        return module
+
+    def largest_graph(self, module: PreTrainedModel) -> int:
+        return 0
+
+    def record(self, runner: ModelRunner, progress: Progress) -> None:
+        """Records nothing."""

@@ -1,0 +1,43 @@
+"""The kind of device for a model: what the settings say, or what a trial on this machine found right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import torch
+from transformers import PreTrainedModel
+
+from serve_app.config import ModelConfig
+from serve_app.engine.attention.select import make_backend, resolve
+from serve_app.engine.cpu.device import CpuDevice
+from serve_app.engine.device import Device, TorchDevice
+from serve_app.engine.waiting import waiting
+
+TRIES_S: Final = 15.0
+
+
+def choose_device(
+    module: PreTrainedModel,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    config: ModelConfig,
+    progress: Callable[[str], None],
+) -> Device:
+    """What runs `module`, which is on `device`, its layers still transformers' own."""
+    attention, stacked = resolve(config.attention, device), True
+    if config.attention == "auto" and device.type == "cuda":
+        from serve_app.engine.cuda.trial.choose import choose_kernels
+
+        with waiting(progress, "trying the GPU's kernels", TRIES_S):
+            choice = choose_kernels(module, dtype=dtype, device=device, config=config, progress=progress)
+        attention, stacked = choice.attention, choice.adapters
+    backend = make_backend(attention, device)
+    if attention == "cpu":
+        return CpuDevice(backend)
+    if attention == "triton":
+        from serve_app.engine.cuda.device import TritonDevice
+
+        return TritonDevice(backend, config, device, stacked=stacked)
+    return TorchDevice(backend)

@@ -1,1 +1,0 @@
-"""Linear layers with packed weights, and which linears of a model can be packed."""

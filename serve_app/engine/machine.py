@@ -1,0 +1,47 @@
+"""What a model's process has of its machine: threads, a part of a GPU, and the native functions of a CPU."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Final
+
+import torch
+
+from serve_app.config import ModelConfig
+from serve_app.engine.kernels import native
+from serve_app.engine.model.memory import keep_to_share
+from serve_app.engine.waiting import waiting
+
+STILL_S: Final = 5.0  # compiled kernels are loaded in a fraction of it
+
+
+def use_threads(config: ModelConfig) -> None:
+    """Give torch as many threads as the settings say; by default, as many as this process may use."""
+    torch.set_num_threads(config.threads or _usable_cpus())
+
+
+def use_machine(config: ModelConfig) -> None:
+    """Hold torch to the threads and to the part of a GPU that this process has; before weights are loaded."""
+    use_threads(config)
+    if config.device != "cpu":
+        keep_to_share(config.engine.gpu_share)
+
+
+def _usable_cpus() -> int:
+    """Cores that this process may run on; where the system has no such limit, all cores."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def prepare(config: ModelConfig, progress: Callable[[str], None]) -> bool:
+    """Set the threads and the part of a GPU, and build the CPU kernels; returns whether there are any.
+
+    With the kernels, bfloat16 weights run at the speed of memory on any CPU. The choice of a dtype
+    depends on that.
+    """
+    use_machine(config)
+    if config.device == "cuda" or config.attention not in ("auto", "cpu"):
+        return False
+    progress("preparing the CPU kernels")
+    with waiting(progress, "compiling the CPU kernels, or waiting for the processor", STILL_S):
+        return native() is not None

@@ -1,0 +1,78 @@
+"""Weights that become codes of int8 or int4 at the start, on a CPU.
+
+The native functions multiply, or plain torch with the same results, bit for bit.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+import torch
+
+from serve_app.engine.kernels import native
+from serve_app.engine.kernels.native import Native
+from serve_app.engine.kernels.quantized import Quantization, QuantizedWeight, product
+from serve_app.engine.kernels.structs import LinearStruct
+from serve_app.engine.weights.format import Weight, WeightFormat
+from serve_app.engine.weights.panels import padded_bias
+
+
+class CodesWeight:
+    """A weight as codes with scales, in plain torch."""
+
+    def __init__(self, codes: QuantizedWeight, bias: torch.Tensor | None) -> None:
+        self._codes, self._bias = codes, None if bias is None else bias.detach().float()
+
+    @property
+    def num_bytes(self) -> int:
+        return self._codes.num_bytes
+
+    def multiply(self, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        return product(x.float().contiguous(), self._codes, self._bias).to(dtype)
+
+    def describe(self) -> LinearStruct | None:
+        return None
+
+
+class PackedCodes:
+    """The same, packed for the native product."""
+
+    def __init__(
+        self, codes: QuantizedWeight, bias: torch.Tensor | None, kernels: Native, *, lasting: bool
+    ) -> None:
+        self._kernels, self._product = kernels, codes.product
+        self._outputs, self._inputs = codes.codes.shape
+        self._packed = kernels.pack_quantized(codes, lasting=lasting)
+        self._bias = padded_bias(bias)
+
+    @property
+    def num_bytes(self) -> int:
+        return self._packed.nbytes
+
+    def multiply(self, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        return self._kernels.linear(
+            *(x.float().contiguous(), self._packed, self._bias, self._outputs, dtype), product=self._product
+        )
+
+    def describe(self) -> LinearStruct | None:
+        return LinearStruct(
+            weight=self._packed.data_ptr(),
+            bias=None if self._bias is None else self._bias.data_ptr(),
+            outputs=self._outputs,
+            inputs=self._inputs,
+            product=self._product,
+            compact=False,
+        )
+
+
+def load_codes(
+    weight: torch.Tensor, bias: torch.Tensor | None, *, lasting: bool = True, kind: Quantization
+) -> Weight:
+    """As `Load`."""
+    codes, kernels = QuantizedWeight.of(weight.detach(), kind), native()
+    return CodesWeight(codes, bias) if kernels is None else PackedCodes(codes, bias, kernels, lasting=lasting)
+
+
+INT8: Final = WeightFormat("int8", {"cpu": partial(load_codes, kind=Quantization.INT8)}, error=0.2)
+INT4: Final = WeightFormat("int4", {"cpu": partial(load_codes, kind=Quantization.INT4)}, error=0.6)

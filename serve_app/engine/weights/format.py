@@ -1,0 +1,53 @@
+"""What a weight format is: the seam between the weights of linear layers and the products of a device.
+
+A format loads weights, multiplies by them on every device that it supports, and describes them to native
+code. Its name, which is part of a model's fingerprint, and its size stand in `config/quantization.py`: both
+are needed where there is no torch. Knows no model structure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from serve_app.engine.kernels.structs import LinearStruct
+
+
+class Weight(Protocol):
+    """The weight [N, K] and the bias [N] of a linear layer, as a format keeps them on a device."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the weight, without the bias."""
+        ...
+
+    def multiply(self, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """x [M, K] of any float type -> x W^T + b: [M, N] of `dtype`. A row depends on no other row."""
+        ...
+
+    def describe(self) -> LinearStruct | None:
+        """For native calls over whole layers, valid as long as the weight; None where they cannot take it."""
+        ...
+
+
+class Load(Protocol):
+    """Makes a weight for one device."""
+
+    def __call__(self, weight: torch.Tensor, bias: torch.Tensor | None, *, lasting: bool = True) -> Weight:
+        """weight [N, K] and bias [N] of a checkpoint's type, on their device.
+
+        `lasting`: the result lives as long as the process, so its memory need not be given back.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class WeightFormat:
+    """One way to keep the weights of linear layers."""
+
+    name: str  # as the setting `quantization` has it
+    loads: Mapping[str, Load]  # by the kind of a device
+    error: float = 0.0  # of a model's outputs, at most, by the rounding of weights: relative, by norm

@@ -1,0 +1,93 @@
+"""A linear layer over a weight of any format. It knows no model structure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Set
+from typing import TypeAlias
+
+import torch
+from torch import nn
+
+from serve_app.engine.kernels.structs import TYPES, LinearStruct
+from serve_app.engine.weights.format import Load
+from serve_app.engine.weights.plain import load_on_cpu
+
+
+class PackedLinear(nn.Module):
+    """Takes the place of a `nn.Linear` in inference.
+
+    The weight is not a parameter any more: it cannot be trained, moved or read back.
+    """
+
+    def __init__(
+        self,
+        weight: torch.Tensor,  # [N, K]
+        bias: torch.Tensor | None,  # [N]
+        load: Load = load_on_cpu,
+        *,
+        lasting: bool = True,
+    ) -> None:
+        """`lasting`: as of `Load`."""
+        super().__init__()
+        self.out_features, self.in_features = weight.shape
+        self.dtype = weight.dtype
+        self.wide_output = False  # forward returns float32, as logits want
+        with torch.no_grad():
+            self.weight_kept = load(weight, bias, lasting=lasting)
+
+    @classmethod
+    def of(cls, *linears: nn.Linear, load: Load = load_on_cpu) -> PackedLinear:
+        """One layer computing several linears of the same input side by side."""
+        return cls(*side_by_side(*linears), load)
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the weight as it is packed."""
+        return self.weight_kept.num_bytes
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[..., K] -> [..., N] of the type that the weight came in, or float32 if `wide_output`."""
+        dtype = torch.float32 if self.wide_output else self.dtype
+        if x.numel() == 0:  # the head of a step without samples; not every product takes no rows
+            return x.new_empty(*x.shape[:-1], self.out_features, dtype=dtype)
+        out = self.weight_kept.multiply(x.reshape(-1, self.in_features), dtype)
+        return out.view(*x.shape[:-1], self.out_features)
+
+    def project(self, x: torch.Tensor) -> torch.Tensor:
+        """[M, K] -> [M, N] of the same type; float32 is not rounded between where the format allows."""
+        return self.weight_kept.multiply(x, x.dtype)
+
+    def describe(self) -> LinearStruct | None:
+        """For native calls, valid as long as this module; None unless our kernel multiplies."""
+        return self.weight_kept.describe()
+
+
+Pack: TypeAlias = Callable[..., PackedLinear]  # of linears with the same input, side by side
+
+
+def side_by_side(*linears: nn.Linear) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The weight and the bias of one linear that computes several of the same input."""
+    biases = tuple(
+        linear.weight.new_zeros(linear.out_features) if linear.bias is None else linear.bias
+        for linear in linears
+    )
+    bias = torch.cat(biases) if any(linear.bias is not None for linear in linears) else None
+    if len(linears) == 1:
+        return linears[0].weight, bias
+    return torch.cat(tuple(linear.weight for linear in linears)), bias
+
+
+def pack_linears(module: nn.Module, linears: Set[nn.Module], pack: Pack = PackedLinear.of) -> int:
+    """Swap those of `linears` that lie below `module` for what `pack` makes, in place; returns how many.
+
+    A weight that an embedding shares stays with the embedding; the linear gets its own packed copy.
+    """
+    count = 0
+    for parent in list(module.modules()):
+        for name, child in list(parent.named_children()):
+            if not isinstance(child, nn.Linear) or child not in linears:
+                continue
+            if child.weight.dtype in TYPES and child.weight.device.type == "cpu":
+                setattr(parent, name, pack(child))
+                count += 1
+    return count

@@ -1,0 +1,31 @@
+"""Weights in their own type, by the fastest product of a device: the format of models that stay as is."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+
+from serve_app.engine.kernels import native
+from serve_app.engine.kernels.structs import TYPES
+from serve_app.engine.weights.format import Weight, WeightFormat
+from serve_app.engine.weights.panels import PanelWeight
+from serve_app.engine.weights.torch_weight import OnednnWeight, TorchWeight
+
+
+def load_on_cpu(weight: torch.Tensor, bias: torch.Tensor | None, *, lasting: bool = True) -> Weight:
+    """As `Load`: our own kernels, else oneDNN, else plain torch."""
+    if weight.dtype in TYPES and (kernels := native()) is not None:
+        return PanelWeight(weight, bias, kernels, lasting=lasting)
+    kind = OnednnWeight if weight.dtype in TYPES and OnednnWeight.supports(weight.dtype) else TorchWeight
+    return kind(weight, bias)
+
+
+def load_on_gpu(weight: torch.Tensor, bias: torch.Tensor | None, *, lasting: bool = True) -> Weight:
+    """As `Load`: cuBLAS by torch, and a kernel of our own for one row."""
+    from serve_app.engine.weights.row_product import RowWeight
+
+    return RowWeight(weight, bias)
+
+
+PLAIN: Final = WeightFormat("none", {"cpu": load_on_cpu, "triton": load_on_gpu, "torch": TorchWeight})
