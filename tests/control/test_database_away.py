@@ -152,7 +152,13 @@ async def check_outage(case: Case, *, before_s: float, outage_s: float, seed: in
             outage = clock()
             await until_status(case.made, USAGE, 503)  # what needs the database says so
             assert (await case.made.server.client.get(ENDPOINTS)).status_code == 200  # lists go on
+            wanted = {"name": "late", "config": {"served_entities": [{"entity_name": MODEL}]}}
+            assert (await case.made.server.client.post(ENDPOINTS, json=wanted)).status_code == 503
             await asyncio.sleep(outage_s)
+            if outage_s == LONG_S:  # gateways hear of it with their next poll
+                told = (await case.made.server.client.get("/readyz")).json()
+                assert told["status"] == "degraded"
+                assert "nothing can be changed at run time" in str(told["reasons"])
             over = clock()
         await until_status(case.made, USAGE, 200)
         back_s = clock() - over

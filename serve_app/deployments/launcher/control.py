@@ -36,7 +36,6 @@ class Note:
     port: int  # of HTTP
     socket: str
     file: str  # its deploy file, for people
-    database: str = ""  # which one its control plane has, as a digest; empty: none
 
     @classmethod
     def path(cls, port: int) -> Path:

@@ -67,10 +67,11 @@ def guard(launcher: int, folder: Path, server: Callable[[], int]) -> int:
     for name in end_descendants():
         complain(f"process {name} does not end; the kernel holds it")
     shutil.rmtree(folder, ignore_errors=True)
-    return 0 if status is None else _verdict(status)
+    return 0 if status is None else _verdict(child, status)
 
 
-def _verdict(status: int) -> int:
+def _verdict(server: int, status: int) -> int:
+    """The status to end with. `server`: its process, which Ray's folder is named after."""
     if status == 0:
         return 0
     if os.WIFEXITED(status) and os.WEXITSTATUS(status) == SAID:
@@ -81,6 +82,6 @@ def _verdict(status: int) -> int:
         how = f"ended with status {os.WEXITSTATUS(status)}"
     complain(
         f"the process that holds the Ray cluster {how}. All of it is stopped; start it again. "
-        "Ray's logs are in /tmp/ray/session_latest/logs, and `dmesg` tells whether memory ran out."
+        f"Ray's logs are in /tmp/ray/session_*_{server}/logs, and `dmesg` tells whether memory ran out."
     )
     return 1

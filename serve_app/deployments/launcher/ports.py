@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from serve_app.api.protocol.family import Family
 from serve_app.deployments import environment
+from serve_app.deployments.launcher.claims import Claims
 from serve_app.deployments.launcher.errors import CannotServe
 
 
@@ -48,21 +49,26 @@ def in_url(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def check(config: dict[str, Any], proxy: Mapping[str, int]) -> None:
-    """Raises CannotServe for a port of the file that is taken, or is one of the `proxy`'s own."""
+def take(config: dict[str, Any], proxy: Mapping[str, int], claims: Claims) -> None:
+    """Claim the ports of the file. Raises CannotServe for one that is taken, or is one of the `proxy`'s own.
+
+    Proxies and gateways share their ports (SO_REUSEPORT) with whoever has the same user. So two servers that
+    start at the same time would both have them, and each answer some of the other's clients.
+    """
     host, port = address(config)
     for each in proxy.values():
         if each in (port, rpc_port(config)):
             raise CannotServe(f"the server's own proxy takes port {each}; choose another in the deploy file")
-    _check(host, port, "http_options.port")
-    check_rpc(config)
+    _take(host, port, "http_options.port", claims)
+    if (rpc := rpc_port(config)) is not None:
+        _take(host, rpc, "args.grpc_port of the gateway", claims)
 
 
-def check_rpc(config: dict[str, Any], *, besides: Collection[int | None] = ()) -> None:
-    """Raises CannotServe if the file's port of gRPC is taken; by ourselves, if it is one of `besides`."""
-    host, _ = address(config)
-    if (rpc := rpc_port(config)) is not None and rpc not in besides:
-        _check(host, rpc, "args.grpc_port of the gateway")
+def _take(host: str, port: int, setting: str, claims: Claims) -> None:
+    where = f"{in_url(host)}:{port}"
+    if where not in claims:  # else we may listen there already
+        _check(host, port, setting)
+        claims.take(where, where, f"Stop it, or change {setting} in the deploy file.")
 
 
 def _check(host: str, port: int, setting: str) -> None:
@@ -77,12 +83,23 @@ def _check(host: str, port: int, setting: str) -> None:
             ) from error
 
 
-def haproxy_ports() -> dict[str, int]:
+def haproxy_ports(claims: Claims) -> dict[str, int]:
     """HAProxy's own ports and its fallback's: the usual, or any free ones beside another cluster here."""
     return {
-        name: usual if _is_free(usual) else environment.free_port()
+        name: usual if _is_free(usual) and claims.tries(_own(usual)) else _any(claims)
         for name, usual in (("stats_port", 8404), ("metrics_port", 9101), ("fallback_port", 8500))
     }
+
+
+def _any(claims: Claims) -> int:
+    """A free port that no other server is about to take, as it may have chosen the same."""
+    while not claims.tries(_own(port := environment.free_port())):
+        continue
+    return port
+
+
+def _own(port: int) -> str:
+    return f"{environment.LOOPBACK}:{port}"
 
 
 def _is_free(port: int) -> bool:

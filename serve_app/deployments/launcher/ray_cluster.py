@@ -96,8 +96,11 @@ def lost() -> str | None:
 
 
 def logs() -> Path:
-    """Where Ray writes down what it does."""
-    return _folder() / "session_latest" / "logs"
+    """Where Ray writes down what it does. Until it runs that is a guess: the latest of this machine."""
+    import ray
+
+    node = ray._private.worker._global_node
+    return _folder() / "session_latest" / "logs" if node is None else Path(node.get_logs_dir_path())
 
 
 def shortage() -> str:

@@ -12,7 +12,7 @@ import signal
 import socket
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +22,8 @@ from serve_app.config.secret_file import secret_file
 from serve_app.deployments import environment, lean_ray
 from serve_app.deployments.gateway import drain
 from serve_app.deployments.launcher import ports
-from serve_app.deployments.launcher.control import Control, Note, database, servers
+from serve_app.deployments.launcher.claims import Claims
+from serve_app.deployments.launcher.control import Control, Note, database
 from serve_app.deployments.launcher.errors import CannotServe
 from serve_app.deployments.launcher.finish import finish
 from serve_app.deployments.launcher.gateways import gateway_entry
@@ -35,6 +36,10 @@ from serve_app.heap import collects_later
 GRACE_S: Final = 600.0  # where neither the command nor the file says: the longest life of a request
 WATCH_S: Final = 0.5
 STOPPING: Final = "the server is stopping"
+DATABASE_ADVICE: Final = (
+    "Stop it, or give this server its own: with XDG_STATE_HOME, or by usage_dir or control.database_url "
+    "of the gateway."
+)
 FAILED_DEPLOY: Final = (
     "The server goes on; `serve-app endpoints` shows what can answer. "
     "Deploy a corrected file, or the earlier one."
@@ -61,7 +66,7 @@ class Server:
         self._link = link
         self._config: dict[str, Any] = {}
         self._note: Note | None = None
-        self._rpc_ports: set[int | None] = set()  # of deploys, also of failed ones: a gateway may hold it
+        self._claims = Claims()  # also those of deploys that failed: a gateway may hold a port
         self._told_grace_s: float | None = None  # the launcher
         self._stops = False
 
@@ -84,7 +89,7 @@ class Server:
         started = time.monotonic()
         proxy, proxy_ports = environment.PLAIN, {}
         if self._options.use_haproxy:
-            proxy_ports = ports.haproxy_ports()
+            proxy_ports = ports.haproxy_ports(self._claims)
             proxy = environment.haproxy(self._folder, **proxy_ports)
         with kept(STATE_ADVICE):
             token = {"RAY_AUTH_TOKEN_PATH": str(secret_file(state_dir() / "ray-token"))}
@@ -94,9 +99,8 @@ class Server:
         lean_ray.start_template(self._folder)
         with collects_later():  # whoever reads the file imports Ray
             self._config = config = read(self._options.file)
-        ports.check(config, proxy_ports)
         check_writable(config)
-        _warn_of_shared(config)
+        self._take(config, proxy_ports)
         host, _ = ports.address(config)
         serve_host = environment.listen(self._folder, host, ports.v1(config))
         say(f"starting Ray ... ({time.monotonic() - started:.1f} s)")
@@ -121,8 +125,15 @@ class Server:
         control = Control(self._folder, self._deploy)
         _, port = ports.address(self._config)
         file = str(self._options.file.resolve())
-        self._note = Note(port, str(control.path), file, database(self._config))
+        self._note = Note(port, str(control.path), file)
         self._note.write()
+
+    def _take(self, config: dict[str, Any], proxy: Mapping[str, int]) -> None:
+        """Claim what `config` needs for this server alone. Raises CannotServe if another server has it."""
+        ports.take(config, proxy, self._claims)
+        if own := database(config):
+            # Two control planes would run each other's endpoints, and not hear of a key that one revokes.
+            self._claims.take(f"database {own}", "the control plane's database", DATABASE_ADVICE)
 
     def _deploy(self, file: str, text: str, tell: Callable[[str], None]) -> None:
         """Another file over this one. Runs beside `_watch`. Raises CannotServe."""
@@ -140,8 +151,7 @@ class Server:
         except DeployFileError as error:
             raise CannotServe(f"{file} cannot be deployed:\n{error}") from error
         fixed(self._config, config)
-        ports.check_rpc(config, besides=self._rpc_ports | {ports.rpc_port(self._config)})
-        self._rpc_ports.add(ports.rpc_port(config))
+        self._take(config, {})
         say(f"deploying {file} ...")
         try:
             roll_out(config, told, cancelled=lambda: STOPPING if self._stops else _lost())
@@ -196,18 +206,6 @@ class Server:
         cut = finish(self._folder, {port} if rpc is None else {port, rpc}, grace_s)
         if cut is not None:
             complain(cut)
-
-
-def _warn_of_shared(config: dict[str, Any]) -> None:
-    """Each control plane believes that it is alone with its database."""
-    own = database(config)
-    for other in servers():
-        if own and other.database == own:
-            complain(
-                f"the server at port {other.port} has the same database. Endpoints that are made at run time "
-                "would run in both, and a key that one revokes stays good at the other: set "
-                "control.database_url of the gateway, or XDG_STATE_HOME, for one of them"
-            )
 
 
 def fixed(old: dict[str, Any], new: dict[str, Any]) -> None:

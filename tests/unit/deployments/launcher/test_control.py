@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from serve_app.cli.main import cli
 from serve_app.deployments.launcher.control import Control, Note, database, deploy
 from serve_app.deployments.launcher.errors import CannotServe
-from serve_app.deployments.launcher.server import _warn_of_shared, fixed
+from serve_app.deployments.launcher.server import fixed
 
 FILE = """
 http_options: {host: 127.0.0.1, port: 8123}
@@ -57,23 +57,17 @@ def test_who_asks_hears_of_progress_and_of_the_end(tmp_path: Path) -> None:
     assert not Note.path(8123).exists()
 
 
-def test_who_has_the_same_database_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_database_is_known_by_where_it_is() -> None:
     config = yaml.safe_load(FILE)
     (system,) = config["applications"]
-    first = Control(tmp_path, lambda *_: None)
-    Note(8123, str(first.path), "/x/a.yaml", database(config)).write()
-    Note(8124, str(tmp_path / "gone"), "/x/b.yaml", database(config)).write()  # it runs no more
-    _warn_of_shared(config)
-    assert capsys.readouterr().err.count("the server at port 8123 has the same database") == 1
-    for args in (
-        {"control": {"database_url": "sqlite:////x/other.db"}},
-        {"control": {"enabled": False}},
-        {"usage_dir": "/x/usage"},
-    ):
+    own = database(config)
+    assert own == database(config)
+    for args in ({"control": {"database_url": "sqlite:////x/other.db"}}, {"usage_dir": "/x/usage"}):
         system["args"] = args
-        _warn_of_shared(config)
-        assert capsys.readouterr().err == ""
-    assert database(config, {"SERVE_APP_DATABASE_URL": "a"}) == database(
+        assert database(config) not in ("", own)
+    system["args"] = {"control": {"enabled": False}}
+    assert database(config) == ""
+    assert database(yaml.safe_load(FILE), {"SERVE_APP_DATABASE_URL": "a"}) == database(
         yaml.safe_load(FILE), {"SERVE_APP_DATABASE_URL": "a", "XDG_STATE_HOME": "/y"}
     )
 

@@ -13,6 +13,7 @@ from serve_app.config.places import USAGE_DIR
 from serve_app.config.secret_file import secret_file
 from serve_app.deployments.environment import free_port
 from serve_app.deployments.launcher import ports
+from serve_app.deployments.launcher.claims import Claims
 from serve_app.deployments.launcher.errors import CannotServe
 from serve_app.deployments.launcher.server import Options, Server, chat_endpoint, read
 from serve_app.deployments.launcher.state import check_writable
@@ -33,7 +34,7 @@ def test_a_port_in_use_is_named_with_what_to_do(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         file.write_text(FILE.format(port=port))
         with pytest.raises(CannotServe, match=rf"127\.0\.0\.1:{port} .*http_options\.port"):
-            ports.check(read(file), {})
+            ports.take(read(file), {}, Claims())
 
 
 def test_a_port_of_grpc_in_use_is_named_with_what_to_do(tmp_path: Path) -> None:
@@ -45,27 +46,27 @@ def test_a_port_of_grpc_in_use_is_named_with_what_to_do(tmp_path: Path) -> None:
         text = FILE.format(port=free_port()).rstrip().removesuffix("}")
         file.write_text(f"{text}, args: {{grpc_port: {port}}}}}\n")
         with pytest.raises(CannotServe, match=rf"127\.0\.0\.1:{port} .*args\.grpc_port"):
-            ports.check(read(file), {})
+            ports.take(read(file), {}, Claims())
 
 
 def test_a_port_of_the_proxy_is_not_one_of_the_file(tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
     file.write_text(FILE.format(port=8404))
     with pytest.raises(CannotServe, match="the server's own proxy takes port 8404; choose another"):
-        ports.check(read(file), {"stats_port": 8404, "metrics_port": 9101})
+        ports.take(read(file), {"stats_port": 8404, "metrics_port": 9101}, Claims())
 
 
 @pytest.mark.parametrize("host", ["::", "::1"])
 def test_addresses_of_ipv6_are_looked_at_and_told_as_urls_have_them(tmp_path: Path, host: str) -> None:
     file = tmp_path / "a.yaml"
     file.write_text(FILE.format(port=free_port()).replace("127.0.0.1", f'"{host}"'))
-    ports.check(read(file), {})
+    ports.take(read(file), {}, Claims())
     with socket.socket(socket.AF_INET6) as taken:
         taken.bind(("::1", 0))
         taken.listen()
         file.write_text(FILE.format(port=taken.getsockname()[1]).replace("127.0.0.1", f'"{host}"'))
         with pytest.raises(CannotServe, match=rf"\[{host}\]:\d+ cannot be used .Address already in use"):
-            ports.check(read(file), {})
+            ports.take(read(file), {}, Claims())
     assert ports.reachable(host) == {"::": "127.0.0.1", "::1": "[::1]"}[host]
 
 
