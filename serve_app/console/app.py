@@ -2,8 +2,8 @@
 
 A browser that opens the address of the server itself is sent to the console.
 
-Knows paths alone. What a page needs is loaded at the first request for one, so that a gateway nobody
-looks at starts as fast, and holds no more, than one without a console.
+Knows paths alone. What a page needs is loaded at the first request for one, so a gateway whose console
+nobody opens starts as fast, and takes as little memory, as one without.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Console:
         *,
         allowed_hosts: Collection[str] = (),
     ) -> None:
-        """`inner` is the public API, with everything that its callers must pass. `allowed_hosts`: names of
-        this server, beside addresses and names without a dot, by which it may be asked without keys.
+        """`inner` is the public API, with its authentication and limits. `allowed_hosts`: names of this
+        server, besides addresses and names without a dot, that requests without a key may use.
 
         Raises ValueError for a secret of the environment that is too short.
         """
@@ -62,7 +62,7 @@ class Console:
         await site(scope, receive, send)
 
     async def _load(self) -> Site:
-        """The site, made beside the event loop: answers under way do not wait for its templates."""
+        """Make the site in a thread, so that answers under way do not wait for its templates."""
         async with self._loading:
             if self._site is None:
                 self._site = await asyncio.to_thread(self._make)

@@ -1,7 +1,7 @@
 """Files that pages load: scripts, styles, pictures. Read and compressed once, named by their content.
 
-One digest of all files stands in every path, so a module finds the others beside it, and a browser may keep
-each file for ever.
+One digest of all files stands in every path, so modules import each other by relative paths, and a
+browser may cache each file without end.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ class Assets:
         return f"{STATIC}{self._digest}/{name}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Raises RouteNotFound. The files are no secret: whoever signs in needs them before."""
+        """Raises RouteNotFound. The files are not secret: the page of signing in needs them."""
         digest, _, name = scope["path"].removeprefix(STATIC).partition("/")
         file = self._files.get(name)
         if file is None or scope["method"] not in ("GET", "HEAD"):
             raise RouteNotFound("there is no such file")
         headers = {"vary": "accept-encoding"}
-        # During a change of gateways, a page of one may ask the other: that answer is not kept.
+        # While gateways are replaced, a page of one may load files of the other: that answer is not cached.
         headers["cache-control"] = _KEPT if digest == self._digest else "no-cache"
         body = file.plain
         if any(name == b"accept-encoding" and b"gzip" in value for name, value in scope["headers"]):

@@ -1,4 +1,4 @@
-"""What browsers are told about every answer of the console, and which requests of browsers are refused.
+"""The headers of every answer of the console, and which requests of browsers are refused.
 
 Covered: markup and scripts that are not the console's own (CSP), frames, pages of other sites and of other
 ports, names that lead to loopback by a foreign DNS, changes without the session's token.
@@ -48,7 +48,7 @@ _OURS: Final = frozenset(name for name, _ in HEADERS)
 
 
 class Answer:
-    """An answer with the policy's headers. Unless it says how long it may be kept, nobody keeps it."""
+    """An answer with the policy's headers. Unless it says otherwise, it is not cached."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -67,7 +67,7 @@ class Answer:
 def check_origin(request: Request) -> None:
     """Raises PermissionDenied for a change that a page of another origin asks for.
 
-    A browser names the site in `Sec-Fetch-Site`, and over plain HTTP to another machine at least in `Origin`.
+    A browser sends `Sec-Fetch-Site`, or at least `Origin` over plain HTTP to another machine.
     """
     if request.method in SAFE_METHODS:
         return
@@ -87,9 +87,9 @@ def check_origin(request: Request) -> None:
 def check_local(
     request: Request, peer_of: Callable[[Scope], str | None], allowed_hosts: Collection[str] = ()
 ) -> None:
-    """Raises PermissionDenied unless a server without keys is asked from its own machine, by its own name.
+    """Without keys, raises PermissionDenied unless the request is from this machine and to its name.
 
-    The owner of another name can make it lead here, so `Host` must be one that `is_local_name` knows.
+    The owner of another domain can point it to this machine, so `Host` must pass `is_local_name`.
     """
     if not is_loopback(peer_of(request.scope)):
         raise PermissionDenied(

@@ -1,4 +1,4 @@
-"""What a page says of a failure: the API's own words where the API failed, the console's where it refused."""
+"""What a page says of a failure: the API's own words, or the console's if the console refused."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Problem:
 
 
 def problem_of(error: Exception) -> Problem:
-    """What may be told of `error`."""
+    """The public part of `error`."""
     match error:
         case ApiError():
             return Problem(error.status, error.message, error.field)
-        case HTTPException():  # of the router: a method that the page has not
+        case HTTPException():  # from the router: the page does not have this method
             return Problem(error.status_code, error.detail)
         case ServeError() if type(error) in _STATUSES:
             return Problem(_STATUSES[type(error)], error.message)

@@ -1,4 +1,4 @@
-"""The gateway's public API, asked in this process with the session's key, as a script would ask it.
+"""The gateway's public API, called in this process with the session's key, as a script would call it.
 
 Every call passes authentication, scopes and limits. Nothing here knows more than a caller with that key.
 """
@@ -38,7 +38,7 @@ _PATH_SAFE: Final = "/:@!$&'()*+,;=-._~"
 
 @dataclass(frozen=True, slots=True)
 class ApiAnswer:
-    """What the API answered. `body` is the parsed JSON, or None for what is no JSON."""
+    """The API's answer. `body` is the parsed JSON, or None if it is not JSON."""
 
     status: int
     headers: Mapping[str, str]
@@ -70,7 +70,7 @@ class PublicApi:
         return PublicApi(self._app, self._scope, key)
 
     async def get(self, path: str, **query: Any) -> ApiAnswer:
-        """Raises ApiError for an answer of 400 and above, as all of these do."""
+        """Raises ApiError for a status of 400 and above, as all of these do."""
         return _good(await self.ask("GET", path, query=query))
 
     async def post(self, path: str, body: Any = None) -> ApiAnswer:
@@ -133,7 +133,7 @@ async def _whole(app: ASGIApp, scope: Scope, body: bytes) -> ApiAnswer:
     async def receive() -> Message:
         nonlocal is_asked
         if is_asked:
-            await asyncio.Event().wait()  # this caller does not leave; whoever waits for that is cancelled
+            await asyncio.Event().wait()  # this caller never disconnects; the waiter is cancelled
         is_asked = True
         return {"type": "http.request", "body": body, "more_body": False}
 

@@ -1,4 +1,4 @@
-"""What a handler of a page knows of a request: whose it is, what they may do, the API with their key."""
+"""What a handler knows of a request: the visitor, their permissions, and the API with their key."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ME: Final = "/api/2.0/preview/scim/v2/Me"  # of the public API: who is calling
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """Who signed in, as the public API tells it."""
+    """Who signed in, according to the public API."""
 
     name: str
     scopes: frozenset[str]
@@ -25,7 +25,7 @@ class Visitor:
 
     @classmethod
     def of(cls, me: Mapping[str, Any]) -> Self:
-        """From the API's answer to who is calling."""
+        """From the API's answer to `ME`."""
         return cls(
             me["displayName"],
             frozenset(each["value"] for each in me["entitlements"]),
@@ -45,7 +45,7 @@ class ConsoleRequest:
     session: Session
     caller: Visitor | None  # None on the page of signing in
     form: Form = field(default_factory=lambda: Form({}))  # of a change, whose token is checked
-    vault: Vault | None = None  # None where an error hides who is asking
+    vault: Vault | None = None  # None if an error hides who is calling
 
     @property
     def csrf(self) -> str:
@@ -54,7 +54,7 @@ class ConsoleRequest:
 
     @property
     def needs_no_key(self) -> bool:
-        """Whether this server has no keys, so that nobody signs in or out."""
+        """Whether this server has no keys, so there is no signing in or out."""
         return self.caller is not None and not self.session.key
 
     def can(self, scope: str) -> bool:

@@ -30,7 +30,7 @@ def check_secret(environ: Mapping[str, str]) -> None:
 
 
 def load_secret(environ: Mapping[str, str]) -> str:
-    """The secret. Where the state directory cannot be written, one that ends with this process."""
+    """The secret; one for this process alone if the state directory cannot be written."""
     check_secret(environ)
     if given := environ.get(VARIABLE):
         return given

@@ -1,4 +1,4 @@
-"""Sessions: who signed in, sealed into a cookie that the browser keeps and nobody but the server can read.
+"""Sessions: who signed in, sealed into a cookie that the browser keeps and only the server can read.
 
 Covered: reading and changing a cookie, an age. Not covered: a copied cookie, which is good until it is too
 old or its key is revoked; the server keeps no list of sessions.
@@ -74,7 +74,7 @@ class Sessions:
         return Session(key, csrf)
 
     def seal(self, session: Session) -> str:
-        """The cookie's value. What it says nobody can read."""
+        """The cookie's value, encrypted."""
         return self._fernet.encrypt(json.dumps([session.key, session.csrf]).encode()).decode()
 
     def cookie(self, session: Session, *, secure: bool) -> str:
@@ -85,13 +85,13 @@ class Sessions:
 def is_secure(request: Request) -> bool:
     """Whether the browser speaks TLS, to us or to a proxy before us, so that its cookie can be kept to that.
 
-    A client that makes the header up only keeps its own cookie from coming back over plain HTTP.
+    A client that forges the header only keeps its own cookie from plain HTTP.
     """
     return "https" in (request.url.scheme, request.headers.get("x-forwarded-proto"))
 
 
 def ended(*, secure: bool) -> str:
-    """The header `Set-Cookie` that takes the cookie away."""
+    """The header `Set-Cookie` that deletes the cookie."""
     return _cookie("", 0, secure=secure)
 
 

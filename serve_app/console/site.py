@@ -1,7 +1,7 @@
 """The console's own paths: files, sessions, pages, and the public API for the scripts of pages.
 
-What every request passes: the policy's headers, the check of its origin, its session, and for a change the
-session's token. A page's handler sees only requests that passed all of them.
+Every request passes the check of its origin, its session, and for a change the session's token; every
+answer has the policy's headers. A page's handler sees only requests that passed all of them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MENU: Final = tuple(MenuItem(page.TITLE, page.PATH, page.SCOPES) for page in PAG
 
 
 class SignInNeeded(Exception):
-    """The request has no session whose key is good. `why`: the API's words; "" where there was none."""
+    """The request has no session with a valid key. `why`: the API's words; "" if there was no session."""
 
     def __init__(self, why: str = "") -> None:
         super().__init__(why)
@@ -97,7 +97,7 @@ class Site:
             await _to_sign_in(request, needed, is_api)(scope, receive, answer.send)
         except Exception as error:
             if answer.has_begun:
-                raise  # the server closes the connection without its end
+                raise  # the answer has begun: the server closes the connection
             await self._problem(request, error, is_api)(scope, receive, answer.send)
 
     async def _forward(self, request: Request, send: Send) -> None:
@@ -130,7 +130,7 @@ class Site:
         await self._pages(request.scope, request.receive, send)
 
     async def _enter(self, request: Request, api: PublicApi, session: Session) -> Visitor:
-        """Who wants to see a page.
+        """The visitor of a page.
 
         Raises SignInNeeded, ApiError, or PermissionDenied: without keys, only this machine is served.
         """
@@ -150,8 +150,8 @@ class Site:
             logger.error("the console failed at %s", request.scope["path"], exc_info=error)
         title = HTTPStatus(problem.status).phrase
         if is_api:
-            told = {"error_code": HTTPStatus(problem.status).name, "message": problem.message}
-            return JSONResponse(told, problem.status)
+            body = {"error_code": HTTPStatus(problem.status).name, "message": problem.message}
+            return JSONResponse(body, problem.status)
         if not hasattr(request.state, "console"):
             nobody = Session("", "")
             request.state.console = ConsoleRequest(PublicApi(self._api, request.scope, ""), nobody, None)
@@ -162,8 +162,8 @@ class Site:
 def _to_sign_in(request: Request, needed: SignInNeeded, is_api: bool) -> Response:
     answer: Response
     if is_api:
-        told = {"error_code": "UNAUTHENTICATED", "message": needed.why or "sign in to the console first"}
-        answer = JSONResponse(told, HTTPStatus.UNAUTHORIZED)
+        body = {"error_code": "UNAUTHENTICATED", "message": needed.why or "sign in to the console first"}
+        answer = JSONResponse(body, HTTPStatus.UNAUTHORIZED)
     elif (place := request.headers.get("hx-current-url")) is not None:  # a part of that page was asked for
         headers = {"hx-redirect": _sign_in_for(urlsplit(place))}
         answer = Response(status_code=HTTPStatus.UNAUTHORIZED, headers=headers)
@@ -176,7 +176,7 @@ def _to_sign_in(request: Request, needed: SignInNeeded, is_api: bool) -> Respons
 
 
 def _sign_in_for(page: SplitResult) -> str:
-    """The page of signing in, which leads to `page` after it."""
+    """The page for signing in, which then leads to `page`."""
     place = page.path + (f"?{page.query}" if page.query else "")
     return f"{sign_in.PATH}?next={quote(place)}" if place else sign_in.PATH
 
@@ -197,7 +197,7 @@ def _with_cookie(send: Send, cookie: str | None) -> Send:
 
 
 async def _first(request: Request) -> Response:
-    """To the first page of the menu that the key may see."""
+    """Redirect to the first page of the menu that the key may see."""
     places = [item.path for item in MENU if item.is_for(console_of(request))]
     return RedirectResponse(next(iter(places), MENU[0].path), HTTPStatus.SEE_OTHER)
 

@@ -230,7 +230,7 @@ async def test_events_settings_and_the_end(visit: Visit, server: Server) -> None
     await page.get_by_text("All settings, as JSON").click()
     await page.get_by_label("as JSON").fill('{"rate_limits": [{"calls": 5, "renewal_period": "minute"}]')
     await page.get_by_role("button", name="Replace settings").click()
-    await expect(page.get_by_role("alert")).to_contain_text("this is no JSON")
+    await expect(page.get_by_role("alert")).to_contain_text("this is not JSON")
     await page.get_by_label("as JSON").fill('{"rate_limits": [{"calls": -5, "renewal_period": "minute"}]}')
     await page.get_by_role("button", name="Replace settings").click()
     await expect(page.get_by_role("alert")).to_contain_text("rate_limits.0.calls")

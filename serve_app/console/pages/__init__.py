@@ -2,7 +2,7 @@
 
 The menu has a page where the key has one of its `SCOPES`.
 
-What a page shows, the public API told it; what a page changes, the public API changed.
+Pages read everything from the public API and make every change through it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 from serve_app.console.pages import endpoints, keys, live, playground, usage
 
-# In the order of the menu; `/console` leads to the first. A page's line is all that the console knows of it.
+# In the order of the menu; `/console` leads to the first. The console knows nothing else of a page.
 PAGES: Final = (
     playground,
     endpoints,

@@ -1,4 +1,4 @@
-"""API keys: their list, a form that makes one and shows it once, and the form and the end of each."""
+"""API keys: their list, a form that makes one and shows it once, and forms that change and revoke each."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def _new(request: Request) -> Response:
 
 
 async def _create(request: Request) -> Response:
-    """The key is in this answer alone, which no browser keeps."""
+    """The key is only in this answer, which browsers do not cache."""
     console = console_of(request)
     try:
         made = (await console.api.post(API, keys.creation_body(console.form))).body
@@ -139,7 +139,7 @@ async def _form(
 
 
 async def _found(request: Request) -> KeyView:
-    """The key that the path names. Raises ApiError, or RouteNotFound where there is none."""
+    """The key that the path names. Raises ApiError, or RouteNotFound if there is none."""
     id = request.path_params["id"]
     answer = (await console_of(request).api.get(API, all=True)).body
     for key in keys.key_views(answer, _now_ms()):
@@ -149,7 +149,7 @@ async def _found(request: Request) -> KeyView:
 
 
 async def _endpoints(api: PublicApi) -> list[str]:
-    """The names that a key may be limited to; none where the API tells none."""
+    """The endpoint names that a key may be limited to; empty if the API refuses the list."""
     try:
         listed: Any = (await api.get(ENDPOINTS)).body
     except ApiError:

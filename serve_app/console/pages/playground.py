@@ -60,7 +60,7 @@ SCHEMA_EXAMPLE: Final = json.dumps(
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """An endpoint that may be asked, as the list of models tells it."""
+    """An endpoint to choose from, as the list of models has it."""
 
     name: str
     task: str
@@ -75,7 +75,7 @@ class Choice:
 
 
 def routes() -> Iterator[Route]:
-    """The page and its two questions."""
+    """The page, and the two routes that its scripts call."""
     yield Route(PATH, _page, methods=["GET"])
     yield Route(f"{PATH}/options", _options, methods=["GET"])
     yield Route(f"{PATH}/code", _code, methods=["POST"])
@@ -96,7 +96,7 @@ async def _page(request: Request) -> Response:
 
 
 async def _options(request: Request) -> Response:
-    """The form of options alone, for a script that puts it in the place of the former one."""
+    """The form of options alone, for a script that replaces the former one."""
     choices = await _choices(request)
     if not choices:
         return JSONResponse({"error": "there is no endpoint that generates text"}, HTTPStatus.NOT_FOUND)
@@ -111,7 +111,7 @@ async def _code(request: Request) -> Response:
         ask, task = _asked(json.loads(console.form.text("request")))
     except (ValueError, KeyError, TypeError) as error:
         return JSONResponse(
-            {"error": f"this is no request of the Playground: {error}"}, HTTPStatus.BAD_REQUEST
+            {"error": f"this is not a request of the Playground: {error}"}, HTTPStatus.BAD_REQUEST
         )
     server = f"{request.url.scheme}://{request.url.netloc}"
     codes = []
@@ -161,12 +161,12 @@ async def _form(request: Request, choices: Sequence[Choice]) -> dict[str, Any]:
 
 
 def _unknown(query: Mapping[str, str], choices: Sequence[Choice]) -> str:
-    """What to say of an endpoint or an entity of the query that cannot be asked; "" where both can be."""
+    """The notice about an endpoint or entity of the query that is not available; "" if both are."""
     name, entity = query.get("endpoint"), query.get("entity")
     choice = next((each for each in choices if each.name == name), None)
     if name and choice is None:
         return (
-            f"There is no endpoint {name} that your key can ask for text. Choose one of those listed below."
+            f"Your key has no endpoint {name} that generates text. Choose one of those listed below."
         )
     if choice is not None and entity and entity not in {each["name"] for each in choice.entities}:
         return f"The endpoint {choice.name} has no served entity {entity}."
@@ -179,21 +179,21 @@ def _data(document: Json, protocol: Protocol) -> Mapping[str, bool]:
     return {
         "names_model": protocol.names_model,
         "streams": "stream" in members,
-        # Elsewhere it has other members, and the last event tells the usage unasked.
+        # Other protocols have other members, and their last event has the usage anyway.
         "usage": "stream_options" in members and protocol.shape in ("chat", "text"),
         "tools": "tools" in members,
     }
 
 
-def _asked(told: Mapping[str, Any]) -> tuple[Ask, str]:
-    """A request as the page tells it, and its endpoint's task. Raises ValueError, KeyError or TypeError."""
-    protocol = protocol_named(told["protocol"])
-    body = told["body"]
+def _asked(sent: Mapping[str, Any]) -> tuple[Ask, str]:
+    """The request that the page sent, and its endpoint's task. Raises ValueError, KeyError or TypeError."""
+    protocol = protocol_named(sent["protocol"])
+    body = sent["body"]
     if protocol is None or not isinstance(body, dict) or protocol.prompt not in body:
         raise ValueError("protocol, or body, is not one of the page")
-    shapes = told.get("shapes") or {}
+    shapes = sent.get("shapes") or {}
     if protocol.mode == "chat" and not all(isinstance(shapes[shape], dict) for shape in FORMS):
         raise ValueError("shapes is not what the page writes")
-    entity = str(told.get("entity") or "") or None
-    ask = Ask(protocol, str(told["model"]), bool(told["stream"]), body, entity, shapes)
-    return ask, str(told["task"])
+    entity = str(sent.get("entity") or "") or None
+    ask = Ask(protocol, str(sent["model"]), bool(sent["stream"]), body, entity, shapes)
+    return ask, str(sent["task"])

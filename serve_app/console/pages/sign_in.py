@@ -21,7 +21,7 @@ MAX_KEY_CHARS: Final = 512
 
 
 def routes(sessions: Sessions) -> list[Route]:
-    """The page, its form, and the form of signing out. None of them needs a session that has a key."""
+    """The page, its form, and the form for signing out. They need no signed-in session."""
 
     async def page(request: Request) -> Response:
         return render(request, "sign_in.html", problem=None, next=_place(request.query_params.get("next")))
@@ -31,12 +31,12 @@ def routes(sessions: Sessions) -> list[Route]:
         key, place = console.form.text("key"), _place(console.form.text("next"))
         try:
             if not key.isascii() or not key.isprintable() or len(key) > MAX_KEY_CHARS:
-                key = "?"  # the API says what is wrong, as to every key that nobody issued
+                key = "?"  # the API's error for an unknown key is the message
             await console.api.with_key(key or "?").get(ME)
         except ApiError as error:
             return render(request, "sign_in.html", error.status, problem=error, next=place)
         answer = RedirectResponse(place, HTTPStatus.SEE_OTHER)
-        # A session of its own: a token that was known before signing in is good for nothing after.
+        # A new session: a token from before signing in is not valid after it.
         answer.headers["set-cookie"] = sessions.cookie(sessions.begin(key), secure=is_secure(request))
         return answer
 
@@ -53,6 +53,6 @@ def routes(sessions: Sessions) -> list[Route]:
 
 
 def _place(given: str | None) -> str:
-    """Where to go after signing in: a page of the console, and nothing else that a link may name."""
+    """Where to go after signing in: only a page of the console, whatever the link names."""
     is_ours = given is not None and (given == HOME or given.startswith(f"{HOME}/"))
     return given if is_ours and given is not None and given.isprintable() and "\\" not in given else HOME

@@ -75,7 +75,7 @@ async def _show(request: Request) -> Response:
 
 
 async def _report(api: PublicApi, query: Mapping[str, str]) -> dict[str, Any]:
-    """A report; an empty one where the API refuses, as it does for more sums than it gives."""
+    """A report; empty if the API refuses, as it does for too many sums."""
     try:
         found: dict[str, Any] = (await api.get(API, **query)).body
     except ApiError:

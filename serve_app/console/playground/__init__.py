@@ -1,1 +1,1 @@
-"""The Playground: what can be asked of an endpoint, in which protocol, and the same request as code."""
+"""The Playground: the protocols and options of an endpoint, and the same request as code."""

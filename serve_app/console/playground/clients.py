@@ -1,4 +1,4 @@
-"""The packages with which a copied program asks, by the shape of the request."""
+"""The client packages of copied programs, by the shape of the request."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 from serve_app.console.playground.protocols import Shape
 
-# What `create` of a package has parameters for; anything else goes into `extra_body`.
+# The parameters of a package's `create`; anything else goes into `extra_body`.
 OPENAI_CHAT: Final = {
     "model", "messages", "frequency_penalty", "function_call", "functions", "logit_bias", "logprobs",
     "max_completion_tokens", "max_tokens", "metadata", "n", "parallel_tool_calls", "presence_penalty",
@@ -34,7 +34,7 @@ OPENAI_TEXT: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """How a package asks in one shape, and what of an answer is printed."""
+    """How a package sends a request of one shape, and which part of the answer is printed."""
 
     name: str  # of the class; its package is the same in small letters
     call: str

@@ -1,6 +1,6 @@
 """The options of a request as controls of a form, made from the OpenAPI document.
 
-A member of a body that nobody has heard of here still gets a control: its kind follows from its schema.
+A member that this module does not know still gets a control, whose kind follows from its schema.
 Knows nothing of HTML.
 """
 
@@ -17,7 +17,7 @@ from serve_app.console.playground.schemas import Json, alternatives, members_of
 
 Kind = Literal["number", "choice", "text", "lines", "numbers", "json", "tool_choice", "format"]
 
-# What the page itself writes into a request, and members that have another name in the same protocol.
+# Members that the page itself writes, and members with another name in the same protocol.
 _PAGES_OWN: Final = {
     "model", "messages", "system", "input", "instructions", "prompt", "text_input", "id", "stream",
     "stream_options", "tools",
@@ -40,7 +40,7 @@ _CHOICES: Final[Mapping[Shape, tuple[str, ...]]] = {
     "messages": ("auto", "any", "none"),
     "responses": ("auto", "none", "required"),
 }
-# What a member that is required has at first.
+# Initial values of required members.
 _AT_FIRST: Final[Mapping[Shape, str]] = {"text": "64", "messages": "1024"}
 # Triton's tensors that the text model has another name for, that are not text, or that change no answer.
 _TENSORS: Final = {
@@ -95,7 +95,7 @@ class Option:
     description: str
     integer: bool = False
     minimum: float | None = None
-    above: bool = False  # `minimum` itself is too little
+    above: bool = False  # `minimum` itself is not allowed
     maximum: float | None = None
     max_length: int | None = None
     choices: tuple[str, ...] = ()
@@ -105,7 +105,7 @@ class Option:
 
     @property
     def name(self) -> str:
-        """As a person calls it: with the object that it stands in, unless that is the one of all options."""
+        """The name to show: with the object that contains it, unless that object contains all options."""
         return self.path.removeprefix("parameters.")
 
     @property
@@ -238,8 +238,8 @@ def _default(path: str, member: Json, described: str, defaults: Mapping[str, flo
         return f"{_written(defaults[name])}, the model's"
     if member.get("default") is not None:
         return _written(member["default"])
-    told = re.match(r"default ([^;.]+(?:\.\d+)?)", described)
-    return told[1] if told else None
+    default = re.match(r"default ([^;.]+(?:\.\d+)?)", described)
+    return default[1] if default else None
 
 
 def _written(value: Any) -> str:

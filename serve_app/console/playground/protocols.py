@@ -1,4 +1,4 @@
-"""The protocols in which the Playground asks: where a request goes, and where its prompt stands.
+"""The protocols of the Playground: where a request goes, and which member has the prompt.
 
 Knows paths and names of members; not their ranges, which are the OpenAPI document's.
 """
@@ -11,7 +11,7 @@ from typing import Final, Literal
 from urllib.parse import quote
 
 Mode = Literal["chat", "text"]
-# How a body says a conversation: OpenAI's chats, Anthropic's messages, OpenAI's responses, or one text.
+# How a body holds a conversation: OpenAI's chats, Anthropic's messages, OpenAI's responses, or one text.
 Shape = Literal["chat", "messages", "responses", "text"]
 
 CHAT_TASK: Final = "llm/v1/chat"
@@ -57,7 +57,7 @@ def _chat(dialect: str, shape: Shape, title: str, path: str, schema: str) -> Pro
 
 
 def _text(dialect: str, title: str, path: str, schema: str | None, prompt: str = "prompt") -> Protocol:
-    # Databricks' protocol alone holds a request to its endpoint's task.
+    # Only Databricks' protocol requires the task of the endpoint.
     tasks = (COMPLETIONS_TASK,) if dialect == "databricks" else (CHAT_TASK, COMPLETIONS_TASK)
     streamed = f"{path}_stream" if path.endswith("/generate") else path
     return Protocol(f"{dialect}-text", title, "text", dialect, path, streamed, schema, prompt, tasks)

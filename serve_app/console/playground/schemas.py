@@ -16,7 +16,7 @@ NESTED: Final = frozenset({"parameters", "thinking", "output_config", "text", "r
 def members_of(document: Json, protocol: Protocol) -> dict[str, Json]:
     """The members of the protocol's body by dotted path, such as `parameters.top_p`.
 
-    One of `NESTED` with declared members of its own stands for these. Raises LookupError where the document
+    A member in `NESTED` is replaced by the members that it declares. Raises LookupError where the document
     does not describe the protocol.
     """
     found: dict[str, Json] = {}
@@ -30,7 +30,7 @@ def members_of(document: Json, protocol: Protocol) -> dict[str, Json]:
 
 
 def alternatives(document: Json, schema: Json) -> Iterator[Json]:
-    """What a value may be, apart from null: references resolved, unions flattened."""
+    """The alternatives of a value except null: references resolved, unions flattened."""
     schema = resolved(document, schema)
     unions = schema.get("anyOf") or ([schema] if "discriminator" in schema else schema.get("oneOf"))
     if unions is None or "discriminator" in schema:
@@ -56,7 +56,7 @@ def _body(document: Json, protocol: Protocol) -> Json:
     operation = document["paths"][protocol.path.replace("{model}", _parameter(document, protocol))]["post"]
     schema = operation["requestBody"]["content"]["application/json"]["schema"]
     for each in schema.get("anyOf", [schema]):
-        # A body that needs less than its component says is the component and more, in `allOf`.
+        # A body with fewer required members than its component combines the component and more in `allOf`.
         parts = each.get("allOf", [each])
         if any(_is_for(part, protocol) for part in parts):
             return resolved(document, parts[0])

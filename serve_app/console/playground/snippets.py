@@ -1,7 +1,7 @@
 """A request as text to copy: one command of curl, or one program in Python.
 
 The key is never part of a text; both read it from the environment. Knows how a protocol's usual client is
-called; not how a request becomes one of another protocol.
+called; not how a request is translated to another protocol.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BASES: Final = {
 
 
 def curl(document: Json, ask: Ask, server: str, *, keys: bool) -> str:
-    """A command that asks `server`, such as `http://127.0.0.1:8000`; with a key if `keys`."""
+    """A command that calls `server`, such as `http://127.0.0.1:8000`; with a key if `keys`."""
     url = shlex.quote(server + ask.protocol.url(ask.model, stream=ask.stream))
     lines = [f"curl {'-N ' if ask.stream else ''}{url}"]
     lines.append("-H 'Content-Type: application/json'")
@@ -36,7 +36,7 @@ def curl(document: Json, ask: Ask, server: str, *, keys: bool) -> str:
 
 
 def python(document: Json, ask: Ask, server: str, *, keys: bool) -> str:
-    """A program that asks `server` and prints the answer: with its protocol's package, or with `requests`."""
+    """A program that calls `server` and prints the answer, with its protocol's package or with `requests`."""
     if ask.protocol.dialect in _BASES and not ask.protocol.path.startswith("/v2"):
         return _with_client(document, ask, server, keys=keys)
     return _with_requests(document, ask, server, keys=keys)
@@ -90,8 +90,8 @@ def _with_requests(document: Json, ask: Ask, server: str, *, keys: bool) -> str:
 def _headers(document: Json, ask: Ask, *, of_client: bool = False) -> dict[str, str]:
     """The headers that the request needs besides its key.
 
-    A path that several protocols share has one that needs no header, by the server's settings.
-    `of_client`: the path is what OpenAI's client asks for, which is not always the protocol's own.
+    On a path that several protocols share, the server's settings choose one that needs no header.
+    `of_client`: the path is the one that OpenAI's client calls, which may differ from the protocol's own.
     """
     path = ask.protocol.path
     shared = path if not (of_client and ask.protocol.dialect == "databricks") else None

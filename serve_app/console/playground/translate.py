@@ -1,7 +1,7 @@
 """One request in another protocol: the same prompt, and every option that the other protocol also has.
 
-Options are matched by name. What the other protocol does not have, or not with this value, is named and
-left out. What shapes of chats write otherwise, the page has written in all of them. Knows no HTTP.
+Options are matched by name. Options that the other protocol lacks, or lacks with this value, are named and
+left out. The page itself has written the parts in which shapes of chats differ. Knows no HTTP.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SAMPLED: Final = {"temperature", "top_k", "top_p", "typical_p", "seed"}
 class Ask:
     """A request of the Playground.
 
-    `body` is what `protocol` wants; `entity` is chosen by a header. `shapes`: of a chat, what shapes write
+    `body` is in the form of `protocol`; a header chooses `entity`. `shapes`: of a chat, what shapes write
     otherwise: prompt, tools and form by dotted path, for each shape.
     """
 
@@ -50,7 +50,7 @@ def translated(document: Json, ask: Ask, target: Protocol) -> tuple[Ask, Sequenc
     if target == ask.protocol:
         return ask, ()
     if target.mode != ask.protocol.mode:
-        raise ValueError(f"{ask.protocol.id} and {target.id} do not take the same prompt")
+        raise ValueError(f"{ask.protocol.id} and {target.id} do not accept the same prompt")
     body: dict[str, Any] = {"model": ask.model} if target.names_model else {}
     shaped = ask.shapes[target.shape] if ask.shapes else {target.prompt: ask.body[ask.protocol.prompt]}
     accepted = {_name(each.path): each for each in options_of(document, target, {})}

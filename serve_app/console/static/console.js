@@ -9,7 +9,7 @@ export function theme() {
   return matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
 }
 
-/** Say `text` to whoever listens to the page instead of seeing it. */
+/** Announce `text` to screen readers. */
 export function announce(text) {
   document.getElementById("announcements").textContent = text;
 }

@@ -1,1 +1,1 @@
-"""What pages show, and what their forms ask for: pure functions over the API's JSON. No HTTP, no template."""
+"""The data of pages and the bodies of forms: pure functions over the API's JSON. No HTTP, no template."""

@@ -70,7 +70,7 @@ class ComparisonView:
 
 
 def comparison_view(report: Json) -> ComparisonView:
-    """Of the JSON of a comparison."""
+    """The view of a comparison's JSON."""
     feedback = sorted({metric for each in report["entities"] for metric in each.get("feedback", {})})
     return ComparisonView(
         since=report["since_timestamp"],
@@ -82,7 +82,7 @@ def comparison_view(report: Json) -> ComparisonView:
 
 
 def metrics_of(report: Json | None) -> list[tuple[str, str]]:
-    """What may be tested: the names in the API with those for people."""
+    """The metrics that can be tested: names in the API, with names for people."""
     known = [(metric, name) for metric, (name, _) in METRICS.items()]
     entities = [] if report is None else report["entities"]
     feedback = sorted({metric for each in entities for metric in each.get("feedback", {})})

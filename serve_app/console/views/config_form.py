@@ -1,4 +1,4 @@
-"""The forms of an endpoint's configuration: rows of entities and shares, and the bodies that they ask for.
+"""The forms of an endpoint's configuration: rows of entities and shares, and the bodies made from them.
 
 A field has the name of its path in the API's body, such as `served_entities.0.entity_name`, so an error of
 the API names the field that it is about. Knows no route and no template.
@@ -29,7 +29,7 @@ WHOLE: Final = 100
 
 ENTITY_OF_SHARE: Final = "entity"  # of each line of a form that splits the traffic
 SHARE_OF_ENTITY: Final = "share"
-MAX_ROWS: Final = 100  # of one form, those that were taken away again included
+MAX_ROWS: Final = 100  # of one form, removed ones included
 _UNASKED: Final = ("creator", "creation_timestamp", "state")  # of an entity as the API shows it
 
 
@@ -49,7 +49,7 @@ class EntityRow:
 
     @property
     def is_sized_finely(self) -> bool:
-        """Whether the row says more of its size than a number of units."""
+        """Whether the row gives its size by more than a number of units."""
         fine = (*NUMBERS[1:], "workload_size")
         return any(self.values.get(name) for name in fine) or "burst_scaling_enabled" in self.flags
 
@@ -80,7 +80,7 @@ def rows_of(config: Json) -> list[EntityRow]:
 def rows_in(form: Form) -> list[EntityRow]:
     """The rows that a form had when it was sent, so that a refused one keeps what was typed.
 
-    They are numbered anew, as in the body: rows may have been taken away between two others.
+    They are renumbered as in the body, because rows in between may have been removed.
     """
     found = []
     for position, index in enumerate(_indices(form)):
@@ -104,7 +104,7 @@ def blank_row(index: int = 0, share: int = WHOLE) -> EntityRow:
 def config_body(form: Form, former: Json | None = None) -> dict[str, Any]:
     """The configuration that a form asks for.
 
-    What the form has no field for stays as the entity of the row's former name has it in `former`.
+    Members without a field keep the value of the row's former entity in `former`.
     """
     known = {each.get("name"): each for each in (former or {}).get("served_entities", ())}
     rows = rows_in(form)
@@ -152,7 +152,7 @@ def total(rows: list[ShareRow] | list[EntityRow]) -> int:
 
 
 def _entity(row: EntityRow, former: Json | None) -> dict[str, Any]:
-    """A body's entity: what the form says, over what it has no field for."""
+    """The entity for a body: the form's fields over the members without a field."""
     entity = {name: value for name, value in (former or {}).items() if name not in _UNASKED}
     for name in (*TEXTS, *NUMBERS, *FLAGS):
         entity.pop(name, None)

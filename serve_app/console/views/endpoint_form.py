@@ -1,4 +1,4 @@
-"""The forms that make an endpoint and change what is noted beside it. Knows no route and no template."""
+"""The forms that make an endpoint and change its tags and AI gateway. Knows no route and no template."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def creation_body(form: Form) -> dict[str, Any]:
 
 
 def tags_in(text: str, there: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
-    """`team=sea, spare` as tags by key. Those that are `there` are known again, whatever their keys hold."""
+    """Parse `team=sea, spare` as tags by key. Existing tags (`there`) keep any characters."""
     known = {_tag_text(key, value): (key, value) for key, value in there.items()}
     found = {}
     for word in words(text):
@@ -46,7 +46,7 @@ def _tag_text(key: str, value: str) -> str:
 
 
 def tags_body(form: Form, former: Json) -> dict[str, Any]:
-    """The change that makes a form's tags of those of the endpoint `former`."""
+    """The change from the endpoint's `former` tags to the form's tags."""
     there = {tag["key"]: tag.get("value", "") for tag in former.get("tags", ())}
     wanted = tags_in(form.text("tags"), there)
     added = [{"key": key, "value": value} for key, value in wanted.items() if there.get(key) != value]
@@ -62,7 +62,7 @@ def gateway_text(endpoint: Json) -> str:
 
 
 def gateway_body(form: Form, endpoint: Json) -> Any:
-    """What a form says of the AI gateway, by fields or as JSON. Raises Problem for a text that is no JSON."""
+    """The AI gateway's settings from a form, by fields or as JSON. Raises Problem for invalid JSON."""
     if FORM in form:
         return settings_body(form, endpoint.get("ai_gateway") or {})
     text = form.text("ai_gateway") or "{}"
@@ -70,4 +70,4 @@ def gateway_body(form: Form, endpoint: Json) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         why = f" ({error.msg}, line {error.lineno})" if isinstance(error, json.JSONDecodeError) else ""
-        raise Problem(f"this is no JSON{why}", "ai_gateway") from None
+        raise Problem(f"this is not JSON{why}", "ai_gateway") from None

@@ -22,7 +22,7 @@ SORTS: Final[Mapping[str, tuple[str, Callable[[EndpointView], Any]]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListQuery:
-    """What a reader asked to see."""
+    """Which part of the list was requested, and its order."""
 
     words: str = ""
     sort: str = "name"
@@ -31,7 +31,7 @@ class ListQuery:
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> ListQuery:
-        """Of a page's query. What is not known falls back to the whole list by name."""
+        """Parse a page's query. Unknown values fall back to the whole list by name."""
         sort, page = query.get("sort", ""), query.get("page", "")
         return cls(
             words=query.get("q", "").strip(),
@@ -52,7 +52,7 @@ class ListQuery:
         return urlencode({name: value for name, value in fields.items() if value})
 
     def link_by(self, column: str) -> str:
-        """The query that sorts by a column; the other way round, if it does already."""
+        """The query that sorts by a column, or reverses its order if it is sorted by it already."""
         is_same = column == self.sort
         return self.link(sort=column, is_descending=is_same and not self.is_descending, page=1)
 

@@ -38,17 +38,17 @@ class EntityView:
 
     @property
     def answers(self) -> bool:
-        """Whether it can be asked now."""
+        """Whether it can answer now."""
         return self.status.tone is Tone.GOOD
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigView:
-    """What answers under the name, or comes up to do so."""
+    """A configuration that serves the endpoint, or that starts."""
 
     version: int
     entities: tuple[EntityView, ...]
-    started: int | None  # of a configuration that comes up
+    started: int | None  # of a configuration that starts
 
     @property
     def ready(self) -> int:
@@ -74,8 +74,8 @@ class EndpointView:
     status: Status
     message: str
     is_busy: bool  # an update is under way: look again soon
-    config: ConfigView | None  # that serves
-    pending: ConfigView | None  # that comes up, or failed
+    config: ConfigView | None  # the one that serves
+    pending: ConfigView | None  # one that starts, or failed
     creator: str
     created: int
     updated: int
@@ -90,7 +90,7 @@ class EndpointView:
 
     @property
     def newest(self) -> ConfigView | None:
-        """What serves; what comes up where nothing serves yet."""
+        """The configuration that serves, or the one that starts if none serves yet."""
         return self.config or self.pending
 
     @property
@@ -100,14 +100,14 @@ class EndpointView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownModel:
-    """A model that some endpoint has, offered where a model is to be named."""
+    """A model of some endpoint, offered in fields for a model."""
 
     name: str
     version: str
 
 
 def endpoint_view(endpoint: Json) -> EndpointView:
-    """Of the JSON of one endpoint."""
+    """The view of one endpoint's JSON."""
     state = endpoint.get("state", {})
     config, pending = endpoint.get("config"), endpoint.get("pending_config")
     gateway = endpoint.get("ai_gateway") or {}
@@ -134,7 +134,7 @@ def endpoint_view(endpoint: Json) -> EndpointView:
 
 
 def endpoint_views(answer: Json) -> list[EndpointView]:
-    """Of the JSON of the list, by name."""
+    """The views of the list's JSON, by name."""
     return sorted(map(endpoint_view, answer.get("endpoints", ())), key=lambda each: each.name)
 
 

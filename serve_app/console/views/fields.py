@@ -1,6 +1,6 @@
 """Texts of a form's fields as values for a JSON body.
 
-What is no number stays the text that it is, so that the API refuses it in its own words. Knows no page.
+A text that is not a number stays text, so that the API refuses it in its own words. Knows no page.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _QUOTED: Final = re.compile(r'[,"\r\n]')
 
 
 def number(text: str) -> Any:
-    """`text` as an int or a float; `text` itself where it is none; None where it is empty."""
+    """`text` as an int or a float; `text` itself if it is not a number; None if it is empty."""
     if not text:
         return None
     if _INTEGER.fullmatch(text):
@@ -35,5 +35,5 @@ def words(text: str) -> list[str]:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names as a form shows them, of which `words` makes the same names."""
+    """Names as a form shows them, in the form that `words` reads."""
     return ", ".join('"' + name.replace('"', '""') + '"' if _QUOTED.search(name) else name for name in names)

@@ -1,7 +1,7 @@
-"""The form of an endpoint's AI gateway: its fields by what is set, and the settings that it asks for.
+"""The form of an endpoint's AI gateway: its fields from the settings, and the settings from its fields.
 
 A field has the name of its path in the API's body, such as `rate_limits.0.calls`, so an error of the API
-names the field that it is about. What has no field stays as it is. Knows no route and no template.
+names the field that it is about. Settings without a field stay as they are. Knows no route and no template.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class GatewayFields:
 
 
 def fields_of(settings: Json) -> GatewayFields:
-    """Of a form that changes `settings`, as the API shows them."""
+    """The fields of a form that changes `settings`, as the API shows them."""
     table = settings.get(TABLE) or {}
     texts = {f"{TABLE}.{name}": table.get(name) or "" for name in TABLE_NAMES}
     for side in SIDES:
@@ -95,7 +95,7 @@ def fields_of(settings: Json) -> GatewayFields:
 
 
 def fields_in(form: Form) -> GatewayFields:
-    """Of a form as it was sent. Limits are numbered as in the body: empty rows are none."""
+    """The fields of a form as it was sent. Limits are numbered as in the body, without empty rows."""
     rows = [row for row in _sent_rows(form) if not row.is_blank]
     return GatewayFields(
         switches=frozenset(part for part in SWITCHES if form.text(f"{part}.enabled")),
@@ -105,7 +105,7 @@ def fields_in(form: Form) -> GatewayFields:
 
 
 def settings_body(form: Form, former: Json) -> dict[str, Any]:
-    """The settings that a form asks for, in the place of `former`."""
+    """The settings of a form, to replace `former`."""
     fields = fields_in(form)
     body: dict[str, Any] = {part: former[part] for part in PARTS if part in former}
     body["rate_limits"] = [_limit(row) for row in fields.limits]

@@ -43,7 +43,7 @@ class GrantFields:
 
 
 def grant_views(answer: Json) -> list[GrantView]:
-    """Of the JSON of an endpoint's permissions, in its order."""
+    """The views of the JSON of an endpoint's permissions, in its order."""
     return [
         GrantView(kind=kind, principal=entry[kind], level=entry["all_permissions"][0]["permission_level"])
         for entry in answer.get(LIST, ())
@@ -53,17 +53,17 @@ def grant_views(answer: Json) -> list[GrantView]:
 
 
 def levels_in(answer: Json) -> dict[str, str]:
-    """What each level allows, of the JSON of all levels."""
+    """What each level allows, from the JSON of all levels."""
     return {each["permission_level"]: each["description"] for each in answer.get("permission_levels", ())}
 
 
 def fields_in(form: Form) -> GrantFields:
-    """Of a form as it was sent."""
+    """The fields of a form as it was sent."""
     return GrantFields(kind=form.text("kind"), principal=form.text("principal"), level=form.text("level"))
 
 
 def grant_body(form: Form) -> dict[str, Any]:
-    """The grant that a form asks for, in a list of one. Raises Problem for a kind that no form has."""
+    """The grant that a form asks for, in a list of one. Raises Problem for an unknown kind."""
     fields = fields_in(form)
     if fields.kind not in KINDS:
         raise Problem("choose a user, a group or a service principal", "kind")

@@ -26,7 +26,7 @@ _SOON_MS: Final = 7 * _DAY_S * 1000
 _EVERY_ENDPOINT: Final = "every endpoint"
 _NEAR: Final = 0.9
 _FORMER: Final = Status("old secret", Tone.BUSY)
-# How long the former secret of a rotated key is still taken: seconds -> in words.
+# How long the former secret of a rotated key is still accepted: seconds -> in words.
 GRACES: Final = {"0": "at once", "3600": "in an hour", "86400": "in a day", "604800": "in a week"}
 
 
@@ -49,12 +49,12 @@ class KeyView:
     revoked: int | None
     budget: float | None
     soft_budget: float | None
-    spent: float | None  # in this month; None: the API did not tell
+    spent: float | None  # in this month; None: unknown
     last_used: int | None
     currency: str
     comment: str
     status: Status
-    is_former: bool = False  # a secret that was rotated, and is still taken
+    is_former: bool = False  # a secret that was rotated, and is still accepted
 
     @property
     def spent_share(self) -> float:
@@ -90,7 +90,7 @@ _TEXTS: Final = ("name", "user", "groups", "days", "budget", "soft_budget", "cur
 
 
 def key_view(key: Json, now_ms: int) -> KeyView:
-    """Of the JSON of one key."""
+    """The view of one key's JSON."""
     expires, revoked = key.get("expiry_time"), key.get("revocation_time")
     endpoints = tuple(key.get("endpoints", ()))
     return KeyView(
@@ -118,7 +118,7 @@ def key_view(key: Json, now_ms: int) -> KeyView:
 
 
 def key_views(answer: Json, now_ms: int) -> list[KeyView]:
-    """Of the JSON of the list: those in force before those that ended, each by name."""
+    """The views of the list's JSON: keys in force, then keys that ended, each by name."""
     found = [key_view(key, now_ms) for key in answer.get("keys", ())]
     newest: dict[str, int] = {}
     for key in found:
@@ -134,12 +134,12 @@ def key_views(answer: Json, now_ms: int) -> list[KeyView]:
 
 
 def new_fields() -> KeyFields:
-    """Of a form that makes a key, at first."""
+    """The initial fields of a form that makes a key."""
     return KeyFields(texts={"currency": "USD"}, scopes=frozenset({"inference"}), endpoints=frozenset())
 
 
 def fields_of(key: KeyView) -> KeyFields:
-    """Of a form that changes `key`, at first."""
+    """The initial fields of a form that changes `key`."""
     budgets = {name: value for name in BUDGETS if (value := getattr(key, name)) is not None}
     return KeyFields(
         texts={
@@ -154,7 +154,7 @@ def fields_of(key: KeyView) -> KeyFields:
 
 
 def fields_in(form: Form) -> KeyFields:
-    """Of a form as it was sent."""
+    """The fields of a form as it was sent."""
     return KeyFields(
         texts={name: form.text(name) for name in _TEXTS},
         scopes=frozenset(form.all("scopes")),
@@ -176,14 +176,14 @@ def creation_body(form: Form) -> dict[str, Any]:
 
 
 def change_body(form: Form) -> dict[str, Any]:
-    """What a form says of a key that there is. An empty budget is taken away."""
+    """The change of an existing key that a form describes. An empty budget is removed."""
     body = _shared(form)
     cleared = [name for name in BUDGETS if name not in body]
     return {**body, "clear": cleared} if cleared else body
 
 
 def rotation_body(form: Form) -> dict[str, Any]:
-    """How long the former secret is still taken, as a form says."""
+    """How long the former secret is still accepted, from a form."""
     return {"grace_seconds": number(form.text("grace"))}
 
 

@@ -26,7 +26,7 @@ class LoadView:
 
 
 def load_views(answer: Json, endpoint: str) -> list[LoadView]:
-    """Of the JSON of what happens now, for one endpoint."""
+    """The views of the JSON of live figures, for one endpoint."""
     applications = {each["application"]: each for each in answer.get("applications", ())}
     found = [each for each in answer.get("endpoints", ()) if each["endpoint"] == endpoint]
     return [

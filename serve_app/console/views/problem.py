@@ -1,4 +1,4 @@
-"""What is wrong with a form, where the console finds it out itself, and the field that a refusal is about."""
+"""Mistakes in a form that the console finds itself, and the field that a refusal is about."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FIELD: Final = re.compile(r"(?:config\.)?([a-z_]+(?:\.[a-z_]+|\.[0-9]+)*): ")
 
 @dataclass(frozen=True, slots=True)
 class Problem(Exception):
-    """A form that is not worth a call of the API. Templates show it as they show an error of the API."""
+    """A mistake in a form that is found without calling the API. Templates show it like an API error."""
 
     message: str
     field: str | None = None
@@ -25,7 +25,7 @@ def field_in(message: str) -> str | None:
 
 
 def is_wrong(field: str, refused: str | None) -> bool:
-    """Whether a refusal of `refused` is about `field`: about itself, a part of it, or what it is part of."""
+    """Whether a refusal of `refused` is about `field`, a part of it, or what contains it."""
     return refused is not None and (
         field == refused or field.startswith(f"{refused}.") or refused.startswith(f"{field}.")
     )

@@ -1,4 +1,4 @@
-"""How an endpoint is asked, as code to copy: a short request in each of its protocols. Knows no route."""
+"""Code to copy that calls an endpoint: a short request in each of its protocols. Knows no route."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class QueryView:
 def query_view(document: Json, endpoint: Json, protocol: str, server: str, *, keys: bool) -> QueryView | None:
     """A request to `endpoint` in `protocol`, or in the first that it speaks; None while its task is unknown.
 
-    `document`: the OpenAPI document. `server`: such as `http://127.0.0.1:8000`; it asks for a key if `keys`.
+    `document`: the OpenAPI document. `server`: such as `http://127.0.0.1:8000`; it needs a key if `keys`.
     """
     name, task = endpoint["name"], endpoint.get("task", "")
     if task == EMBEDDINGS_TASK:

@@ -15,7 +15,7 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedView:
-    """One request. Times are milliseconds; bodies "" where they are not told."""
+    """One request. Times are milliseconds; a body that is not shown is ""."""
 
     id: str
     client_id: str
@@ -45,7 +45,7 @@ class LogView:
 
 
 def log_view(answer: Json) -> LogView:
-    """Of the JSON of a page."""
+    """The view of a page's JSON."""
     return LogView(
         is_enabled=answer["enabled"],
         rows=tuple(map(logged_view, answer["requests"])),
@@ -54,7 +54,7 @@ def log_view(answer: Json) -> LogView:
 
 
 def logged_view(row: Json) -> LoggedView:
-    """Of the JSON of one request."""
+    """The view of one request's JSON."""
     first_ms = row.get("time_to_first_token_ms")
     return LoggedView(
         id=row["databricks_request_id"],

@@ -56,7 +56,7 @@ class RolloutView:
 
 
 def rollout_view(rollout: Json) -> RolloutView:
-    """Of the JSON of a rollout."""
+    """The view of a rollout's JSON."""
     is_running = rollout["state"] == "RUNNING"
     current = rollout["step"]
     return RolloutView(
@@ -78,7 +78,7 @@ def rollout_view(rollout: Json) -> RolloutView:
 
 
 def fields_of(form: Form | None = None) -> dict[str, str]:
-    """What the fields of the form that starts a rollout say at first, or said when it was sent."""
+    """The fields of the form that starts a rollout: initial values, or those that were sent."""
     names = ("entity", "steps", "interval_s", *(f"guards.{name}" for name in GUARDS))
     if form is None:
         return {name: _DEFAULTS.get(name, "") for name in names}

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 
 class Tone(StrEnum):
-    """What the colour of a word tells. The word tells the same without a colour."""
+    """The meaning of a colour. The word says the same without it."""
 
     GOOD = "good"
     BUSY = "warn"

@@ -30,7 +30,7 @@ class UsageRow:
 
 
 def usage_rows(report: Json) -> list[UsageRow]:
-    """Of the JSON of a report, in its order."""
+    """The rows of a report's JSON, in its order."""
     by = report.get("by", ())
     return [usage_row(row, by) for row in report.get("rows", ())]
 

@@ -1,4 +1,4 @@
-"""What the page of usage asks of the ledger: its period, its fields and its filters. Knows no route."""
+"""The usage page's query of the ledger: its period, fields and filters. Knows no route."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """What is asked of the ledger."""
+    """A query of the ledger."""
 
     period: str = DEFAULT_PERIOD
     by: tuple[str, ...] = DEFAULT_BY
@@ -44,7 +44,7 @@ class Chosen:
     offset: int = 0  # sums before the first that is shown
 
     def query(self, now: datetime, by: Sequence[str] | None = None) -> dict[str, str]:
-        """The query of the API's route; `by` instead of the chosen fields."""
+        """The query for the API's route, by the fields `by` instead of the chosen ones."""
         since, until = self._span(now)
         found = {
             "by": ",".join(self.by if by is None else by),
@@ -57,11 +57,11 @@ class Chosen:
         return {name: value for name, value in found.items() if value or name == "by"}
 
     def first_day(self, now: datetime) -> str:
-        """The first day that is asked for, as a date; "" where there is none."""
+        """The first day of the period, as a date; "" if there is none."""
         return self._span(now)[0][:10]
 
     def link(self, **changes: str) -> str:
-        """The query of the console's page from the first sum on, with other choices in the place of some."""
+        """The query of the console's page, from the first sum on, with some choices replaced."""
         said = {"period": self.period, "since": self.since, "until": self.until, "endpoint": self.endpoint}
         said |= {"key": self.key, "shadow": "on" if self.shadow else "", **changes}
         fields = [("by", name) for name in self.by]
@@ -80,7 +80,7 @@ class Chosen:
 
 
 def chosen_in(form: Form) -> Chosen:
-    """What a query of the page asks for. What is not known falls back to what the page shows at first."""
+    """Parse a query of the page. Unknown values fall back to the page's defaults."""
     period = CUSTOM if form.text("since") or form.text("until") else form.text("period")
     by = tuple(name for name in dict.fromkeys(form.all("by")) if name in FIELDS)
     return Chosen(
@@ -98,5 +98,5 @@ def chosen_in(form: Form) -> Chosen:
 def _day_after(day: str) -> str:
     try:
         return (datetime.fromisoformat(day) + timedelta(days=1)).strftime("%Y-%m-%d")
-    except ValueError:  # no day of the calendar: the API says so
+    except ValueError:  # not a date: the API says so
         return day

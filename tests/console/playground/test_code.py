@@ -116,4 +116,4 @@ async def test_code_of_what_is_no_request_is_refused(tab: Page, scripted: Script
     ):
         status, told = await tab.evaluate(script, request)
         assert status == 400
-        assert "no request of the Playground" in told["error"]
+        assert "not a request of the Playground" in told["error"]

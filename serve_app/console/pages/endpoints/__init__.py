@@ -16,7 +16,7 @@ PATH: Final = LIST
 
 
 def routes() -> Iterator[Route]:
-    """A name may hold slashes, so what is below it is in the query, and forms stand elsewhere."""
+    """A name may hold slashes, so the tab is in the query, and forms have paths of their own."""
     yield from listing.routes()
     yield from creation.routes()
     yield from changes.routes()

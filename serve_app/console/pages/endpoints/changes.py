@@ -35,7 +35,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class FormRoute:
-    """What a form does, the page that it is on, and what is said after it.
+    """What a form does, the page that it is on, and the notice after it.
 
     `do` raises ApiError or Problem.
     """
@@ -71,7 +71,7 @@ async def _promote(change: Change) -> None:
 
 
 async def _config(change: Change) -> None:
-    """Raises Problem where the configuration is not the one any more that the form was made from."""
+    """Raises Problem if the configuration has changed since the form was made."""
     endpoint = await change.endpoint()
     config = endpoint.get("config") or endpoint.get("pending_config") or {}
     version = str(config.get(config_form.CONFIG_VERSION, 0))

@@ -58,7 +58,7 @@ async def _form(
 
 
 async def _listed(console: ConsoleRequest) -> dict[str, Any]:
-    """The list, for the names of models; none where the API has none to give."""
+    """The list of endpoints, for the names of models; empty if the API refuses it."""
     try:
         answer: dict[str, Any] = (await console.api.get(API)).body
     except ApiError:

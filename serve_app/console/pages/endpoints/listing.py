@@ -22,7 +22,7 @@ def routes() -> Iterator[Route]:
 
 
 async def _list(request: Request) -> Response:
-    """The page; its table alone where the query says `part=table`, as the page asks while one comes up."""
+    """The page, or only its table for `part=table`, which the page polls while an endpoint starts."""
     api = console_of(request).api
     problem: ApiError | None = None
     endpoints: list[EndpointView] = []

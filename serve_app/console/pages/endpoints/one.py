@@ -32,7 +32,7 @@ async def show(
 ) -> Response:
     """The page `tab` of the endpoint `name`; with a `problem`, the page of the `form` that has it.
 
-    Raises ApiError for an endpoint that is not there.
+    Raises ApiError for an endpoint that does not exist.
     """
     api = console_of(request).api
     endpoint = (await api.get(api_path(name))).body

@@ -15,7 +15,7 @@ ONE: Final = f"{LIST}/{{name:path}}"
 FORM: Final = "/console/endpoint"  # of its forms, by what each does
 API: Final = "/api/2.0/serving-endpoints"
 
-# What was done -> what the next page says of it.
+# What was done -> the notice on the next page.
 NOTICES: Final = {
     "created": "Endpoint created.",
     "updated": "Configuration accepted.",
@@ -50,10 +50,10 @@ def page_path(name: str, **query: str) -> str:
 
 
 def to(place: str) -> RedirectResponse:
-    """After a change: a page that may be loaded again without doing it twice."""
+    """Redirect to a page after a change, so that reloading does not repeat the change."""
     return RedirectResponse(place, HTTPStatus.SEE_OTHER)
 
 
 def notice_of(request: Request) -> str:
-    """What was just done, as the link here says."""
+    """The notice of what was just done, from the link to this page."""
     return NOTICES.get(request.query_params.get("done", ""), "")

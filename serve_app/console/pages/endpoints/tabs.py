@@ -26,7 +26,7 @@ LOGS: Final = {"build": "build-logs", "service": "logs"}  # as the page calls th
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """What a template is filled with, and what the API refused to tell."""
+    """The values of a template, and the API's refusals."""
 
     values: Mapping[str, Any]
     refused: ApiError | None = None
@@ -41,13 +41,13 @@ class TabRequest:
     endpoint: Mapping[str, Any]  # as the API shows it
     view: EndpointView
     query: Mapping[str, str]
-    form: Form | None  # that was refused, to be shown as it was sent
+    form: Form | None  # a refused form, to be shown as it was sent
     server: str  # the address of this server, as the browser knows it
     needs_key: bool
 
     @property
     def config(self) -> Mapping[str, Any] | None:
-        """What serves, or what comes up where nothing serves yet."""
+        """The configuration that serves, or the one that starts if none serves yet."""
         return self.endpoint.get("config") or self.endpoint.get("pending_config")
 
     async def ask(self, below: str, **query: Any) -> tuple[Any, ApiError | None]:
@@ -133,7 +133,7 @@ async def _query(asked: TabRequest) -> Shown:
 
 
 async def _requests(asked: TabRequest) -> Shown:
-    """One request where the query names one, else a page. Nothing where the caller may not manage."""
+    """One request if the query names one, otherwise a page of them. Nothing if the caller may not manage."""
     query, values = asked.query, {"log": None, "one": None, "failed": asked.query.get("failed") == "on"}
     if not asked.view.may_manage:
         return Shown(values=values)
@@ -177,7 +177,7 @@ async def _permissions(asked: TabRequest) -> Shown:
 
 
 async def _load(asked: TabRequest) -> Shown:
-    """Nothing where the caller may not see metrics."""
+    """Nothing if the caller may not see metrics."""
     live, _ = await asked.ask_at(LIVE, endpoint=asked.name, since=time.time())
     return Shown(values={"loads": load_views(live or {}, asked.name)})
 

@@ -178,5 +178,5 @@ def test_what_a_protocol_demands_is_there() -> None:
 
 
 def test_a_chat_is_no_text() -> None:
-    with pytest.raises(ValueError, match="do not take the same prompt"):
+    with pytest.raises(ValueError, match="do not accept the same prompt"):
         translated(DOCUMENT, chat(), protocol("triton-text"))
