@@ -21,9 +21,9 @@ from serve_app.control.ledger.ledger import Ledger
 from serve_app.control.live import Live
 from serve_app.control.responses.responses import Responses
 from serve_app.control.retention import Retention
-from serve_app.control.rollouts.endpoint_splits import EndpointSplits
 from serve_app.control.rollouts.feedback import Feedback
 from serve_app.control.rollouts.rollouts import Rollouts
+from serve_app.control.rollouts.splits import Splits
 from serve_app.control.snapshots import SnapshotParts, Snapshots
 from serve_app.errors import Unavailable, UnsupportedField
 from serve_app.types import Caller
@@ -69,7 +69,7 @@ class ControlPlane:
             changed=self.snapshots.changed,
             untracked=self.endpoints.untracked,
         )
-        splits = EndpointSplits(self.endpoints.declared, self.snapshots.changed)
+        splits = Splits(self.endpoints.declared, self.snapshots.changed)
         self.rollouts = Rollouts(database, splits)
         self._retention = Retention(database, config.usage_days, responses.keep_days)
         parts.endpoints = self.endpoints.snapshot

@@ -23,8 +23,7 @@ from serve_app.control.handlers import Handlers
 from serve_app.control.rollouts.comparison import ERROR_RATE, compare
 from serve_app.control.rollouts.decision import Move, decide
 from serve_app.control.rollouts.measured import METRICS, Measured, measured, step_seen
-from serve_app.control.rollouts.shares import present, with_share
-from serve_app.control.rollouts.splits import Split, Splits
+from serve_app.control.rollouts.splits import Split, Splits, present, with_share
 from serve_app.control.rollouts.start import check_start
 from serve_app.control.rollouts.tables import RolloutRow
 from serve_app.endpoints.ai_gateway import Shadow

@@ -1,14 +1,17 @@
-"""What rollouts need of the registry of endpoints: who shares an endpoint's traffic, and how it changes."""
+"""The traffic of endpoints as rollouts read and change it, in the registry or of the deploy file."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from sqlalchemy.orm import Session
 
+from serve_app.control.endpoints import registry
+from serve_app.control.endpoints.shown import declared_id
 from serve_app.endpoints.ai_gateway import Shadow
+from serve_app.endpoints.endpoint import Endpoint
+from serve_app.errors import Conflict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,24 +28,77 @@ class Split:
         return self.traffic.get(entity, 0)
 
 
-class Splits(Protocol):
-    """The traffic of all endpoints. Each call is part of the caller's transaction."""
+def with_share(former: Mapping[str, int], entity: str, percentage: int) -> dict[str, int]:
+    """`percentage` for `entity`, the rest for the other entities as they shared the traffic before.
+
+    Whole numbers that add up to 100; entities without traffic are left out. Raises ValueError where the
+    rest has nobody to go to.
+    """
+    others = {name: share for name, share in former.items() if name != entity and share > 0}
+    rest, total = 100 - percentage, sum(others.values())
+    if rest and not total:
+        raise ValueError("no other entity has traffic")
+    shares = {name: rest * share // total for name, share in others.items()} if rest else {}
+    # What rounding left over goes to those that lost most by it, the first of them first.
+    lost = sorted(others, key=lambda name: -(rest * others[name] % total)) if rest else []
+    for name in lost[: rest - sum(shares.values())]:
+        shares[name] += 1
+    shares[entity] = percentage
+    return present(shares)
+
+
+def present(traffic: Mapping[str, int]) -> dict[str, int]:
+    """The entities that have traffic."""
+    return {name: share for name, share in traffic.items() if share > 0}
+
+
+class Splits:
+    """The traffic of all endpoints, declared ones included. Each call is part of the caller's transaction."""
+
+    def __init__(self, declared: Callable[[], Mapping[str, Endpoint]], changed: Callable[[], None]) -> None:
+        """`declared`: the endpoints of the deploy file.
+
+        `changed` is called after a transaction that changed something: see `Snapshots.changed`.
+        """
+        self._declared = declared
+        self.changed = changed
 
     def read(self, session: Session, endpoint: str) -> Split:
-        """Of any endpoint, declared ones included. Raises ModelNotFound, or Conflict before it serves."""
-        ...
+        """Raises ModelNotFound, or Conflict before the endpoint serves."""
+        found = self._declared().get(endpoint)
+        if found is not None:
+            return Split(
+                endpoint_id=declared_id(endpoint),
+                entities=tuple(entity.name for entity in found.served_entities),
+                traffic=present(found.traffic),
+                configured=0.0,  # nobody knows
+                task=found.task,
+            )
+        row = registry.find(session, endpoint)
+        return Split(
+            endpoint_id=row.id,
+            entities=tuple(entity.wanted.name for entity in registry.entities(session, endpoint)),
+            traffic=present(registry.traffic(session, endpoint)),
+            configured=row.pending_since or row.created,
+            task=row.task,
+        )
 
     def set_traffic(self, session: Session, endpoint: str, traffic: Mapping[str, int]) -> None:
         """In place: no replica starts or stops.
 
         Raises Conflict for a declared endpoint or one that is being updated, ModelNotFound, InvalidField.
         """
-        ...
+        self._refuse_declared(endpoint)
+        registry.set_traffic(session, endpoint, dict(traffic))
 
     def set_shadow(self, session: Session, endpoint: str, shadow: Shadow | None) -> None:
         """Raises as `set_traffic`."""
-        ...
+        self._refuse_declared(endpoint)
+        registry.set_shadow(session, endpoint, shadow)
 
-    def changed(self) -> None:
-        """A transaction changed something: gateways must hear of it."""
-        ...
+    def _refuse_declared(self, endpoint: str) -> None:
+        if endpoint in self._declared():
+            raise Conflict(
+                f"the endpoint {endpoint!r} is declared in the deploy file, which alone changes its traffic "
+                "and shadow: edit the file, and deploy it"
+            )

@@ -6,7 +6,7 @@ import pytest
 
 from serve_app.control.rollouts.decision import Move, StepSeen, decide
 from serve_app.control.rollouts.proportions import Share
-from serve_app.control.rollouts.shares import with_share
+from serve_app.control.rollouts.splits import with_share
 from serve_app.types.control import Guards
 
 STEPS = 4
