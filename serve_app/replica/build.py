@@ -29,7 +29,6 @@ from serve_app.models.fingerprint import fingerprint
 from serve_app.models.generation_defaults import generation_defaults
 from serve_app.models.loader import LoadedModel, load_model
 from serve_app.replica.adapters.loader import AdaptingLoop, make_loader
-from serve_app.replica.driver import EngineDriver
 from serve_app.replica.grammar.compiler import GrammarCompiler
 from serve_app.replica.grammar.messages import SandboxSetup
 from serve_app.replica.prompt import PromptEncoder
@@ -52,7 +51,7 @@ class LoadedReplica:
     questions: Questions
     max_adapters: int
     window: Callable[[Beam | None], int]  # the tokens that a sequence may have, of a search or without one
-    new_driver: Callable[[OnOutputs], EngineDriver]  # the argument gets the outputs of each step
+    new_driver: Callable[[OnOutputs], AdaptingLoop]  # the argument gets the outputs of each step
 
 
 def load(config: ModelConfig, progress: Progress) -> LoadedReplica:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from serve_app.errors import InvalidField, ModelNotFound, Overloaded, ServeError, UnsupportedField
-from serve_app.replica.driver import EngineDriver
+from serve_app.replica.adapters.loader import AdaptingLoop
 from serve_app.types import Adapter, GenerateRequest
 from serve_app.types.adapter import TASK_PREFIX
 
@@ -34,7 +34,7 @@ class _Slot:
 class AdapterSlots:
     """A bounded cache of adapters, by name; adapters that clients sent also by tenant."""
 
-    def __init__(self, driver: EngineDriver, slots: int, names: Collection[str]) -> None:
+    def __init__(self, driver: AdaptingLoop, slots: int, names: Collection[str]) -> None:
         """`names` are the operator's adapters; `slots` may be 0."""
         self._driver = driver
         self._max_slots = slots
