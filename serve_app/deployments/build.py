@@ -37,9 +37,8 @@ from serve_app.deployments.defaults import (
 )
 from serve_app.deployments.limiter import limiter_deployment
 from serve_app.deployments.model.deployment import model_deployment
-from serve_app.endpoints.catalogue import Catalogue
+from serve_app.endpoints.catalogue import Catalogue, check_judges
 from serve_app.endpoints.endpoint import Endpoint
-from serve_app.endpoints.judges import check_judges
 
 __all__ = [
     "DRAIN_S",

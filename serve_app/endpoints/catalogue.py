@@ -10,7 +10,7 @@ from typing import Any, Final
 from pydantic import Field, ValidationError, model_validator
 
 from serve_app.config import ConfigModel
-from serve_app.endpoints.endpoint import Databricks, Endpoint, Kind, Limits, Price, ServedEntity
+from serve_app.endpoints.endpoint import Databricks, Endpoint, Kind, Limits, Price, ServedEntity, Task
 
 MAX_PROBLEMS: Final = 20  # named in one message
 MAX_ENDPOINTS: Final = 10_000  # of one gateway, declared and made at run time
@@ -127,3 +127,33 @@ def check_app(app: str, uses: Sequence[tuple[Endpoint, ServedEntity]]) -> None:
                 f"endpoints: the application {app!r} serves {entity.model!r} {entity.version!r} for "
                 f"{first.name!r} and {another.model!r} {another.version!r} for {other.name!r}"
             )
+
+
+def check_judges(catalogue: Catalogue, guardrails_model: str | None) -> None:
+    """Raises CatalogueError with each endpoint whose rules a model judges while none is named.
+
+    `guardrails_model`: the setting of the gateway.
+    """
+    problems = []
+    for index, endpoint in enumerate(catalogue.endpoints):
+        guardrails = endpoint.ai_gateway.guardrails
+        try:
+            if guardrails is not None:
+                guardrails.check_judge(guardrails_model)
+        except ValueError as error:
+            field = f"endpoints[{index}].ai_gateway.guardrails.model"
+            problems.append(f"{field} (endpoint {endpoint.name!r}): {error}")
+    if problems:
+        raise CatalogueError(problems)
+
+
+def judging(name: str, endpoint: Endpoint | None) -> Endpoint:
+    """The endpoint of this name, None where there is none, as one that judges.
+
+    Raises ValueError with the reason why it cannot.
+    """
+    if endpoint is None:
+        raise ValueError(f"there is no endpoint {name!r}, so it can judge nothing")
+    if endpoint.task is not Task.CHAT:
+        raise ValueError(f"the endpoint {name!r} cannot judge: its task is {endpoint.task}, not {Task.CHAT}")
+    return endpoint

@@ -19,8 +19,8 @@ from serve_app.api.exchange.call_stream import CallStream
 from serve_app.api.exchange.dispatch import Attempt, Candidates
 from serve_app.api.guard.answers import PromptStream
 from serve_app.api.services import Services
+from serve_app.endpoints.catalogue import judging
 from serve_app.endpoints.endpoint import Endpoint, ServedEntity
-from serve_app.endpoints.judges import judging
 from serve_app.endpoints.split import candidates
 from serve_app.errors import DeadlineExceeded, PromptTooLong, ServeError, Unavailable
 from serve_app.guardrails.judging import Inquest

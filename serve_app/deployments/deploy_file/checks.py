@@ -17,9 +17,8 @@ from serve_app.control.endpoints.state import RUN_TIME
 from serve_app.deployments import build
 from serve_app.deployments.deploy_file.problem import Place, Problem
 from serve_app.deployments.model.gpu import ONE_GPU
-from serve_app.endpoints.catalogue import Catalogue, suggestion
+from serve_app.endpoints.catalogue import Catalogue, judging, suggestion
 from serve_app.endpoints.endpoint import SYSTEM_APP, Endpoint, Kind, ServedEntity
-from serve_app.endpoints.judges import judging
 
 SYSTEM_PATH: Final = "serve_app.deployments.build:build_system_app"
 MODEL_PATH: Final = "serve_app.deployments.build:build_model_app"

@@ -27,8 +27,7 @@ from serve_app.deployments.deploy_file.schema import (
     wrong_scaling,
     wrong_values,
 )
-from serve_app.endpoints.catalogue import Catalogue, CatalogueError, parse_catalogue
-from serve_app.endpoints.judges import check_judges
+from serve_app.endpoints.catalogue import Catalogue, CatalogueError, check_judges, parse_catalogue
 
 DEFAULT_PORT: Final = 8000  # Serve's
 MOST_PORT: Final = 65_535

@@ -39,8 +39,7 @@ from serve_app.deployments.limiter import SharedQuota
 from serve_app.deployments.logs import log_as_json, to_terminal, warnings_shown
 from serve_app.deployments.memory import be_spared
 from serve_app.deployments.replica_port import keep_private
-from serve_app.endpoints.catalogue import CatalogueError, parse_catalogue
-from serve_app.endpoints.judges import check_judges, judging
+from serve_app.endpoints.catalogue import CatalogueError, check_judges, judging, parse_catalogue
 from serve_app.heap import map_large_blocks, settle
 from serve_app.rpc.server import RpcServer
 from serve_app.types import Usage, UsageRecord
