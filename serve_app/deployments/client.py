@@ -68,8 +68,8 @@ class Answer(Choice):
         self.timing = delta.timing or self.timing
 
 
-class AsyncClient:
-    """For code on an event loop, such as another deployment."""
+class _Deployed:
+    """A model that is deployed in this cluster."""
 
     def __init__(self, model: str, version: str = "") -> None:
         """Raises ModelNotFound unless `model` is deployed in this cluster.
@@ -78,6 +78,10 @@ class AsyncClient:
         """
         self._model = model
         self._handle = _handle(model, version)
+
+
+class AsyncClient(_Deployed):
+    """For code on an event loop, such as another deployment."""
 
     async def stream(self, **fields: Any) -> AsyncIterator[TokenDelta]:
         """The deltas of one request as they are generated. Closing the iterator aborts it."""
@@ -122,16 +126,8 @@ class AsyncClient:
             raise _public(error) from error
 
 
-class Client:
+class Client(_Deployed):
     """For plain code, such as a script or a notebook; not for use on an event loop."""
-
-    def __init__(self, model: str, version: str = "") -> None:
-        """Raises ModelNotFound unless `model` is deployed in this cluster.
-
-        `version`: which of several versions of the model; "": the one that has none.
-        """
-        self._model = model
-        self._handle = _handle(model, version)
 
     def stream(self, **fields: Any) -> Iterator[TokenDelta]:
         """The deltas of one request as they are generated. Closing the iterator aborts it."""
