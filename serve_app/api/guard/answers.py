@@ -6,7 +6,7 @@ so that a protocol with an event a token keeps its events. Knows no protocol.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
@@ -84,9 +84,9 @@ class GuardedStream:
         requests: Sequence[GenerateRequest],
         rules: Rules,
         judge: Judge,
-        triggered: _Triggered,
+        triggered: Callable[[str], None],
     ) -> None:
-        """`triggered` is told of each choice that does not pass."""
+        """`triggered` is called with the check that a choice does not pass."""
         self._source = source
         self._ends_choice = call.tells_filtered
         self._rules = rules
@@ -176,10 +176,6 @@ class GuardedStream:
             self._found.append((prompt, passed))
         if not self._choices:
             self._source.close()  # where guardrails ended all choices, their models go on for nobody
-
-
-class _Triggered(Protocol):
-    def __call__(self, check: str) -> None: ...
 
 
 class _GuardedChoice:

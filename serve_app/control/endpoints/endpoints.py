@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic import ValidationError
 from sqlalchemy.orm import Session
@@ -49,10 +49,6 @@ from serve_app.types.control import (
 )
 
 
-class Changed(Protocol):
-    def __call__(self) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class _Ground:
     """What a new configuration is judged by: asked of the cluster before the transaction."""
@@ -70,7 +66,7 @@ class Endpoints:
         cluster: Cluster,
         config: ControlConfig,
         gateways: Gateways,
-        changed: Changed,
+        changed: Callable[[], None],
         guardrails_model: str | None = None,
     ) -> None:
         """`changed`: see `Snapshots.changed`. `guardrails_model`: see `GatewayConfig`."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 from sqlalchemy.orm import Session
 
 from serve_app.control.endpoints import registry
-from serve_app.control.keys.administrator import is_administrator
+from serve_app.control.keys.rules import is_administrator
 from serve_app.endpoints.ai_gateway import AiGateway, Guardrails, InferenceTable
 from serve_app.endpoints.endpoint import Endpoint
 from serve_app.endpoints.permissions import level_of

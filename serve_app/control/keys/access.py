@@ -11,8 +11,8 @@ from types import MappingProxyType
 from typing import Any, Final, cast
 
 from serve_app.control.database.database import Database
-from serve_app.control.keys.administrator import check_administrator, is_administrator
 from serve_app.control.keys.permissions import Grants
+from serve_app.control.keys.rules import check_administrator, is_administrator
 from serve_app.endpoints.permissions import Level, level_of
 from serve_app.errors import ModelNotFound, PermissionDenied
 from serve_app.types import Caller, Scope

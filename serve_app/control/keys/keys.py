@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, Final, TypeVar
 
@@ -20,11 +20,10 @@ from sqlalchemy.orm import Session
 from serve_app.accounts.keys import SHOWN_CHARS, digest_of, new_secret
 from serve_app.control.database.database import Database
 from serve_app.control.handlers import Handlers
-from serve_app.control.keys.administrator import check_administrator
-from serve_app.control.keys.rules import check_budgets, check_change, check_new
+from serve_app.control.keys.rules import check_administrator, check_budgets, check_change, check_new
 from serve_app.control.keys.tables import ApiKey
-from serve_app.control.keys.uses import last_uses
 from serve_app.control.ledger.budgets import KeyBudget, month_of, spent_in
+from serve_app.control.ledger.tables import Usage
 from serve_app.errors import AlreadyExists, Conflict, ModelNotFound, Overloaded, Unavailable
 from serve_app.limits import MAX_KEYS
 from serve_app.types import Caller, Scope
@@ -266,3 +265,14 @@ def _told(kind: type[ToldT], key: ApiKey) -> ToldT:
     values: dict[str, Any] = {name: getattr(key, name) for name in columns}
     values |= {name: tuple(each) for name, each in values.items() if isinstance(each, list)}
     return kind(**values)
+
+
+def last_uses(session: Session) -> Mapping[str, float]:
+    """The Unix time at which the newest request of each key began, by the key's id.
+
+    A key has none from before it was made, when another one of its name may have been used. One look into
+    an index for each key, whatever the ledger holds.
+    """
+    newest = select(func.max(Usage.started)).where(Usage.key_id == ApiKey.name).scalar_subquery()
+    found = session.execute(select(ApiKey.id, ApiKey.created, newest))
+    return {id: used for id, created, used in found if used is not None and used >= created}

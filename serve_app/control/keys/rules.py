@@ -1,4 +1,7 @@
-"""What the fields of a key and of a grant may be. An InvalidField names the field and its range."""
+"""What the fields of a key and of a grant may be, and who may manage keys.
+
+An InvalidField names the field and its range.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Final
 
 from serve_app.accounts.keys import ANONYMOUS, NAME
 from serve_app.endpoints.permissions import Level
-from serve_app.errors import InvalidField
+from serve_app.errors import InvalidField, PermissionDenied
 from serve_app.limits import (
     MAX_COMMENT_CHARS,
     MAX_ENDPOINT_GRANTS,
@@ -16,7 +19,7 @@ from serve_app.limits import (
     MAX_KEY_NAMES,
     MAX_PRINCIPAL_CHARS,
 )
-from serve_app.types import Scope
+from serve_app.types import Caller, Scope
 from serve_app.types.control import CreateKey, Grant, UpdateKey
 
 KINDS: Final = ("user_name", "group_name", "service_principal_name")
@@ -112,3 +115,17 @@ def check_grants(grants: Sequence[Grant]) -> None:
 
 def _short(text: str) -> str:
     return text[:64]
+
+
+def is_administrator(caller: Caller) -> bool:
+    """Whether the caller may manage everything."""
+    return Scope.MANAGE in caller.scopes and not caller.endpoints
+
+
+def check_administrator(caller: Caller) -> None:
+    """Raises PermissionDenied unless the caller may manage everything."""
+    if Scope.MANAGE not in caller.scopes:
+        raise PermissionDenied(f"the API key lacks the scope '{Scope.MANAGE}'")
+    if caller.endpoints:
+        # Such a key could otherwise make itself one without the limit.
+        raise PermissionDenied("a key that is limited to endpoints may manage nothing beyond them")
