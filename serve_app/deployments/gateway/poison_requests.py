@@ -16,6 +16,7 @@ from serve_app.types import GenerateRequest, Question
 BARREN_DEATHS: Final = 3  # replicas that died with a request and had made none of its tokens
 UNLUCKY_DEATHS: Final = 2  # of them, that one request meets at most: its client may try again
 DEATHS: Final = 4  # replicas that died with a request, whatever they had made of it
+MOST_DEATHS: Final = 8  # the same, also where another request seems to be the cause
 KEPT_S: Final = 600.0
 MAX_SUSPECTS: Final = 1_024  # the oldest is forgotten first
 
@@ -31,16 +32,20 @@ class PoisonRequests:
     prompts survive unrelated crashes. A replica that made a token of the request had computed it once: it
     takes more such deaths to suspect the request. Those that die beside such a request are as suspect as it
     is. So a suspect is tried alone, and after two deaths, which may be bad luck, its client may try again.
+    A request that had made nothing in two of them explains both deaths: whoever had tokens there is not
+    condemned for them.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._deaths: OrderedDict[bytes, tuple[float, _Deaths]] = OrderedDict()
+        self._explained: OrderedDict[str, None] = OrderedDict()  # replicas
 
     def check(self, request: Request) -> None:
         """Raises EngineRefused for a request that ended `BARREN_DEATHS` or `DEATHS` replicas recently."""
         deaths = self._recent(request)
-        if sum(deaths.values()) >= BARREN_DEATHS or len(deaths) >= DEATHS:
+        own = sum(is_barren or replica not in self._explained for replica, is_barren in deaths.items())
+        if sum(deaths.values()) >= BARREN_DEATHS or own >= DEATHS or len(deaths) >= MOST_DEATHS:
             raise EngineRefused(
                 "this request ended the model's process again and again; it is not tried any more"
             )
@@ -65,6 +70,11 @@ class PoisonRequests:
         self._deaths[digest] = (self._clock(), deaths)
         if len(self._deaths) > MAX_SUSPECTS:
             self._deaths.popitem(last=False)
+        barren = [each for each, made_nothing in deaths.items() if made_nothing]
+        if len(barren) >= UNLUCKY_DEATHS:
+            self._explained.update(dict.fromkeys(barren))
+            while len(self._explained) > MAX_SUSPECTS:
+                self._explained.popitem(last=False)
 
     def clear(self, request: Request) -> None:
         """`request` ended well."""

@@ -2,7 +2,14 @@ from dataclasses import replace
 
 import pytest
 
-from serve_app.deployments.gateway.poison_requests import BARREN_DEATHS, KEPT_S, MAX_SUSPECTS, PoisonRequests
+from serve_app.deployments.gateway.poison_requests import (
+    BARREN_DEATHS,
+    DEATHS,
+    KEPT_S,
+    MAX_SUSPECTS,
+    MOST_DEATHS,
+    PoisonRequests,
+)
 from serve_app.errors import EngineRefused
 from serve_app.types import GenerateRequest, Prompt
 
@@ -47,6 +54,34 @@ def test_other_requests_are_not_suspected() -> None:
     for replica in CONDEMNING:
         poison_requests.blame(REQUEST, replica)
     poison_requests.check(replace(REQUEST, prompt=Prompt(text="y")))
+
+
+def test_who_had_tokens_beside_the_poison_is_not_condemned_with_it() -> None:
+    """The poison has some tokens before it kills its first replica; it kills the others at once."""
+    poison_requests, innocent = PoisonRequests(), replace(REQUEST, prompt=Prompt(text="y"))
+    for replica in "abcd"[:DEATHS]:
+        for each in (innocent, REQUEST):
+            poison_requests.check(each)
+            poison_requests.blame(each, replica, is_barren=each is REQUEST and replica != "a")
+    with pytest.raises(EngineRefused):
+        poison_requests.check(REQUEST)
+    poison_requests.check(innocent)
+
+
+def test_deaths_without_another_culprit_condemn_in_the_end_whatever_was_made() -> None:
+    poison_requests, progressing = PoisonRequests(), replace(REQUEST, prompt=Prompt(text="y"))
+    for number in range(DEATHS):
+        poison_requests.check(REQUEST)
+        poison_requests.blame(REQUEST, f"{number}", is_barren=False)
+    with pytest.raises(EngineRefused):
+        poison_requests.check(REQUEST)
+    for number in range(MOST_DEATHS):  # there is always somebody beside it that seems to do it
+        poison_requests.check(progressing)
+        for replica in (f"{number}", f"{number}, once more"):
+            poison_requests.blame(replace(REQUEST, prompt=Prompt(text=f"{number}")), replica)
+        poison_requests.blame(progressing, f"{number}", is_barren=False)
+    with pytest.raises(EngineRefused):
+        poison_requests.check(progressing)
 
 
 def test_a_request_that_ended_well_is_cleared() -> None:
