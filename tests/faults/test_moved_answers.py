@@ -21,6 +21,7 @@ import pytest_asyncio
 
 from serve_app.types import UsageRecord
 from tests.support.asks import COMPLETIONS, connected
+from tests.support.gateway import events
 from tests.support.mixed_streams import MixedStreams, long_asks
 from tests.support.ray_cluster import Cluster
 from tests.support.replica_pair import (
@@ -41,6 +42,8 @@ pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest
 LONGEST_S: Final = 2.0  # between two replicas that are up and the next kill
 ANSWERS: Final = 10  # long ones
 DEATHS: Final = 4  # that one request may cause
+PROMPTS: Final = 40
+PROMPT: Final = 4000  # tokens of each: seconds of work for both replicas
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -89,6 +92,43 @@ async def test_no_client_notices_that_replicas_are_killed(pair: Pair, kills: int
     migrations = sum(record.migrations for record in records)
     assert migrations >= kills
     assert await pair.total("serve_app_migrations_total") - moved == migrations
+
+
+@pytest.mark.full
+async def test_prompts_of_thousands_of_tokens_are_computed_again_elsewhere(pair: Pair) -> None:
+    """One of two replicas is killed while it computes them: nothing of their answers is delivered yet."""
+    draw, since = random.Random(5), time.time()
+    asked: list[dict[str, Any]] = [
+        {
+            "model": MODEL,
+            "prompt": [draw.randrange(300) for _ in range(PROMPT)],
+            "max_tokens": 8,
+            "temperature": 0,
+            "ignore_eos": True,
+            "stream": bool(number % 2),
+        }
+        for number in range(PROMPTS)
+    ]
+    async with connected(pair.url, pair.grpc, MODEL) as client:
+
+        async def answer(body: dict[str, Any]) -> str:
+            response = await client.http.post(COMPLETIONS, json=body)
+            assert response.status_code == 200, response.text
+            if not body["stream"]:
+                return str(response.json()["choices"][0]["text"])
+            return "".join(event["choices"][0]["text"] for event in events(response.text) if event["choices"])
+
+        first = [asyncio.create_task(answer(body)) for body in asked]
+        await pair.until_running(2)
+        assert not all(task.done() for task in first)
+        pair.kill(min(await pair.pids()))
+        answers = await asyncio.gather(*first)
+        assert answers == await asyncio.gather(*map(answer, asked))
+    await pair.until_idle()
+    records = await pair.records(2 * PROMPTS, since)
+    assert {record.outcome for record in records} == {"finished"}
+    assert {record.prompt_tokens for record in records} == {PROMPT}
+    assert any(record.migrations for record in records)
 
 
 async def until_one_is_gone(pids: set[int]) -> None:

@@ -51,6 +51,7 @@ TOOLS: Final[dict[str, Any]] = {
     "tool_choice": "required",
     "parallel_tool_calls": False,
 }
+_COMMENT: Final = ":\n\n"
 IDS: Final = [5, 17, 42, 99, 7, 300, 12]
 # What differs between two runs of the same request.
 UNLIKE: Final = {
@@ -150,7 +151,7 @@ def respond(name: str, path: str = RESPONSES, **body: Any) -> Ask:
     async def send(client: Client) -> Answer:
         asked = {**body, "model": client.model, "stream": True}
         async with client.http.stream("POST", path, json=asked) as response:
-            raw = (await response.aread()).decode()
+            raw = await _read(response)
             if response.status_code != 200:
                 raise Wrong(f"status {response.status_code}: {raw[:300]}")
         if path == RESPONSES:
@@ -181,7 +182,7 @@ def message(name: str, **body: Any) -> Ask:
     async def send(client: Client) -> Answer:
         asked = {**body, "model": client.model, "stream": True}
         async with client.http.stream("POST", MESSAGES, json=asked) as response:
-            raw = (await response.aread()).decode()
+            raw = await _read(response)
             if response.status_code != 200:
                 raise Wrong(f"status {response.status_code}: {raw[:300]}")
         found = message_events_of(raw)
@@ -224,12 +225,17 @@ def generate(name: str, body: dict[str, Any], *, is_exact: bool = True, counted:
     return Ask(name, send, is_exact)
 
 
+async def _read(response: httpx.Response) -> str:
+    """The body without comments, which a stream has where nothing was said for a while."""
+    return (await response.aread()).decode().removeprefix(_COMMENT).replace(f"\n\n{_COMMENT}", "\n\n")
+
+
 async def events(client: Client, path: str, body: dict[str, Any], *, done: bool) -> list[Any]:
     """Every event of a stream, or the one answer. None is an error. `done`: a stream says its end."""
     is_stream = body.get("stream", "generate_stream" in path)
     path = path.replace("{model}", client.model)
     async with client.http.stream("POST", path, json=body) as response:
-        raw = (await response.aread()).decode()
+        raw = await _read(response)
         if response.status_code != 200:
             raise Wrong(f"status {response.status_code}: {raw[:300]}")
     if not is_stream:
