@@ -28,10 +28,10 @@ if TYPE_CHECKING:
         build_system_app,
         gateway_deployment,
         model_app,
-        model_deployment,
         system_app,
     )
     from serve_app.deployments.client import Answer, AsyncClient, Client
+    from serve_app.deployments.model.deployment import model_deployment
     from serve_app.endpoints.catalogue import Catalogue
     from serve_app.endpoints.endpoint import Endpoint, ServedEntity
     from serve_app.endpoints.names import app_name
@@ -89,9 +89,9 @@ _HOME: Final = {
         "build_system_app",
         "gateway_deployment",
         "model_app",
-        "model_deployment",
         "system_app",
     ),
+    "deployments.model.deployment": ("model_deployment",),
     "deployments.client": ("Answer", "AsyncClient", "Client"),
     "endpoints.catalogue": ("Catalogue",),
     "endpoints.endpoint": ("Endpoint", "ServedEntity"),

@@ -28,27 +28,11 @@ from ray import serve
 from ray.serve import Application, Deployment
 
 from serve_app.config import GatewayConfig, ModelConfig
-from serve_app.deployments.defaults import (
-    DRAIN_S,
-    HEALTH_PERIOD_S,
-    HEALTH_TIMEOUT_S,
-    OPEN_BESIDES,
-    SURGE_PERCENT,
-)
+from serve_app.deployments.defaults import DRAIN_S, HEALTH, OPEN_BESIDES, SURGE_PERCENT
 from serve_app.deployments.limiter import limiter_deployment
 from serve_app.deployments.model.deployment import model_deployment
 from serve_app.endpoints.catalogue import Catalogue, check_judges
 from serve_app.endpoints.endpoint import Endpoint
-
-__all__ = [
-    "DRAIN_S",
-    "build_model_app",
-    "build_system_app",
-    "gateway_deployment",
-    "model_app",
-    "model_deployment",
-    "system_app",
-]
 
 MAX_COMMANDS: Final = 10_000  # at once; each gateway has one open that waits for the next snapshot
 CONTROL_STOP_S: Final = 5.0
@@ -94,8 +78,7 @@ def control_deployment() -> Deployment:
         max_ongoing_requests=MAX_COMMANDS,
         graceful_shutdown_timeout_s=CONTROL_STOP_S,
         max_surge_percent=0,  # one at a time opens the database
-        health_check_period_s=HEALTH_PERIOD_S,
-        health_check_timeout_s=HEALTH_TIMEOUT_S,
+        **HEALTH,
         ray_actor_options={"num_cpus": 0.05},
     )
 
@@ -111,7 +94,6 @@ def gateway_deployment(config: GatewayConfig) -> Deployment:
         max_queued_requests=config.max_in_flight,
         graceful_shutdown_timeout_s=DRAIN_S,
         max_surge_percent=SURGE_PERCENT,
-        health_check_period_s=HEALTH_PERIOD_S,
-        health_check_timeout_s=HEALTH_TIMEOUT_S,
+        **HEALTH,
         ray_actor_options={"num_cpus": 0.1},
     )

@@ -34,7 +34,7 @@ from ray.serve.handle import DeploymentHandle
 
 from serve_app.accounts.quota import Buckets, add, check, returned
 from serve_app.accounts.reservations import Reservations
-from serve_app.deployments.defaults import HEALTH_PERIOD_S, HEALTH_TIMEOUT_S, SURGE_PERCENT
+from serve_app.deployments.defaults import HEALTH, SURGE_PERCENT
 from serve_app.deployments.logs import log_as_json
 from serve_app.deployments.memory import be_spared
 from serve_app.deployments.replica_port import keep_private
@@ -129,8 +129,7 @@ def limiter_deployment() -> Deployment:
         max_ongoing_requests=MAX_ONGOING,
         graceful_shutdown_timeout_s=2 * WAIT_S,
         max_surge_percent=SURGE_PERCENT,
-        health_check_period_s=HEALTH_PERIOD_S,
-        health_check_timeout_s=HEALTH_TIMEOUT_S,
+        **HEALTH,
         ray_actor_options={"num_cpus": 0.05},
     )
 

@@ -12,8 +12,8 @@ import pytest
 from ray import serve
 
 from serve_app.config import ModelConfig
-from serve_app.deployments.build import model_deployment
 from serve_app.deployments.client import AsyncClient
+from serve_app.deployments.model.deployment import model_deployment
 from serve_app.endpoints.names import app_name
 from serve_app.errors import InvalidField, ModelNotFound
 from serve_app.types import EmbedRequest, FinishReason

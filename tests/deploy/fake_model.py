@@ -8,7 +8,7 @@ from msgspec import structs
 from ray.serve import Application
 
 from serve_app.config import ModelConfig
-from serve_app.deployments.build import model_deployment
+from serve_app.deployments.model.deployment import model_deployment
 from serve_app.types import GenerateRequest, TokenDelta
 from tests.support.fake_server import FakeServer
 

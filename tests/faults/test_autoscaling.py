@@ -15,8 +15,8 @@ import pytest
 import pytest_asyncio
 
 from serve_app.config import EngineConfig, ModelConfig
-from serve_app.deployments.build import model_deployment, system_app
-from serve_app.deployments.model.deployment import BY_LOAD
+from serve_app.deployments.build import system_app
+from serve_app.deployments.model.deployment import BY_LOAD, model_deployment
 from serve_app.endpoints.endpoint import Endpoint
 from serve_app.endpoints.names import app_name
 from tests.support.ray_cluster import ROOT, Cluster

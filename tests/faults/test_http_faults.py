@@ -15,7 +15,8 @@ import pytest_asyncio
 from ray import serve
 
 from serve_app.config import ModelConfig
-from serve_app.deployments.build import model_deployment, system_app
+from serve_app.deployments.build import system_app
+from serve_app.deployments.model.deployment import model_deployment
 from serve_app.endpoints.endpoint import Endpoint
 from serve_app.endpoints.names import app_name
 from serve_app.types import EngineStats

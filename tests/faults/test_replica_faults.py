@@ -15,8 +15,8 @@ import pytest_asyncio
 
 from serve_app.channel.receiver import Receiver
 from serve_app.config import ModelConfig
-from serve_app.deployments.build import model_deployment
 from serve_app.deployments.gateway.backend import LOOPBACK, ServeBackend
+from serve_app.deployments.model.deployment import model_deployment
 from serve_app.endpoints.endpoint import Endpoint
 from serve_app.endpoints.names import app_name
 from serve_app.errors import (

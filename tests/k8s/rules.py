@@ -12,7 +12,7 @@ import yaml
 
 from serve_app.accounts.key_file import ENVIRONMENT, ENVIRONMENT_FILE
 from serve_app.config.places import DATABASE_URL
-from serve_app.deployments import build, environment
+from serve_app.deployments import defaults, environment
 from serve_app.deployments.deploy_file.file import problems
 from tests.k8s.manifests import Object, every, groups, only
 
@@ -117,10 +117,10 @@ def _worker(name: str, group: Object) -> Iterator[str]:
             (e["value"] for e in container["env"] if e["name"] == "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"), 30
         )
     )
-    if drain <= build.DRAIN_S:
+    if drain <= defaults.DRAIN_S:
         yield (
             f"{where}: env: RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S is {drain:g}, and a replica may take "
-            f"{build.DRAIN_S:g} s to finish its answers; write more"
+            f"{defaults.DRAIN_S:g} s to finish its answers; write more"
         )
     if spec.get("terminationGracePeriodSeconds", 30) <= drain:
         yield f"{where}: terminationGracePeriodSeconds: the node drains for {drain:g} s first; write more"

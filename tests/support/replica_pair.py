@@ -184,7 +184,7 @@ async def replica_pair(url: str, config: ModelConfig, usage: Path, **options: An
 def _deploy_model(app: str, config: ModelConfig, replicas: int, **options: Any) -> None:
     from ray import serve
 
-    from serve_app.deployments.build import model_deployment
+    from serve_app.deployments.model.deployment import model_deployment
 
     deployment = model_deployment(config).options(
         num_replicas=replicas,

@@ -60,7 +60,7 @@ def _deploy_model() -> None:
     """Unless it runs since an earlier file."""
     from ray import serve
 
-    from serve_app.deployments.build import model_deployment
+    from serve_app.deployments.model.deployment import model_deployment
 
     name = app_name(MODEL)
     known = serve.status().applications.get(name)

@@ -21,7 +21,7 @@ from serve_app.control.endpoints.named import Named
 from serve_app.control.endpoints.offers import Offers
 from serve_app.control.endpoints.reconciler import Reconciler
 from serve_app.control.endpoints.shown import Sights, declared, declared_id, shown
-from serve_app.control.endpoints.state import Config, loaded
+from serve_app.control.endpoints.state import loaded
 from serve_app.control.endpoints.tables import EndpointRow
 from serve_app.control.endpoints.tasks import check_tasks
 from serve_app.control.gateways import Gateways
@@ -32,7 +32,6 @@ from serve_app.endpoints.endpoint import Endpoint, Kind
 from serve_app.errors import AlreadyExists, Conflict, InvalidField, ModelNotFound, Unavailable
 from serve_app.types import Caller
 from serve_app.types.control import (
-    ConfigWanted,
     CreateEndpoint,
     DeleteEndpoint,
     Done,
@@ -152,8 +151,14 @@ class Endpoints:
         kind = Kind.PROVISIONED if command.is_provisioned else Kind.PAY_PER_TOKEN
 
         def work(session: Session) -> EndpointRow:
-            config = self._configuration(
-                session, ground, command.name, command.config, None, 1, command.is_provisioned, creator
+            config = self._configurator(session, ground).configuration(
+                command.name,
+                command.config,
+                None,
+                version=1,
+                is_provisioned=command.is_provisioned,
+                creator=creator,
+                now=time.time(),
             )
             check_tasks(config, command.task, self.declared())
             settings = _ai_gateway(command.ai_gateway)
@@ -183,15 +188,14 @@ class Endpoints:
             row = registry.find(session, command.name)
             registry.refuse_busy(row)
             former = None if row.serving is None else loaded(row.serving)
-            config = self._configuration(
-                session,
-                ground,
+            config = self._configurator(session, ground).configuration(
                 row.name,
                 command.config,
                 former,
-                row.config_version + 1,
-                any(each.is_sized for each in command.config.entities),
-                creator,
+                version=row.config_version + 1,
+                is_provisioned=any(each.is_sized for each in command.config.entities),
+                creator=creator,
+                now=time.time(),
             )
             check_tasks(config, row.task, self.declared())
             registry.begin_update(session, row, config)
@@ -231,10 +235,7 @@ class Endpoints:
         return Done()
 
     async def _put_ai_gateway(self, command: PutAiGateway, caller: Caller) -> EndpointShown:
-        self._refuse_declared(command.name)
-
-        def work(session: Session) -> EndpointRow:
-            row = registry.find(session, command.name)
+        def change(session: Session, row: EndpointRow) -> None:
             given = {name: part for name, part in command.settings.items() if part is not None}
             self._named.check(session, row.name, _ai_gateway(given), caller)  # the rest stays as it is
             kept = {name: part for name, part in row.ai_gateway.items() if name not in command.settings}
@@ -242,34 +243,22 @@ class Endpoints:
             for config in (row.serving, row.pending):
                 if config is not None:
                     registry.check(row, loaded(config), shadow=row.shadow)
-            row.updated = time.time()
-            return _detached(session, row)
 
-        return self._changed_to(await self._database.run(work))
+        return self._changed_to(await self._edited(command.name, change))
 
     async def _patch_tags(self, command: PatchTags, caller: Caller) -> EndpointShown:
-        self._refuse_declared(command.name)
-
-        def work(session: Session) -> EndpointRow:
-            row = registry.find(session, command.name)
+        def change(session: Session, row: EndpointRow) -> None:
             kept = {key: value for key, value in row.tags.items() if key not in command.delete}
             row.tags = {**kept, **command.add}
-            row.updated = time.time()
-            return _detached(session, row)
 
-        return shown(await self._database.run(work), self._sights())
+        return shown(await self._edited(command.name, change), self._sights())
 
     async def _put_stored(self, command: PutStored, caller: Caller) -> EndpointShown:
-        self._refuse_declared(command.name)
-
-        def work(session: Session) -> EndpointRow:
-            row = registry.find(session, command.name)
+        def change(session: Session, row: EndpointRow) -> None:
             merged = {**row.stored, **command.fields}
             row.stored = {key: value for key, value in merged.items() if value is not None}
-            row.updated = time.time()
-            return _detached(session, row)
 
-        return shown(await self._database.run(work), self._sights())
+        return shown(await self._edited(command.name, change), self._sights())
 
     async def _read_logs(self, command: ReadLogs, caller: Caller) -> Logs:
         if (endpoint := self.declared().get(command.name)) is not None:
@@ -288,6 +277,18 @@ class Endpoints:
             return Logs(text="".join(f"{_stamp(at)} {text}\n" for at, text in events))
         return Logs(text=await self._cluster.logs(entity.app))
 
+    async def _edited(self, name: str, change: Callable[[Session, EndpointRow], None]) -> EndpointRow:
+        """The row of an endpoint of run time after `change`, in one transaction."""
+        self._refuse_declared(name)
+
+        def work(session: Session) -> EndpointRow:
+            row = registry.find(session, name)
+            change(session, row)
+            row.updated = time.time()
+            return _detached(session, row)
+
+        return await self._database.run(work)
+
     def _kept(self) -> Mapping[str, KnownEndpoint]:
         """The endpoints as they were before the database went away. Raises Unavailable if none were read."""
         if self._known.newest is None:
@@ -298,33 +299,14 @@ class Endpoints:
         room = await self._cluster.room() if self._config.check_resources else Room()
         return _Ground(await self._cluster.offers(), room)
 
-    def _configuration(
-        self,
-        session: Session,
-        ground: _Ground,
-        name: str,
-        wanted: ConfigWanted,
-        former: Config | None,
-        version: int,
-        is_provisioned: bool,
-        creator: str,
-    ) -> Config:
+    def _configurator(self, session: Session, ground: _Ground) -> Configurator:
         catalogue = Catalogue(endpoints=tuple(self.declared().values()))
-        configurator = Configurator(
+        return Configurator(
             Offers(ground.offers, self._config, catalogue),
             self._config,
             ground.room,
             lambda: counters.advance(session, counters.REVISION),
             self._cluster.least_memory,
-        )
-        return configurator.configuration(
-            name,
-            wanted,
-            former,
-            version=version,
-            is_provisioned=is_provisioned,
-            creator=creator,
-            now=time.time(),
         )
 
     def _changed_to(self, row: EndpointRow) -> EndpointShown:

@@ -9,13 +9,7 @@ from ray.serve import Deployment
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
 from serve_app.config import ModelConfig
-from serve_app.deployments.defaults import (
-    DRAIN_S,
-    HEALTH_PERIOD_S,
-    HEALTH_TIMEOUT_S,
-    OPEN_BESIDES,
-    SURGE_PERCENT,
-)
+from serve_app.deployments.defaults import DRAIN_S, HEALTH, OPEN_BESIDES, SURGE_PERCENT
 from serve_app.deployments.model.replica import ModelReplica
 
 BY_LOAD: Final = "serve_app.deployments.model.scaling:ByLoad"
@@ -39,8 +33,7 @@ def model_deployment(config: ModelConfig) -> Deployment:
         max_queued_requests=engine.max_sequences + engine.max_waiting,
         graceful_shutdown_timeout_s=DRAIN_S,
         max_surge_percent=SURGE_PERCENT,
-        health_check_period_s=HEALTH_PERIOD_S,
-        health_check_timeout_s=HEALTH_TIMEOUT_S,
+        **HEALTH,
         ray_actor_options={"num_cpus": 0.5},
     )
 

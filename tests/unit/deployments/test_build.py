@@ -17,8 +17,8 @@ from ray.serve.config import AutoscalingConfig
 from ray.serve.schema import ServeApplicationSchema
 
 from serve_app.config import EngineConfig, GatewayConfig, ModelConfig, ProvisionedConfig
-from serve_app.deployments.build import model_deployment, system_app
-from serve_app.deployments.model.deployment import BY_LOAD
+from serve_app.deployments.build import system_app
+from serve_app.deployments.model.deployment import BY_LOAD, model_deployment
 from serve_app.deployments.model.scaling import ByLoad
 from serve_app.endpoints.ai_gateway import AiGateway, GuardrailRules, Guardrails
 from serve_app.endpoints.endpoint import Endpoint
