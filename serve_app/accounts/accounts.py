@@ -3,8 +3,8 @@
 Keys that were made at run time come with snapshots, and are checked in memory: no key, good or bad, is ever
 looked up in a database. A key is found by its digest, and compared in constant time.
 
-Covered: no key at rest, nobody but loopback without keys, expiry by the clock, a bounded count of bad keys
-for each address. Not covered: ends of answers under way when their key is revoked; the address of a client
+Covered: no key at rest, only loopback without keys, expiry by the clock, a bounded count of bad keys
+for each address. Not covered: answers under way when their key is revoked; the address of a client
 behind a proxy, whose bad keys count with those of all others behind it.
 """
 
@@ -30,7 +30,7 @@ from serve_app.types import Caller, MonthlyBudget, Scope
 from serve_app.types.control import KnownKey, Snapshot
 
 BASIC_USER: Final = "token"
-RETRY_S: Final = 2.0  # told to clients while the keys of the control plane are not known
+RETRY_S: Final = 2.0  # `Retry-After` while the keys of the control plane are not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Accounts:
         *,
         at_run_time: bool = False,
     ) -> None:
-        """`at_run_time`: keys may also come by `take`, and until the first snapshot nobody is a stranger yet.
+        """`at_run_time`: keys may also come by `take`. Until the first snapshot, no key is known to be bad.
 
         Raises KeyFileError or OSError: a server must not start open because a file is broken.
         """
@@ -69,9 +69,9 @@ class Accounts:
         self._of_environment = parse_keys(environ.get(ENVIRONMENT, "").split(), f"{ENVIRONMENT}, entry")
         self._now = now
         self._waits = at_run_time  # for the first snapshot
-        self.snapshot_age_s: Callable[[], float] = lambda: 0.0  # since somebody confirmed the newest one
+        self.snapshot_age_s: Callable[[], float] = lambda: 0.0  # since the newest one was confirmed
         self._max_age_s = config.control.max_snapshot_age_s
-        self._had_keys = False  # made at run time: once there was one, everybody needs one
+        self._had_keys = False  # made at run time: once there was one, every caller needs one
         self._taken: dict[bytes, _Known] = {}
         self._bad = BadKeys(clock)
         self._open_to_all = config.allow_remote_without_keys
@@ -79,7 +79,7 @@ class Accounts:
         self._anonymous = Caller(
             key_id=ANONYMOUS, scopes=frozenset(Scope), salt=secrets.token_hex(16), anonymous=True
         )
-        # Whoever reaches an open network must not be able to make the first key, and shut all others out.
+        # A stranger on an open network must not be able to make the first key, and lock out all others.
         self._anonymous_remote = replace(self._anonymous, scopes=frozenset(Scope) - {Scope.MANAGE})
 
     @property
@@ -94,15 +94,15 @@ class Accounts:
 
     @property
     def is_stale(self) -> bool:
-        """Whether the snapshot is too old to be believed: its keys are not taken until there is a newer word.
+        """Whether the snapshot is too old to be trusted: its keys are refused until it is confirmed again.
 
-        A key that was revoked meanwhile would else be good for ever in a gateway that nobody can tell.
+        Otherwise a gateway that is cut off would accept a revoked key without end.
         """
         return not self._waits and self.snapshot_age_s() > self._max_age_s
 
     @property
     def refused(self) -> bool:
-        """Whether a changed key file is not in force, since it is not understood."""
+        """Whether a changed key file is not in force, because it cannot be parsed."""
         return self._file is not None and self._file.refused
 
     @property
@@ -140,7 +140,8 @@ class Accounts:
             raise Unauthenticated("an API key is needed: send it as 'Authorization: Bearer sk-...'")
         digest = digest_of(_key_of(authorization))
         known = self._find(digest)
-        # What a lookup by digest takes tells nothing of a key; the comparison is for the digest itself.
+        # The time of a look-up by digest reveals nothing about a key; the comparison is for the
+        # digest itself.
         if known is None or not hmac.compare_digest(known.digest, digest):
             raise self._stranger(peer, digest)
         if isinstance(known, _Known):
@@ -174,7 +175,7 @@ class Accounts:
     def _stranger(self, peer: str | None, digest: bytes) -> Exception:
         if self._waits:
             return _not_known_yet()
-        if self.is_stale:  # it may be a key that was made meanwhile
+        if self.is_stale:  # the key may have been made meanwhile
             return _not_confirmed()
         wait_s = self._bad.add(peer, digest)
         if wait_s is None:
@@ -189,9 +190,11 @@ def _key_of(authorization: str) -> str:
 
     Databricks' examples for curl have it as a password. Raises Unauthenticated.
     """
-    scheme, _, told = authorization.partition(" ")
-    told = told.strip() if len(told) <= 2 * MAX_KEY_CHARS else ""  # base64 makes four characters of three
-    key = _password(told) if scheme.lower() == "basic" else told
+    scheme, _, credentials = authorization.partition(" ")
+    credentials = (
+        credentials.strip() if len(credentials) <= 2 * MAX_KEY_CHARS else ""
+    )  # base64 makes four characters of three
+    key = _password(credentials) if scheme.lower() == "basic" else credentials
     if scheme.lower() not in ("basic", "bearer") or not 0 < len(key) <= MAX_KEY_CHARS:
         raise Unauthenticated(
             "the Authorization header must be 'Bearer' and an API key, or 'Basic' with the user "
@@ -200,10 +203,10 @@ def _key_of(authorization: str) -> str:
     return key
 
 
-def _password(told: str) -> str:
-    """The password behind Basic; empty where the user is another or nothing is told."""
+def _password(credentials: str) -> str:
+    """The password of Basic credentials; "" for another user or malformed credentials."""
     try:
-        user, _, password = base64.b64decode(told, validate=True).decode().partition(":")
+        user, _, password = base64.b64decode(credentials, validate=True).decode().partition(":")
     except ValueError:
         return ""
     return password if user == BASIC_USER else ""

@@ -1,6 +1,6 @@
 """Lines of the usage journal that wait in memory until the disk takes them again.
 
-A request has at most one line here: each of its lines repeats what the one before says.
+A request has at most one line here: each line repeats the one before.
 Knows no file and no lock.
 """
 

@@ -2,9 +2,9 @@
 
 A key has 256 random bits, so guesses are hopeless however many there are. The count keeps loops with a wrong
 key from filling logs, and tells operators. It never stands between a good key and its answer: behind a proxy
-all clients may have one address, and a stranger could otherwise shut everybody out.
+all clients may have one address, and a stranger could otherwise lock out the others.
 
-A key that was only made on its way to this gateway was never a bad one: what it counted is taken back.
+A new key that has not reached this gateway yet is counted as bad; the count is taken back once it is known.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class BadKeys:
         return len(self._windows)
 
     def add(self, peer: str | None, digest: bytes) -> float | None:
-        """Count one more of `peer`, of the key with `digest`.
+        """Count a bad key with `digest` from `peer`.
 
-        Seconds until the window of `peer` ends where there were too many, else None.
+        Returns the seconds until the window of `peer` ends if there were too many, otherwise None.
         """
         if self._credit:
             self._credit -= 1

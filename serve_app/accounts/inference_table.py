@@ -2,8 +2,8 @@
 
     ROOT/CATALOG/SCHEMA/PREFIX_payload/date=2026-01-31/part-<time>-<process>-<number>.parquet
 
-Columns are those of Databricks' tables, and some more behind them. A file is complete when it has its name. A
-thread writes; whoever adds a row never waits. Rows that the disk refuses wait in memory up to a bound, and
+Columns are those of Databricks' tables, followed by some more. A file is complete when it has its name. A
+thread writes, so adding a row never waits. Rows that the disk refuses wait in memory up to a bound, and
 `dropped` counts those that found no room.
 
 Covered: full disks, several processes in one folder, readers at any time. Not covered: what waits in memory
@@ -65,7 +65,7 @@ class InferenceTables:
         self._bytes = 0
         self._dropped = 0
         self._lock = threading.Lock()
-        self._some = threading.Event()  # rows wait
+        self._some = threading.Event()  # there are rows to write
         self._wake = threading.Event()  # they are many, or nothing more comes
         self._is_closed = False
         self._thread: threading.Thread | None = None
@@ -73,7 +73,7 @@ class InferenceTables:
         self._number = 0
         self._swept = self._complained = float("-inf")
         self.problem: str | None = None  # why rows are not written at present
-        if folder.is_dir():  # what is too old there goes, though no endpoint may write a table any more
+        if folder.is_dir():  # old partitions go, even if no endpoint writes a table any more
             self._start()
 
     @property
@@ -83,7 +83,7 @@ class InferenceTables:
 
     @property
     def dropped(self) -> int:
-        """Rows that are lost, as there was no room for them in memory."""
+        """Rows that were lost for lack of memory."""
         return self._dropped
 
     def add(self, row: Payload) -> None:
@@ -112,7 +112,7 @@ class InferenceTables:
         return read_row(self._folder, wanted, id)
 
     def close(self) -> None:
-        """Write what waits. What the disk refuses now is lost, and counted."""
+        """Write the remaining rows. Rows that the disk refuses now are lost, and counted."""
         with self._lock:
             self._is_closed = True
             thread = self._thread
@@ -136,7 +136,7 @@ class InferenceTables:
                 self._wake.clear()
                 self._some.clear()
                 self._write_all()
-                if self._rows:  # that came meanwhile, or that the disk refused
+                if self._rows:  # new ones, or ones that the disk refused
                     self._some.set()
         self._write_all()
         with self._lock:
@@ -163,7 +163,7 @@ class InferenceTables:
             self._bytes = sum(row.size for row in self._rows)
 
     def _write(self, folder: Path, rows: Sequence[Payload]) -> None:
-        """One new file. Raises OSError, and leaves nothing then."""
+        """Write one new file. Raises OSError, and then leaves no file."""
         content = _parquet(rows)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._number += 1
@@ -283,7 +283,7 @@ def _columns(row: Payload) -> dict[str, Any]:
 
 
 def _redacted(body: str, redact: Callable[[str], str], codes: list[str]) -> str | None:
-    """What may be kept of a body; None, and a code, where that cannot be told."""
+    """The part of a body that may be kept; None and a code if that cannot be decided."""
     try:
         # A lone half of a surrogate pair, which JSON can write and UTF-8 cannot, stays an escape.
         return redact(body).encode("utf-8", "backslashreplace").decode()

@@ -5,12 +5,12 @@ One line when a request is admitted and one when it ends, both whole `UsageRecor
     {"event":"open","id":"...","key_id":"alice","endpoint":"chat",...}
     {"event":"close","id":"...",...}
 
-Before a stream's client gets its first token, and each second from then on, a line says how far it is:
+Before a stream's client gets its first token, and each second from then on, a line has its usage so far:
 
     {"event":"progress","id":"...",...}
 
-A gateway that is killed closes nothing. What replicas generated for its requests is written by
-another gateway, a line for each prompt (`part`):
+A killed gateway closes no request. Another gateway then writes what replicas generated for them, a line for
+each prompt (`part`):
 
     {"event":"settle","part":"...","id":"...",...}
 
@@ -78,9 +78,9 @@ class Journal:
         max_backlog_bytes: int = MAX_BYTES,
         on_closed: Callable[[str], None] = lambda record_id: None,
     ) -> None:
-        """Makes `folder`, for its owner only, if it is not there. `on_closed` is told of each record closed.
+        """Makes `folder`, for its owner only, if it does not exist. `on_closed` gets each closed record.
 
-        Where nothing can be written there, records wait in memory until something can: see `problem`.
+        While nothing can be written there, records wait in memory: see `problem`.
         """
         self.dropped = 0  # records of ended requests that neither the disk nor the memory had room for
         self.problem: str | None = None  # why records are not written; None: they are written
@@ -98,7 +98,7 @@ class Journal:
         self._size = 0
         self._grace = 0  # bytes beyond `max_file_bytes`, while there can be no other file
         self._rest = b""  # the end of the file's last line, not written yet
-        # The file's lines from the byte `_durable` on: no fsync has confirmed them yet.
+        # The file's lines after the byte `_durable`, which no fsync has confirmed yet.
         self._unsure: deque[tuple[str, bytes]] = deque()
         self._unsure_bytes = 0
         self._durable = 0
@@ -133,11 +133,11 @@ class Journal:
         self._on_closed(record.id)
 
     def settled(self, record: UsageRecord, part: str) -> None:
-        """A replica tells what it generated for a request of another process, which is gone.
+        """A replica reports what it generated for a request of a process that died.
 
         `part` is the id of one prompt of the request as the replica knows it. The tokens of several
         prompts add up; a line that is written twice counts once. Of `PROMPT`, `PROMPT~1`, `PROMPT~2` the
-        last one counts: an answer that went on in another replica is told there from its beginning.
+        last one counts: a replica that continues an answer reports it from its beginning.
         """
         head = SETTLE + b'"part":' + _encoder.encode(part) + b","
         self._append(head, f"{record.id}/{part}", record)
@@ -162,7 +162,7 @@ class Journal:
             self._complain(self.problem or "the journal is closed")
 
     def _take(self, key: str, line: bytes) -> bool:
-        """Write `line`, or keep it. False: neither."""
+        """Write `line`, or keep it in memory. Returns False if neither was possible."""
         if self._closing.is_set():
             return False
         if not self.waiting:
@@ -183,7 +183,7 @@ class Journal:
             self._rotate()
         written = self._write_bytes(line)
         self._rest = line[written:]
-        if self._rest:  # most likely the space ended here
+        if self._rest:  # most likely the disk is full
             try:
                 self._write_rest()
             except OSError as error:

@@ -1,4 +1,4 @@
-"""What the writer and the reader of the usage journal agree on: names of files, kinds of lines."""
+"""The format that the writer and the reader of the usage journal share: names of files, kinds of lines."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Follows all journals of a folder and brings each request's end once, also over restarts of the reader.
+"""Follows all journals of a folder and yields each request's end once, also over restarts of the reader.
 
-`next` gives what is new, and `commit` remembers that it arrived. What was given and not committed is given
-again after a restart, so whoever takes it counts each request once. The memory of what arrived is the file
+`next` returns new lines, and `commit` records that they arrived. Lines without a commit are returned
+again after a restart, so the receiver must count each request once. The commits are kept in the file
 `.shipped.json`: for each process the oldest line that a restart must read again. Lines of requests that still
 run are such lines.
 
@@ -50,9 +50,9 @@ class Batch:
     lost: list[UsageRecord] = field(default_factory=list)
     settled: list[tuple[UsageRecord, str]] = field(default_factory=list)  # with the part
     marks: dict[str, Place] = field(default_factory=dict)
-    places: dict[str, Place] = field(default_factory=dict)  # behind its newest line, of each process
-    over: set[str] = field(default_factory=set)  # processes that are gone, with all that they wrote
-    is_full: bool = False  # there may be more, though nothing in it has to be shipped
+    places: dict[str, Place] = field(default_factory=dict)  # after the newest line of each process
+    over: set[str] = field(default_factory=set)  # processes that ended, all of whose lines were read
+    is_full: bool = False  # there may be more, even if this batch has nothing to ship
 
     def __len__(self) -> int:
         return len(self.ended) + len(self.lost) + len(self.settled)
@@ -80,7 +80,7 @@ class JournalTail:
         self._processes: dict[str, _Process] = {}
         self._over: set[str] = set()
         self._marks: dict[str, Place] = {}
-        self._arrived: dict[str, Place] = {}  # behind the newest line that arrived
+        self._arrived: dict[str, Place] = {}  # after the newest line that arrived
         self._unread: set[str] = set()  # processes with a file that cannot be read, which the log says
 
     @property
@@ -88,7 +88,7 @@ class JournalTail:
         return self._lock is not None
 
     def elect(self) -> bool:
-        """Whether this reader is the one of the folder, until `close` or the end of the process."""
+        """Become the folder's only reader, until `close` or the process ends. Returns whether it did."""
         if self._lock is not None:
             return True
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -111,7 +111,7 @@ class JournalTail:
             self._lock = None
 
     def next(self, limit: int = LINES_AT_ONCE) -> Batch:
-        """What was written since the last call, at most some `limit` lines of it.
+        """The lines since the last call, about `limit` at most.
 
         A file that cannot be read holds up its own process alone. Raises OSError for the folder.
         """
@@ -140,7 +140,10 @@ class JournalTail:
         return self._marked(batch)
 
     def commit(self, batch: Batch) -> None:
-        """`batch`, the newest one, has arrived. Raises OSError: then a restart gives some of it again."""
+        """Record that `batch`, the newest one, has arrived.
+
+        Raises OSError; a restart may then return parts of the batch again.
+        """
         self._over |= batch.over
         self._arrived = batch.places
         for name in batch.over:
@@ -165,8 +168,8 @@ class JournalTail:
     def remove_arrived(self, before: float) -> int:
         """Remove the files that have arrived whole and were written last before `before`, in Unix seconds.
 
-        How many there were. A file with a line that a restart must read stays, and so does the newest file of
-        a process that lives. Raises OSError.
+        Returns their number. A file with a line that a restart must read stays, and so does the newest file
+        of a process that lives. Raises OSError.
         """
         removed = 0
         for name, paths in files_by_process(self._folder).items() if self._lock is not None else ():
@@ -192,7 +195,7 @@ class JournalTail:
         return batch
 
     def _read(self, process: _Process, paths: list[Path], batch: Batch, limit: int) -> int:
-        """Take the lines that are new, `limit` at most. How many there were."""
+        """Read at most `limit` new lines. Returns their number."""
         count = bad = 0
         for path in paths:
             place = process.place

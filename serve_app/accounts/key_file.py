@@ -9,7 +9,7 @@ One key a line (in the environment: separated by blanks), `#` starts a comment:
 `keys_file` or SERVE_APP_API_KEYS_FILE, the variable is SERVE_APP_API_KEYS; both may be used.
 
 The file is read again when it changes, within KeyFile.CHECK_S. A file that then cannot be
-read or understood changes nothing, and is logged; one that holds no key shuts everybody out.
+read or parsed changes nothing, and is logged; one without any key locks out every caller.
 
     $ serve-app keys new alice
     $ serve-app keys new prometheus --scopes metrics
@@ -38,7 +38,7 @@ _LINE = re.compile(rf"(?P<name>{NAME.pattern}):(?P<scopes>[a-z,]+):(?P<digest>[0
 
 @dataclass(frozen=True, slots=True)
 class StaticKey:
-    """One line, understood."""
+    """One parsed line."""
 
     digest: bytes
     caller: Caller
@@ -51,7 +51,7 @@ class KeyFile:
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
         """Raises KeyFileError or OSError, also for a file without any key."""
-        self.refused = False  # the file's newest content is not understood, and not in force
+        self.refused = False  # the file's newest content cannot be parsed, and is not in force
         self._path = path
         self._clock = clock
         self._looked_at = clock()
@@ -61,7 +61,7 @@ class KeyFile:
             raise KeyFileError("the key file holds no key")
 
     def keys(self) -> dict[bytes, StaticKey]:
-        """Those of the file as it is now, or as it last was understood, by digest."""
+        """The keys by digest, of the file as it is now or as it was last parsed."""
         now = self._clock()
         if now - self._looked_at >= self.CHECK_S:
             self._looked_at = now
@@ -84,7 +84,7 @@ class KeyFile:
         logger.info("the key file has changed: %d keys are in force", len(keys))
 
     def _stat(self) -> tuple[int, int, int]:
-        """What differs between two contents. Follows links: Kubernetes swaps one when a secret changes."""
+        """A value that changes with the content. Follows links, which Kubernetes swaps for a new secret."""
         found = self._path.stat()
         return found.st_ino, found.st_mtime_ns, found.st_size
 
@@ -93,7 +93,7 @@ class KeyFile:
 
 
 def parse_keys(lines: Iterable[str], where: str) -> dict[bytes, StaticKey]:
-    """The keys of `lines` by digest. Raises KeyFileError, which tells the line's number after `where`."""
+    """The keys of `lines` by digest. Raises KeyFileError with the line's number after `where`."""
     keys: dict[bytes, StaticKey] = {}
     for number, raw in enumerate(lines, start=1):
         line = raw.partition("#")[0].strip()

@@ -1,7 +1,7 @@
-"""API keys: how one is made, and what of it is kept.
+"""API keys: how one is made, and which parts are kept.
 
-A key is `sk-` and 256 random bits. Only its SHA-256 is kept, which is enough: there is nothing to guess from
-a dump of such digests. Knows neither files nor requests.
+A key is `sk-` and 256 random bits. Only its SHA-256 is kept: a key with so much randomness cannot be
+guessed from its digest. Knows neither files nor requests.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 from serve_app.types import Scope
 
 PREFIX: Final = "sk-"
-SHOWN_CHARS: Final = 8  # of the key's beginning, by which its owner knows it again
+SHOWN_CHARS: Final = 8  # the first characters, by which the owner recognises the key
 MAX_KEY_CHARS: Final = 256
 NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")  # of a key: it stands in logs and in usage
 EXPECTED: Final = f"expected name:scopes:sha256, with scopes of {', '.join(Scope)}"
@@ -24,7 +24,7 @@ ANONYMOUS: Final = "anonymous"  # the name of every caller while there are no ke
 
 
 class KeyFileError(ValueError):
-    """A line of the key file or variable that is not understood; names the line, not its content."""
+    """A line of the key file or variable that cannot be parsed; names the line, not its content."""
 
 
 def new_key(name: str, scopes: Iterable[str] = (Scope.INFERENCE,)) -> tuple[str, str]:
@@ -49,6 +49,6 @@ def digest_of(key: str) -> bytes:
 def salt_of(digest: bytes, name: str) -> str:
     """The salt of the key's tenant in prefix caches.
 
-    The digest is the server's secret: equal on every gateway, unknown to other tenants.
+    Made from the digest, which is equal on every gateway and unknown to other tenants.
     """
     return hmac.new(digest, f"prefix-cache:{name}".encode(), hashlib.sha256).hexdigest()[:32]

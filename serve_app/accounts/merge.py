@@ -1,8 +1,8 @@
 """One request, as several sources know it: its own gateway, and replicas that outlived that gateway.
 
-`merge` may be called in any order and again with what it was given before: the result is the same. What
-a gateway says of a request that it closed is final. Of a request that nobody closed the larger number
-counts: what the journal saw delivered, or what replicas say that they generated. Both are at most what
+`merge` gives the same result in any order and with repetitions. A gateway's record of a request that it
+closed is final. Of a request that was never closed the larger number counts: what the journal saw
+delivered, or what replicas report as generated. Both are at most what
 was generated.
 """
 
@@ -40,7 +40,7 @@ class Used:
         )
 
     def __add__(self, other: Used) -> Used:
-        """Of two prompts, which ran side by side."""
+        """The sum of two prompts that ran side by side."""
         costs = [cost for cost in (self.cost, other.cost) if cost is not None]
         return Used(
             self.prompt_tokens + other.prompt_tokens,
@@ -59,11 +59,11 @@ class Used:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """All that is known of one request."""
+    """Everything known about one request."""
 
     record: UsageRecord
     is_ended: bool = False  # `record` is its gateway's last word
-    # Of a request that did not end: prompt -> (how often its answer had moved, what the last replica says).
+    # Of a request that did not end: prompt -> (moves of its answer, the last replica's report).
     parts: Mapping[str, tuple[int, Used]] = field(default_factory=dict)
 
     def total(self) -> UsageRecord:
@@ -90,15 +90,15 @@ def ended(record: UsageRecord) -> Known:
 
 
 def lost(record: UsageRecord) -> Known:
-    """The journal of a gateway that is gone has this record last."""
+    """This is the last record in the journal of a gateway that died."""
     return Known(replace(record, outcome=LOST))
 
 
 def settled(record: UsageRecord, part: str) -> Known:
-    """A replica says what it generated for one prompt.
+    """A replica reports what it generated for one prompt.
 
-    Of `PROMPT`, `PROMPT~1`, `PROMPT~2` the last one counts: an answer that went on in another replica is
-    told there from its beginning.
+    Of `PROMPT`, `PROMPT~1`, `PROMPT~2` the last one counts: a replica that continues an answer reports
+    it from its beginning.
     """
     prompt, _, number = part.partition("~")
     moves = int(number) if number.isdecimal() else 0
@@ -116,7 +116,7 @@ def settled(record: UsageRecord, part: str) -> Known:
 
 
 def merge(one: Known, other: Known) -> Known:
-    """What both know of the same request."""
+    """Join what two sources know of the same request."""
     if one.is_ended or other.is_ended:
         return max((each for each in (one, other) if each.is_ended), key=lambda each: _order(each.record))
     parts = dict(one.parts)
@@ -137,7 +137,7 @@ def merge(one: Known, other: Known) -> Known:
 
 
 def sorted_parts(parts: Mapping[str, tuple[int, Used]]) -> list[tuple[int, Used]]:
-    """In one order, so that sums of floats are equal however they came together."""
+    """In a fixed order, so that sums of floats do not depend on the order of arrival."""
     return [parts[prompt] for prompt in sorted(parts)]
 
 
@@ -147,7 +147,7 @@ def _part_order(part: tuple[int, Used]) -> tuple[Any, ...]:
 
 
 def _order(record: UsageRecord) -> tuple[Any, ...]:
-    """Any order that is the same everywhere; what was told later comes after."""
+    """A fixed order; later reports come after earlier ones."""
     return record.completion_tokens, record.status, record.total_s, repr(record)
 
 

@@ -1,10 +1,10 @@
 """Token buckets: budgets that fill steadily, hold at most their capacity, and may be in debt.
 
-Knows draws and the time; not keys, endpoints, requests or who asks. It is not thread-safe
-and never waits. Over any stretch of t seconds in which a bucket's numbers do not change,
-claims take at most `capacity + t * per_second` of it, and what was given back.
+Knows draws and the time; not keys, endpoints, requests or who asks. It is not thread-safe and never waits.
+While a bucket's settings do not change, claims take at most `capacity + t * per_second` of it in any t
+seconds, plus what was given back.
 
-Memory: a full bucket holds nothing that its next draw does not say, so full buckets are dropped.
+Memory: full buckets are dropped, because the next draw brings all that is needed to make them again.
 At most `max(1024, 2 * n)` are kept, where n is the number of buckets that were not full at the last
 look. A bucket without debt fills within `capacity / per_second` seconds of its last draw.
 """
@@ -38,7 +38,7 @@ class _Bucket:
         self.at = now
 
     def resize(self, capacity: float, per_second: float) -> None:
-        """Take a new capacity and rate. The share that is left stays: a full bucket remains full."""
+        """Set a new capacity and rate. The share that is left stays: a full bucket remains full."""
         if capacity != self.capacity:
             share = self.level / self.capacity if self.capacity else 1.0
             self.capacity, self.level = capacity, share * capacity

@@ -15,7 +15,7 @@ from typing import Any, Final
 from serve_app.errors import InvalidField
 from serve_app.types.request_log import LoggedRequests, LogPage
 
-FILES_AT_ONCE: Final = 500  # that one page looks into; where rows are rare, a page may be short, or empty
+FILES_AT_ONCE: Final = 500  # that one page reads; if rows are rare, a page may be short or empty
 SHOWN: Final = (
     *("databricks_request_id", "client_request_id", "request_time", "status_code", "execution_duration_ms"),
     *("time_to_first_token_ms", "served_entity_id", "requester", "key_id", "route"),
@@ -50,7 +50,7 @@ def read_page(root: Path, wanted: LoggedRequests) -> LogPage:
 
 
 def read_row(root: Path, wanted: LoggedRequests, id: str) -> dict[str, Any] | None:
-    """See `api.backend.Payloads.row`. The newest files are looked into, as many as for a page."""
+    """See `api.backend.Payloads.row`. Reads the newest files, as many as for a page."""
     for number, (path, _) in enumerate(_files(root, wanted, None)):
         if number == FILES_AT_ONCE:
             break
@@ -87,7 +87,7 @@ def _files(
 
 
 def _columns(path: Path, names: Sequence[str]) -> dict[str, list[Any]]:
-    """Columns of a file; empty ones where it was removed meanwhile, being too old."""
+    """Columns of a file; empty if the file was removed meanwhile for its age."""
     import pyarrow.parquet
 
     try:

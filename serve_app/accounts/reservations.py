@@ -1,7 +1,7 @@
-"""What gateways have claimed of budgets and not settled yet, so that it is given back when one dies.
+"""Budget claims that gateways have not settled yet, so that they can be given back when a gateway dies.
 
 A gateway that is silent for a while counts as dead. If it lives after all, its later settlements are
-still right: where a claim was given back meanwhile, a settlement charges all that was used.
+still right: if a claim was given back meanwhile, its settlement charges the full use.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class Reservations:
             self._change(gateway, draw, draw.amount)
 
     def settled(self, gateway: str, draws: Iterable[Draw]) -> list[Draw]:
-        """What settlements take of buckets. Where their claims were given back, that is all that was used."""
+        """What settlements take from buckets: the full use if their claims were given back."""
         return [self._settled(gateway, draw) for draw in draws]
 
     def expired(self) -> list[Draw]:
-        """The settlement of all open claims of gateways that are dead, which are forgotten."""
+        """The settlement of all open claims of dead gateways, which are then forgotten."""
         now = self._clock()
         dead = [name for name, each in self._gateways.items() if now - each.heard > LEASE_S]
         gone = [self._gateways.pop(name) for name in dead]

@@ -25,7 +25,7 @@ class Total:
     prompt_tokens: int = 0  # cached ones included
     cached_tokens: int = 0
     completion_tokens: int = 0
-    migrations: int = 0  # answers that went on in another replica, each time
+    migrations: int = 0  # moves of answers to another replica
     cost: dict[str, float] = field(default_factory=dict)  # by currency; without requests that have no price
 
     def add(self, record: UsageRecord) -> None:

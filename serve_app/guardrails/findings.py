@@ -15,7 +15,7 @@ class Check(StrEnum):
 
     @property
     def finding(self) -> str:
-        """What is said of a text that does not pass."""
+        """The message about a text that does not pass."""
         return _FINDINGS[self]
 
 
@@ -28,7 +28,7 @@ _FINDINGS = {
 
 
 class Blocked(Exception):
-    """A text does not pass. Never says what it holds."""
+    """A text does not pass. The message never quotes it."""
 
     def __init__(self, check: Check) -> None:
         super().__init__(check.value)

@@ -1,8 +1,7 @@
-"""What a model that judges is asked about a text, and in which pieces.
+"""Questions to the judging model about a text, and the pieces in which it gets the text.
 
-Knows no model: what asks one is in `api/exchange`. A text is judged piece by piece, so that a long answer
-need not wait for its end. Each piece of an answer is judged with the one before it, which may tell what it
-means.
+Knows no model: `api/exchange` calls it. A text is judged piece by piece, so that a long answer
+need not wait for its end. Each piece of an answer is judged with the piece before it, for context.
 """
 
 from __future__ import annotations
@@ -78,5 +77,5 @@ def pieces(text: str) -> list[str]:
 
 
 def piece_end(text: str, start: int = 0) -> int:
-    """Where the piece at `start`, behind which are PIECE_CHARS, ends: behind a space, where there is one."""
+    """Where the piece at `start` ends: after its last space within PIECE_CHARS, if there is one."""
     return text.rfind(" ", start + PIECE_CHARS // 2, start + PIECE_CHARS) + 1 or start + PIECE_CHARS

@@ -26,18 +26,18 @@ class Keywords:
     """All keywords of one guardrail."""
 
     def __init__(self, keywords: Iterable[str]) -> None:
-        """None is empty, or of spaces alone."""
+        """No keyword may be empty or consist of spaces."""
         self._sorted = sorted({_normal(normalised(each).strip()) for each in keywords})
         self._patterns = {keyword: re.compile(_whole(keyword)) for keyword in self._sorted}
 
     def occur(self, text: str) -> bool:
-        """Whether one of them is in `text`."""
+        """Whether a keyword is in `text`."""
         text = _normal(text)
         # One alternation of a thousand words would take a hundred times as long.
         return any(each in text and pattern.search(text) for each, pattern in self._patterns.items())
 
     def have_begun(self, left: str, text: str) -> bool:
-        """Whether one of them begins in `text` and may go on behind it. `left` stands before `text`."""
+        """Whether a keyword begins in `text` and may continue after it. `left` precedes `text`."""
         return any(
             self.may_begin(text[start:])
             and not (_IS_LETTER.match(text[start]) and _IS_LETTER.match((left + text[:start])[-1:]))
@@ -45,14 +45,14 @@ class Keywords:
         )
 
     def may_begin(self, text: str) -> bool:
-        """Whether `text` is the beginning of one of them, or all of one."""
+        """Whether `text` is a keyword, or the beginning of one."""
         text = _normal(text)
         place = bisect_left(self._sorted, text)
         return place < len(self._sorted) and self._sorted[place].startswith(text)
 
 
 class KeywordFilter:
-    """Passes one text on, but for an end that may become a keyword. Nothing of a keyword is passed on."""
+    """Passes one text on, except for an end that may become a keyword, and never a keyword."""
 
     def __init__(self, keywords: Keywords) -> None:
         self._keywords = keywords
@@ -60,21 +60,21 @@ class KeywordFilter:
         self._held = ""
 
     def push(self, text: str) -> str:
-        """What is certain to hold no keyword. Raises Blocked."""
+        """The text that certainly contains no keyword. Raises Blocked."""
         self._held += text
         if self._keywords.occur(self._left + self._settled()):
             raise Blocked(Check.KEYWORDS)
         return self._release(self._first_held())
 
     def end(self, *, is_cut: bool = False) -> str:
-        """The rest. Raises Blocked; of a text that was cut also where a keyword had begun at its end."""
+        """The rest. Raises Blocked, for a cut text also if a keyword had begun at its end."""
         has_begun = is_cut and self._keywords.have_begun(self._left, self._held)
         if has_begun or self._keywords.occur(self._left + self._held):
             raise Blocked(Check.KEYWORDS)
         return self._release(len(self._held))
 
     def _settled(self) -> str:
-        """What is held, and behind it what keeps a word at its end from being complete."""
+        """The held text, followed by a character if the word at its end may be incomplete."""
         return self._held + ("w" if self._held and _IS_LETTER.match(self._held[-1]) else "")
 
     def _first_held(self) -> int:

@@ -1,7 +1,7 @@
 """Personal data of a text, found or refused while the text arrives.
 
-What is masked of a stream is what is masked of the whole text, wherever the stream is cut: both have the same
-pieces. At most twice `segments.MAX_CHARS` are held back.
+A stream is masked exactly as the whole text, wherever it is cut: both have the same pieces. At most twice
+`segments.MAX_CHARS` are held back.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from serve_app.guardrails.segments import Segmenter
 
 
 class Edit(NamedTuple):
-    """What becomes of the next `chars` characters."""
+    """What to do with the next `chars` characters."""
 
     chars: int
     mask: str | None = None  # that stands in their place; None: they stay
 
 
 class PiiFilter:
-    """Says of one text what stays and what is masked, or raises Blocked before any personal data."""
+    """Decides which parts of one text are masked, or raises Blocked before any personal data."""
 
     def __init__(self, finder: PiiFinder, *, blocks: bool) -> None:
         self._finder = finder
@@ -32,11 +32,11 @@ class PiiFilter:
         self.has_masked = False
 
     def push(self, text: str) -> Iterator[Edit]:
-        """Edits of what is certain to be no part of personal data, and masks. Raises Blocked."""
+        """Edits for text that is certainly not personal data, and masks. Raises Blocked."""
         return self._edits(self._segments.push(text))
 
     def end(self) -> Iterator[Edit]:
-        """Edits of the rest. Raises Blocked."""
+        """Edits for the rest. Raises Blocked."""
         return self._edits(self._segments.end())
 
     def _edits(self, pieces: Iterable[str]) -> Iterator[Edit]:

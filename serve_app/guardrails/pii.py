@@ -1,4 +1,4 @@
-"""Where personal data stands in a short text, by rules with check digits and by the package phonenumbers.
+"""Finds personal data in a short text, by rules with check digits and by the package phonenumbers.
 
 Covered: e-mail addresses, payment cards (Luhn), IBANs (length and check digits), American social security
 numbers, telephone numbers with a country code and those of given regions, American bank account numbers
@@ -31,7 +31,7 @@ class Kind(StrEnum):
 
     @property
     def mask(self) -> str:
-        """What stands in its place."""
+        """The text that replaces it."""
         return f"<{self}>"
 
 
@@ -110,8 +110,8 @@ class PiiFinder:
     def find(self, text: str, before: str = "") -> list[Span]:
         """The spans of `text` with personal data, in their order, apart from one another.
 
-        `before`: what stands before `text`; it only tells what a number is. Meant for texts of some hundred
-        characters: the time may grow with the square of the length.
+        `before`: the text before `text`; its words only show what a number is. Meant for texts of a few
+        hundred characters: the time may grow with the square of the length.
         """
         found: list[Span] = []
         if "@" in text:

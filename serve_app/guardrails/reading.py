@@ -44,17 +44,17 @@ class Reading:
     def __init__(self, *, is_json: bool = False) -> None:
         """`is_json`: the text is JSON, so that `\\n` and its like are escapes, too."""
         self._is_json = is_json
-        self._open = ""  # written, and not read yet: more may belong to it
+        self._open = ""  # not read yet: what follows may belong to it
         self._unseen = ""  # written before the next character that is read, and read as nothing
         self._pieces: deque[_Piece] = deque()  # read, and not taken yet
 
     def push(self, text: str) -> str:
-        """What is read of the text now."""
+        """The text that can be read so far."""
         text, self._open = self._open + text, ""
         return self._read(text, is_end=False)
 
     def end(self) -> str:
-        """What is read of the rest."""
+        """The reading of the rest."""
         text, self._open = self._open, ""
         read = self._read(text, is_end=True)
         if self._unseen:
@@ -63,7 +63,7 @@ class Reading:
         return read
 
     def hidden(self, text: str) -> str:
-        """What is read of `text`, of which nothing is written: it is never sent."""
+        """The reading of `text`, which is never sent."""
         read = normalised(text)
         self._pieces.append(_Piece("", len(read)))
         return read
@@ -142,7 +142,7 @@ class Reading:
 
 
 def _characters(written: str, *, is_json: bool) -> str:
-    """What one character with its combining marks is read as; empty where it has no shape."""
+    """The reading of one character with its combining marks; empty if it has no shape."""
     found = _CODE_POINT.match(written)
     if found is not None:
         units = [int(each, 16) for each in found[0].split("\\u")[1:]]

@@ -1,8 +1,8 @@
-"""A text in pieces that no personal data crosses, cut while the text still arrives.
+"""Cuts a text into pieces while it arrives. No personal data spans two pieces.
 
-A word is a piece, and so is what stands between words. Words that may be parts of one number, such as those
-of `+1 (212) 555 0100` or `DE89 3704 0044`, are one piece together. Where a cut is follows from the text
-alone and not from how it arrives, so a stream and a whole text have the same pieces. Knows no data.
+A word is a piece, and so is the text between words. Words that may be parts of one number, such as those of
+`+1 (212) 555 0100` or `DE89 3704 0044`, are one piece together. Cuts depend on the text alone, not on how
+it arrives, so a stream and a whole text have the same pieces. Knows no rules.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class TextFilter:
         return sent
 
     def whole(self, text: str) -> str:
-        """A text that is there at once."""
+        """The filter's result for a whole text."""
         return self.push(text) + self.end()
 
     def _passed(self, read: str) -> str:

@@ -165,9 +165,7 @@ def _unknown(query: Mapping[str, str], choices: Sequence[Choice]) -> str:
     name, entity = query.get("endpoint"), query.get("entity")
     choice = next((each for each in choices if each.name == name), None)
     if name and choice is None:
-        return (
-            f"Your key has no endpoint {name} that generates text. Choose one of those listed below."
-        )
+        return f"Your key has no endpoint {name} that generates text. Choose one of those listed below."
     if choice is not None and entity and entity not in {each["name"] for each in choice.entities}:
         return f"The endpoint {choice.name} has no served entity {entity}."
     return ""

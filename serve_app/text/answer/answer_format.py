@@ -1,4 +1,4 @@
-"""How a model marks its thoughts and its calls, and what that means for one request.
+"""How a model marks its thoughts and calls, and the parsers and grammars of one request.
 
 Chooses parsers and grammars; knows neither how they work nor the engine.
 """
@@ -24,12 +24,12 @@ from serve_app.types import GenerateRequest, Grammar, GrammarKind, ToolMode
 
 THINKING_FIELD: Final = "thinking_tokens"  # as the replica calls it
 _JSON: Final = (GrammarKind.JSON, GrammarKind.SCHEMA)
-_PROMPT_END_TOKENS: Final = 16  # hold an opening marker and the whitespace behind it, however they are cut
+_PROMPT_END_TOKENS: Final = 16  # enough for an opening marker and whitespace after it
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerFormat:
-    """The formats of one model; None: it has none."""
+    """The formats of one model; None for a kind that it does not have."""
 
     tools: ToolFormat | None
     reasoning: ReasoningFormat | None
@@ -37,12 +37,12 @@ class AnswerFormat:
 
     @classmethod
     def find(cls, tokenizer: Tokenizer, *, tools: str, reasoning: str, compact_json: bool) -> AnswerFormat:
-        """The formats that two settings name; `auto` is what the tokenizer's files show."""
+        """The formats that the two settings name; `auto` finds them in the tokenizer's files."""
         space = COMPACT if compact_json else SPACE
         return cls(find_tool_format(tools, tokenizer), find_reasoning_format(reasoning, tokenizer), space)
 
     def limits_thoughts(self, tokenizer: Tokenizer) -> bool:
-        """Whether a budget can end the model's thoughts, which it does by the token behind them."""
+        """Whether a budget can end the model's thoughts, which needs an end marker that is a token."""
         return self.reasoning is None or tokenizer.token_id(self.reasoning.close) is not None
 
 
@@ -78,11 +78,11 @@ class AnswerReader:
 
     @property
     def marker_ids(self) -> frozenset[int]:
-        """The tokens of markers, which must be seen though they may be special."""
+        """The tokens of markers, which must not be skipped even if they are special."""
         return self._written_ids.union(self._token_ids.values())
 
     def grammar(self) -> Grammar | None:
-        """What an answer must match; None: nothing. Raises InvalidField.
+        """The grammar of an answer, or None. Raises InvalidField.
 
         The request's own grammar, unless it has to make room for thoughts or for calls.
         """
@@ -95,7 +95,7 @@ class AnswerReader:
 
     @property
     def grammar_field(self) -> str:
-        """The field that errors of the grammar are about."""
+        """The field to name in errors of the grammar."""
         if self._call_rules() is not None:
             return TOOLS_FIELD
         return THINKING_FIELD if self._grammar is None else FIELD
@@ -165,14 +165,14 @@ class AnswerReader:
 
 
 def _spaced(grammar: Grammar | None, space: str) -> Grammar | None:
-    """`grammar` with the model's own spacing where it is of JSON and has none."""
+    """`grammar`, with the model's own spacing if it is JSON without one."""
     if grammar is None or grammar.kind not in _JSON or grammar.space is not None:
         return grammar
     return replace(grammar, space=space)
 
 
 def _written(grammar: Grammar | None, tokenizer: Tokenizer) -> frozenset[int]:
-    """The control tokens that may stand for their names in markers of `grammar`."""
+    """The control tokens that the model may write instead of their names in markers of `grammar`."""
     texts = [] if grammar is None else [rule.text for rule in grammar.markers]
     names = {name for text in texts for name in tokenizer.controls.pattern.findall(text)}
     return frozenset(i for name in names if (i := tokenizer.token_id(name)) is not None)

@@ -1,7 +1,7 @@
 """What a client asks the output to match -> a grammar in llguidance's own notation.
 
-Everything is checked that can be told without compiling: size, references, form.
-What a schema may hold under a protocol's `strict` is that protocol's business.
+Checks everything that needs no compiling: size, references, form.
+Each protocol checks its own `strict`.
 Knows tokens by their names alone, and not the parser's limits.
 """
 
@@ -24,7 +24,7 @@ from serve_app.types import Grammar, GrammarKind, MarkerRule
 
 FIELD: Final = "response_format"  # as the replica calls it; a dialect has its own name for it
 
-_COMPARED: Final = 4_096  # tokens; a wrong idea of the alphabet or the space shows in any few
+_COMPARED: Final = 4_096  # tokens; a wrong alphabet or a wrong space shows in any few
 _NO_CONTROLS: Final[Mapping[str, int]] = MappingProxyType({})
 # Comments, strings and regular expressions of Lark's notation, in which a name is text; and names of tokens.
 _NAMES: Final = re.compile(
@@ -38,8 +38,8 @@ def serialise(
     """`grammar` for llguidance. Raises InvalidField, which says what to change.
 
     `controls` are the model's control tokens by their names, and `ends` those of them that end an answer,
-    which never stand for their names. What a schema loses on the way is named by `json_schema.adapt`,
-    which the dialects tell clients.
+    which never replace their names. `json_schema.adapt` names the keywords that are lost, and the dialects
+    report them to clients.
     """
     match grammar.kind:
         case GrammarKind.JSON | GrammarKind.SCHEMA:
@@ -57,7 +57,7 @@ def serialise(
 
 
 def reads_alike(tokenizer: Tokenizer, tokens: LLTokenizer) -> bool:
-    """Whether the parser takes the tokens for the text that a client will see, judged by some thousands."""
+    """Whether the parser's text of tokens equals the text that a client sees, checked on some thousands."""
     size = tokenizer.vocab_size
     return all(
         tokens.decode_bytes([i]) == tokenizer.token_bytes(i)
@@ -67,7 +67,7 @@ def reads_alike(tokenizer: Tokenizer, tokens: LLTokenizer) -> bool:
 
 
 def fault(grammar: Grammar, refusal: Callable[[str], str | None]) -> str | None:
-    """What the parser refuses of a schema, with its place; None where it cannot be told.
+    """The part of a schema that the parser refuses, with its place; None if unknown.
 
     `refusal`: why the parser refuses a grammar in its own notation.
     """
@@ -154,7 +154,7 @@ def _lark(text: str, controls: Mapping[str, int]) -> str:
 
 
 def _marker_rule(rule: MarkerRule, markers: Mapping[str, int]) -> str:
-    """A rule, and those it needs, for a text or the text with tokens in place of their names."""
+    """A rule, with the rules that it needs, for a text in which tokens may replace their names."""
     longest_first = sorted(markers, key=len, reverse=True)
     names = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
 

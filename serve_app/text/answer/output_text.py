@@ -14,7 +14,7 @@ from serve_app.types import PositionLogprobs, TextLogprob
 
 
 class TextStep(NamedTuple):
-    """What some new tokens meant for the text."""
+    """The effect of some new tokens on the text."""
 
     text: str
     num_tokens_used: int  # of those pushed; the token that completes a stop string is the last one
@@ -41,7 +41,7 @@ class OutputText:
     ) -> None:
         """`continues`: the text goes on where a raw prompt ended, so its first space is kept.
 
-        `min_tokens`: no stop string that ends in the first so many tokens ends the text.
+        `min_tokens`: a stop string that ends within this many first tokens does not end the text.
         `shown_ids`: special tokens that are shown even if the others are skipped.
         The choices of a request may share one `StopStrings`, which then brings its own `include_stop`.
         """
@@ -62,7 +62,7 @@ class OutputText:
         return self._matcher is not None
 
     def push(self, token_ids: Sequence[int], *, end_token: bool = False, searched: bool = True) -> TextStep:
-        """Take the next tokens. After a match nothing is used any more.
+        """Take the next tokens. After a match no further token is used.
 
         `end_token`: the last id is the stop token that ended the sequence. It is
         used, and shown only with `include_stop`. `searched`: a stop string may end in these tokens.
@@ -84,7 +84,7 @@ class OutputText:
 
     @property
     def stop(self) -> str | None:
-        """The stop string that ended the text; it may be the flushed rest that completes one."""
+        """The stop string that ended the text, perhaps only at `flush`."""
         return self._stop
 
     def flush(self) -> str:

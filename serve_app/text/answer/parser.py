@@ -1,4 +1,4 @@
-"""The text of an answer -> what is thought, what is said, and calls of tools.
+"""The text of an answer -> thoughts, text, and calls of tools.
 
 Joins the two parsers a model may need. Knows neither tokens nor the wire.
 """
@@ -39,7 +39,7 @@ class AnswerParser:
 
     @property
     def calls_well(self) -> bool:
-        """Whether tools were called, each with all of its arguments."""
+        """Whether tools were called, each with complete arguments."""
         return self._tools is not None and 0 < self._tools.num_calls == len(self._tools.whole)
 
     @property
@@ -50,7 +50,7 @@ class AnswerParser:
 
     @property
     def thinks(self) -> bool:
-        """Whether thoughts are told apart."""
+        """Whether thoughts are separated from the text."""
         return self._reasoning is not None
 
     @property
@@ -60,13 +60,13 @@ class AnswerParser:
 
     @property
     def complete(self) -> bool:
-        """Whether all the calls are there that are wanted, and nothing else is."""
+        """Whether all wanted calls are complete, so that the answer may end."""
         return self._tools is not None and self._tools.complete
 
     def feed(self, text: str, *, last: bool, cut: bool = False) -> AnswerPart:
-        """Take more text; `last`: there will be none after it, and nothing is held back any more.
+        """Take more text. With `last` no more follows, and nothing is held back.
 
-        `cut`: the model had not ended. The beginning of a call is then no text.
+        `cut`: the model had not ended, so an unfinished call is dropped instead of shown as text.
         """
         reasoning = ""
         if self._reasoning is not None:

@@ -1,4 +1,4 @@
-"""The text of an answer -> what the model thinks, and what it says.
+"""The text of an answer -> the model's thoughts, and its text.
 
 A model thinks first, between two markers; some templates write the first marker
 themselves. Markers, and whitespace behind them, belong to neither part. Knows nothing of tools.
@@ -17,7 +17,7 @@ from serve_app.text.tokens.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class ReasoningFormat:
-    """The markers around what a model thinks."""
+    """The markers around a model's thoughts."""
 
     name: str
     open: str
@@ -25,7 +25,7 @@ class ReasoningFormat:
 
     @property
     def tokens(self) -> tuple[str, ...]:
-        """The tokens that must be seen though they may be special."""
+        """The tokens that must not be skipped even if they are special."""
         return (self.open, self.close)
 
     def opened_by(self, prompt: str) -> bool:
@@ -74,7 +74,7 @@ class ReasoningParser:
         """`opened`: the prompt ended with the opening marker."""
         self._format = format
         self._opened = opened
-        self.ended = False  # all that comes is text
+        self.ended = False  # everything from here on is text
         self._source = Source()
         self._reasoning: list[str] = []
         self._text: list[str] = []
@@ -82,14 +82,14 @@ class ReasoningParser:
         next(self._run)
 
     def feed(self, text: str) -> ReasoningPart:
-        """What more text brings."""
+        """Take more text; returns the parts that are certain."""
         if text:
             self._source.push(text)
             next(self._run)
         return self._take()
 
     def end(self) -> ReasoningPart:
-        """What was held back, when the answer has ended. To be called once."""
+        """The held text, at the end of the answer. Call it once."""
         self._source.end()
         for _ in self._run:
             pass
@@ -114,7 +114,7 @@ class ReasoningParser:
                 return
 
     def _opens(self) -> Scan[bool]:
-        """Whether the answer is reasoning first. Some models repeat the marker of the template."""
+        """Whether the answer begins with reasoning. Some models repeat the template's marker."""
         source = self._source
         try:
             yield from source.blank()

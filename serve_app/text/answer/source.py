@@ -1,4 +1,4 @@
-"""A text that arrives in pieces, for parsers that are written as if all of it were there.
+"""A text that arrives in pieces, for parsers that are written as if it were complete.
 
 A parser is a generator: it yields when it needs more text, and is resumed when there is some.
 Characters that a parser takes are held until the parser knows what they are (`release`), so that
@@ -24,7 +24,7 @@ class Malformed(Exception):
 
 
 class Source:
-    """The text that has come and was not taken yet is `text[at:]`."""
+    """`text[at:]` has arrived and was not taken yet."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -35,12 +35,12 @@ class Source:
         self._num_pushes = 0
 
     def push(self, text: str) -> None:
-        """Add text. Only characters that no parser could judge yet are copied: less than a marker."""
+        """Add text. Copies only the characters that no parser could classify yet: less than a marker."""
         self.text, self.at = self.text[self.at :] + text, 0
         self._num_pushes += 1
 
     def end(self) -> None:
-        """Nothing will be pushed any more."""
+        """No more text will be pushed."""
         self.ended = True
 
     def more(self) -> Scan[bool]:
@@ -59,7 +59,7 @@ class Source:
         return self.text[self.at]
 
     def take(self, count: int = 1) -> None:
-        """Take characters that have come, and hold them. Raises Malformed when too many are held."""
+        """Take characters and hold them. Raises Malformed when too many are held."""
         room = MAX_HELD_CHARS - self._num_held
         self._hold(min(count, room))
         if count > room:
@@ -72,19 +72,19 @@ class Source:
         return piece
 
     def release(self) -> str:
-        """What is held, which is held no longer."""
+        """Return the held characters, and stop holding them."""
         held = "".join(self._held)
         self._held.clear()
         self._num_held = 0
         return held
 
     def put_back(self) -> None:
-        """What is held comes next again."""
+        """Put the held characters back, to be read again."""
         held = self.release()
         self.text, self.at = held + self.text[self.at :], 0
 
     def expect(self, literal: str, *, or_end: bool = False) -> Scan[None]:
-        """Take `literal`; `or_end`: or the beginning of it with which the text ends. Raises Malformed."""
+        """Take `literal`, or with `or_end` a beginning of it that ends the text. Raises Malformed."""
         for wanted in literal:
             char = yield from self.peek()
             if or_end and not char:
@@ -94,7 +94,7 @@ class Source:
             self.take()
 
     def blank(self) -> Scan[str]:
-        """Take whitespace; the character behind it, or empty at the end."""
+        """Take whitespace. Returns the next character, or "" at the end."""
         while (char := (yield from self.peek())) and char in BLANK:
             self.take()
         return char

@@ -47,7 +47,7 @@ class _Node:
 
 
 def _extend(strings: list[str], node: _Node, char: str) -> _Node | None:
-    """Make the child of `node` along `char`, unlinked; None when no stop string goes on so."""
+    """Make the child of `node` along `char`, unlinked; None if no stop string continues with `char`."""
     depth = node.depth
 
     def char_at(s: str) -> str:
@@ -104,7 +104,7 @@ class StopMatcher:
     def push(self, text: str, *, may_end: bool = True) -> StopStep:
         """Take more text. After a match the matcher is done and must not be pushed again.
 
-        Without `may_end` a stop string that ends in `text` is text like any other.
+        Without `may_end`, a stop string that ends in `text` is ordinary text.
         """
         stops, node = self._stops, self._node
         root, first_char = stops.root, stops.first_char
@@ -129,6 +129,6 @@ class StopMatcher:
         return StopStep(buffer[:safe], None)
 
     def flush(self) -> str:
-        """What is held back, when the text has ended without a match."""
+        """The held text, at an end without a match."""
         text, self._held, self._node = self._held, "", self._stops.root
         return text

@@ -1,4 +1,4 @@
-"""Fill-in-the-middle prompts: what stands before a gap and after it -> ids that ask for the gap.
+"""Fill-in-the-middle prompts: the text before and after a gap -> a prompt for the gap.
 
 Knows the token names of the common families and nothing of requests.
 """

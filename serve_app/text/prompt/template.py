@@ -1,7 +1,7 @@
 """Chat messages -> token ids, by the operator's chat template.
 
 The template is the model's own or the operator's file, never the client's, and
-runs in transformers' immutable sandbox, so that it renders what it renders there.
+runs in transformers' immutable sandbox, so that it renders as it does there.
 
 Covered: a template cannot reach Python's internals or change its input; its output
 is bounded; control tokens in the strings of users stay text (see control.py).
@@ -110,7 +110,7 @@ class ChatTemplate:
         return await self._tokenizer.off_loop(num_chars, work)
 
     def _free(self, variables: Mapping[str, Any]) -> Mapping[str, Any]:
-        """`variables`, none of which has a name of ours or the tokenizer's. Raises InvalidField."""
+        """`variables`, unless one has a reserved name: then raises InvalidField."""
         for name in variables:
             if name in RESERVED_VARIABLES or name in self._tokenizer.named_tokens:
                 raise InvalidField(VARIABLES, f"{name} must not be given; it is set by the server")
@@ -132,7 +132,7 @@ class ChatTemplate:
             raise InvalidField("messages", _REFUSED) from error
 
     def _refusal(self, name: str, error: jinja2.TemplateError) -> str:
-        """The template's own words, where they are fixed words of the template."""
+        """The template's own message, if it is a constant of the template."""
         said = error.message or ""
         if type(error) is jinja2.TemplateError and 0 < len(said) <= 300 and said in self._sources[name]:
             return said
@@ -157,7 +157,7 @@ def _readable(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _mark_end(message: dict[str, Any]) -> str:
-    """Put a mark that nobody can guess behind the text of `message`, and return it. Raises InvalidField."""
+    """Append a random mark to the text of `message`, and return the mark. Raises InvalidField."""
     text = message.get("content")
     if not isinstance(text, str) or not text:
         raise InvalidField("continue_final_message", "the last message must have a text")
@@ -167,7 +167,7 @@ def _mark_end(message: dict[str, Any]) -> str:
 
 
 def _until(mark: str, rendered: str) -> str:
-    """What stands before the mark. Raises InvalidField where the template does not show it."""
+    """The text before the mark. Raises InvalidField if the template does not show it."""
     found = rendered.rfind(mark)
     if found < 0:
         raise InvalidField(

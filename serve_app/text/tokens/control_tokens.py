@@ -3,7 +3,7 @@
 A control token is one that structures a prompt: every special token, and every
 added token written like one (`<|...|>`), since some models do not flag the tokens
 of their roles. A chat template mixes control tokens with the strings of users; in the
-rendered prompt nobody can tell a user's `<|im_start|>` from the template's. So, before rendering,
+rendered prompt a user's `<|im_start|>` looks like the template's. So, before rendering,
 a random mark is put *inside* each control token that a user wrote. The token then no longer
 matches, however the template cuts, escapes or joins it. After rendering, `split` finds the marks.
 
@@ -38,7 +38,7 @@ class ControlMarks:
 
     def __init__(self, controls: ControlTokens) -> None:
         self._controls = controls
-        # Digits only: no filter of a template (case, JSON, HTML) changes them. Nobody can guess them.
+        # Digits only: no filter of a template (case, JSON, HTML) changes them. They cannot be guessed.
         self._mark = "".join(secrets.choice("0123456789") for _ in range(_MARK_CHARS))
         self.num_added_chars = 0  # by which the marks lengthen the strings
 

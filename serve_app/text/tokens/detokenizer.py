@@ -1,4 +1,4 @@
-"""Token ids of one text, as they come -> its characters, never half of one.
+"""Token ids of one text, as they arrive -> its whole characters.
 
 Knows the bytes of tokens and nothing of stop strings or requests.
 """
@@ -23,7 +23,7 @@ class Detokenizer(Protocol):
         ...
 
     def flush(self) -> str:
-        """What is still withheld, at the end of the text."""
+        """The withheld rest, at the end of the text."""
         ...
 
 
@@ -36,8 +36,8 @@ def new_detokenizer(
 ) -> Detokenizer:
     """A detokenizer for one text, without special tokens but for `shown_ids` if they are skipped.
 
-    `continues`: the text goes on after another one, so the space that opens it is
-    part of it. SentencePiece tokenizers drop that space at the start of a text.
+    `continues`: the text follows another one, so its opening space belongs to it. SentencePiece tokenizers
+    drop that space at the start of a text.
     """
     skipped = table.special_ids - shown_ids if skip_special_tokens else frozenset()
     if table.exact:

@@ -99,7 +99,7 @@ def _extra_tokens(listed: dict[str, Any]) -> list[str]:
 
 
 def _add_tokens(backend: tokenizers.Tokenizer, decoder: dict[str, Any]) -> None:
-    """Add what tokenizer_config.json knows and tokenizer.json does not, each under its own id."""
+    """Add the tokens that only tokenizer_config.json has, each under its own id."""
     for token_id in sorted(decoder, key=int):
         fields = decoder[token_id]
         known = backend.token_to_id(fields["content"])

@@ -1,8 +1,8 @@
 """The fewest tokens that a text can become, known without tokenising it.
 
-A prompt far beyond the context window is refused for its length alone, where that is certain: if no
-step of a tokenizer drops or joins characters without bound, each token stands for at most so many
-bytes. For other tokenizers there is no bound, and the prompt is tokenised.
+A prompt far beyond the context window is refused for its length alone, where that is certain: if no step of
+a tokenizer drops or joins characters without bound, the bytes of a token have a known maximum. For other
+tokenizers there is no bound, and the prompt is tokenised.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _steps(spec: dict[str, Any] | None, parts: str) -> Iterator[dict[str, Any]]:
 
 
 def _shrinks(normalizer: dict[str, Any]) -> int | None:
-    """By how much at the most; None: without bound."""
+    """The largest factor; None: unbounded."""
     kind = normalizer.get("type")
     if kind == "Prepend":
         return 1

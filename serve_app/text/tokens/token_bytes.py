@@ -1,4 +1,4 @@
-"""The bytes each token stands for, read off the tokenizer's decoder.
+"""The bytes of each token, from the tokenizer's decoder.
 
 Two families of decoders are a plain concatenation of bytes: byte-level BPE
 (each character of a token is one byte) and SentencePiece style (a mark stands

@@ -1,6 +1,6 @@
-"""One model's tokenizer: bounded, and never in the way of the event loop.
+"""One model's tokenizer: bounded, and never blocking the event loop.
 
-Knows ids and text; not what a prompt is for.
+Knows ids and text; not requests.
 
 `encode` reads raw prompts, in which the text of a special token *is* that token,
 as in transformers and with any raw completions API. Strings that must not reach
@@ -91,7 +91,7 @@ class Tokenizer:
         )
 
     def fewest(self, num_chars: int) -> int:
-        """The tokens that `num_chars` characters have at least; 0 where nothing is known of that."""
+        """The fewest tokens that `num_chars` characters can have; 0 if there is no bound."""
         if self._bytes_per_token is None:
             return 0
         return -(-num_chars // self._bytes_per_token)  # a character has at least one byte
@@ -102,7 +102,7 @@ class Tokenizer:
         return self._encode_batch([text], add_special_tokens=add_special_tokens)[0]
 
     def cut(self, ids: Sequence[int], longest: int) -> list[int]:
-        """The ids of a text cut to `longest` of them; those behind every text stay behind it."""
+        """The ids of a text, cut to `longest`; its closing ids stay at the end."""
         if len(ids) <= longest:
             return [*ids]
         closing = self._closing_ids
@@ -111,7 +111,7 @@ class Tokenizer:
 
     @cached_property
     def _closing_ids(self) -> tuple[int, ...]:
-        """The ids that are put behind every text."""
+        """The ids that the tokenizer appends to every text."""
         whole = self.encode_now(_PROBE)
         bare = self.encode_now(_PROBE, add_special_tokens=False)
         behind = [
@@ -131,7 +131,7 @@ class Tokenizer:
         return ids
 
     async def off_loop(self, num_chars: int, work: Callable[[], T]) -> T:
-        """Run tokenising work on `num_chars` characters where it does not delay the event loop.
+        """Run tokenising work on `num_chars` characters without delaying the event loop.
 
         Raises Overloaded when too much of it waits.
         """
@@ -142,7 +142,7 @@ class Tokenizer:
     def _encode_some(self, pieces: Sequence[PromptPiece], continues: bool) -> list[int]:
         """SentencePiece opens every text with a space, but not behind a line break.
 
-        So a piece that follows others is encoded there, and the line break is taken away again.
+        So a piece that follows others is encoded after a line break, which is then removed.
         """
         opens = None if continues else pieces[0]
         texts = [p.text if p is opens else _ANCHOR + p.text for p in pieces if not p.plain]
@@ -220,7 +220,7 @@ class Tokenizer:
         )
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """The text of `token_ids`; invalid bytes read U+FFFD, ids that are no token read as nothing."""
+        """The text of `token_ids`; invalid bytes become U+FFFD, unknown ids are skipped."""
         detokenizer = self.detokenizer(skip_special_tokens=skip_special_tokens)
         return detokenizer.push(token_ids) + detokenizer.flush()
 

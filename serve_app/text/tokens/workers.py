@@ -1,7 +1,7 @@
 """Threads that tokenise beside the event loop. Their number, and the text that waits for them, are bounded.
 
-A running job cannot be stopped. So long jobs have a thread of their own, which does one after the
-other and delays no short job. A job whose caller leaves while the job waits is never begun.
+A running job cannot be stopped. So long jobs run one after the other in a thread of their own, and delay no
+short job. A job whose caller leaves while the job waits is never begun.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Lane:
         self._untrimmed = 0
 
     async def run(self, num_chars: int, work: Callable[[], T]) -> T:
-        """As `Workers.run`. A job that waits is taken back when its caller is cancelled."""
+        """As `Workers.run`. A waiting job is removed when its caller is cancelled."""
         with self._lock:
             if self._held + num_chars > self._most_chars:
                 raise Overloaded(

@@ -1,4 +1,4 @@
-"""What parsers of tool calls write: plain text, and calls in pieces.
+"""The output of tool call parsers: plain text, and calls in pieces.
 
 A call is opened when its name is known and its arguments begin. An open call cannot be taken back,
 and its arguments are passed on as they come. A call that breaks before it is open is plain text.
@@ -34,7 +34,7 @@ class Calls:
     def __init__(
         self, source: Source, names: Collection[str], new_id: Callable[[], str], limit: int | None
     ) -> None:
-        """`limit`: nothing that follows so many calls is wanted."""
+        """`limit`: everything after this many calls is dropped."""
         self._source = source
         self._names = names
         self._new_id = new_id
@@ -43,9 +43,9 @@ class Calls:
         self._index = -1  # of the last call
         self._open = False
         self._whole: set[int] = set()  # calls whose arguments have ended
-        self.named = False  # the call that is read has the name of a tool on offer
+        self.named = False  # the current call names a tool that was offered
         self._early: list[str] = []  # arguments that came before the name
-        self._blank: str | None = ""  # whitespace, when nothing else came since the start or a call
+        self._blank: str | None = ""  # whitespace since the start or a call; None after anything else
 
     @property
     def count(self) -> int:
@@ -58,7 +58,7 @@ class Calls:
         return self._whole
 
     def pieces(self) -> list[Piece]:
-        """Everything that was written since the last call of this."""
+        """Everything written since the last call of this method."""
         pieces, self._pieces = self._pieces, []
         return pieces
 
@@ -80,7 +80,7 @@ class Calls:
         self.named = True
 
     def open(self, name: str) -> None:
-        """Begin a call. What is held was its syntax."""
+        """Begin a call. The held characters were its syntax."""
         self._source.release()
         self._index += 1
         self._open = True
@@ -101,7 +101,7 @@ class Calls:
         self._early.append(self._source.text[start : start + count])
 
     def arguments_ended(self) -> None:
-        """The arguments are whole, of the open call if there is one."""
+        """The arguments of the open call, if there is one, are complete."""
         if self._open:
             self._whole.add(self._index)
 
@@ -113,7 +113,7 @@ class Calls:
         self._ended()
 
     def abandon(self, *, cut: bool) -> None:
-        """The call broke: an open call stays as it is, and held characters are text, unless it was cut.
+        """End a malformed call: an open one stays as it is; held characters are text, unless it was cut.
 
         Raises LastCallEnded.
         """

@@ -1,7 +1,7 @@
-"""The grammar of an answer: what it may think, what it may say, and which calls it may or must make.
+"""The grammar of an answer: its thoughts, its text, and the calls that it may or must make.
 
 Calls are the format's own spelling around each tool's name and the schema of its arguments.
-A marker that is a token of the model is asked for as that token. Knows the notation, but no
+A marker that is a token of the model is required as that token. Knows the notation, but no
 parser of it.
 """
 
@@ -29,7 +29,7 @@ _OPEN: Final = ("additionalProperties", "patternProperties", "allOf", "anyOf", "
 
 @dataclass(frozen=True, slots=True)
 class ThinkingRules:
-    """What a model may think first; `opened`: it already does."""
+    """The thoughts that an answer may begin with; `opened`: the prompt has already opened them."""
 
     format: ReasoningFormat
     opened: bool
@@ -58,11 +58,10 @@ def answer_grammar(
     form: str | None = None,
     calls: CallRules | None = None,
 ) -> Grammar:
-    """What a whole answer must match. `token_ids` are those of the markers that are tokens.
+    """The grammar of a whole answer. `token_ids` are those of the markers that are tokens.
 
-    Without calls that are forced the answer may be text, of the `form` of JSON if there is one. Text may then
-    stand before calls too, but only where the first call begins with a token. With thoughts alone, what
-    comes behind them is free.
+    Unless calls are forced, the answer may be text, in the JSON `form` if there is one. Text may then
+    precede calls too, but only if the first call begins with a token. With thoughts alone, the rest is free.
     """
     said = "TEXT" if form is None else form
     if thoughts is not None and form is None and calls is None:
@@ -93,7 +92,7 @@ def _call_rules(calls: CallRules, token_ids: Mapping[str, int]) -> list[str]:
 
 
 def of_tool(name: str, error: InvalidField) -> InvalidField:
-    """An error about the schema of a tool's arguments, with the name of the tool."""
+    """The error about a tool's schema, with the name of the tool."""
     return InvalidField(FIELD, f'tool "{name}": {error.reason}')
 
 
@@ -119,7 +118,7 @@ def _thought_rules(thoughts: ThinkingRules, token_ids: Mapping[str, int]) -> lis
 
 
 def _free(thoughts: ThinkingRules, token_ids: Mapping[str, int]) -> str:
-    """Any tokens but the one with which thoughts would begin once more."""
+    """Any tokens but the one that would open thoughts again."""
     open = thoughts.format.open
     return f"<[^{token_ids[open]}]>*" if open in token_ids else "<[*]>*"
 

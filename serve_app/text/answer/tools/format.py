@@ -1,4 +1,4 @@
-"""What a format of tool calls is to the rest of the server."""
+"""The interface of a tool call format."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from serve_app.text.answer.tools.calls import Calls
 
 @dataclass(frozen=True, slots=True)
 class Spelling:
-    """How calls that are forced are written: `first` call `between` call `last`.
+    """How forced calls are written: `first` call `between` call `last`.
 
     A call is `name` and the tool's name, `arguments` and an object, `end`.
     """

@@ -1,8 +1,8 @@
 """A tool call that is a JSON object with a name and arguments, character by character.
 
-Arguments are passed on exactly as they are written: brackets are matched and nothing else
-is checked, since a call that has begun cannot be taken back. What may not stand outside of
-a string ends them, so that a broken call does not swallow what follows.
+Arguments are passed on exactly as they are written: brackets are matched and nothing else is checked, since
+a call that has begun cannot be taken back. A character that JSON does not allow outside of strings ends
+them, so that a broken call does not swallow the following text.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The text of an answer -> plain text and tool calls, as it comes.
 
-For any text: what is not a call comes out as text, in order, nothing lost or doubled. Only the markup
-of a call that an answer was cut in, before its name, is dropped. The fragments of a call's arguments are,
-joined, what the model wrote. The time is linear in the text, however the text is cut into pieces. And
-nothing is raised.
+For any text: everything that is not a call comes out as text, in order, without loss or repetition. Only
+the markup of a call that is cut before its name is dropped. Joined, the fragments of a call's arguments
+are exactly the model's text. The time is linear in the text, however it is cut. Nothing is raised.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ class ToolParser:
     ) -> None:
         """`names` are those of the tools on offer; other calls are text.
 
-        What follows `max_calls` calls (>= 1) is dropped. `forced`: the answer is calls and nothing else.
-        `leads`: it is calls from its first character on, or text and nothing else.
+        Everything after `max_calls` calls (>= 1) is dropped. `forced`: the answer is only calls. `leads`:
+        it is either only calls or only text, as its first character shows.
         """
         self._format = format
         self._source = Source()
@@ -43,7 +42,7 @@ class ToolParser:
         self._forced = forced
         self._leads = leads
         self._cut = False
-        self._marked = False  # a marker came, and what it opens is being read
+        self._marked = False  # after a marker, while its calls are read
         self._run = self._parse()
         self.limited = max_calls is not None
         self.complete = False  # as many calls as are wanted have ended
@@ -65,14 +64,14 @@ class ToolParser:
         return self._forced or self._marked or self._calls.named
 
     def feed(self, text: str) -> list[Piece]:
-        """What more text brings."""
+        """Take more text; returns the pieces that are certain."""
         if text and not self.complete:
             self._source.push(text)
             next(self._run, None)
         return self._calls.pieces()
 
     def end(self, *, cut: bool = False) -> list[Piece]:
-        """What was held back, when the answer has ended; `cut`: not by itself. To be called once."""
+        """The held text, at the end of the answer; `cut`: the model had not ended. Call it once."""
         complete, self._cut = self.complete, cut
         self._source.end()
         for _ in self._run:
@@ -109,7 +108,7 @@ class ToolParser:
         return char != "" and char in self._format.bare
 
     def _next_marker(self) -> Scan[bool]:
-        """Hand on text up to the next marker, which is taken; False when there is none."""
+        """Pass on text up to the next marker, and take the marker; False if there is none."""
         source, marker = self._source, self._format.marker
         if self._leads and not self._calls.count:
             marker = yield from self._leading(marker)
@@ -126,7 +125,7 @@ class ToolParser:
                 return False
 
     def _leading(self, marker: str) -> Scan[str]:
-        """The marker if it comes next, behind whitespace; empty where all the rest is text."""
+        """The marker if only whitespace precedes it; empty if the rest is text."""
         source = self._source
         try:
             yield from source.blank()
