@@ -68,7 +68,7 @@ test: $(STAMP) $(TRITON)
 	@echo "  test-unit    what needs no Ray, by four workers"
 	@echo "  test-deploy  every deploy file, the commands and the quick tutorials, once one of the others is done"
 	@$(SIDE_BY_SIDE) test-ray test-unit test-deploy
-	@echo "all three parts passed"
+	@echo "all three parts passed; $$($(BIN)/python -m tests.support.skipped $(addprefix build/tests/,test-ray test-unit test-deploy))"
 
 test-unit: $(STAMP) $(TRITON)
 	$(call tested,$(GIVING_WAY) $(PYTEST) -n 4 -m "$(UNIT)" $(PYTEST_FLAGS))  # four on two: many tests wait

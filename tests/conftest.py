@@ -24,6 +24,7 @@ pytest_plugins = (
     "tests.support.databases",
     "tests.support.ray_cluster",
     "tests.support.served",
+    "tests.support.skipped",
     "tests.support.tiny_fixtures",
 )
 

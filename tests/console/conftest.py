@@ -19,7 +19,7 @@ from pytest_asyncio import is_async_test
 
 from serve_app.accounts.keys import new_key
 from serve_app.types import Scope
-from tests.support.browser import CHROMIUM, Visit, launch
+from tests.support.browser import Visit, launch, needs_chromium
 from tests.support.gateway import served
 from tests.support.whole_service import ClusterBackend, WholeService, whole_service
 
@@ -33,8 +33,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "/tests/console/" in item.path.as_posix() and is_async_test(item):
             item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
-            if CHROMIUM is None:
-                item.add_marker(pytest.mark.skip(reason="there is no Chromium on this machine"))
+            item.add_marker(needs_chromium)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import pytest
 from playwright.async_api import Locator, Page, async_playwright, expect
 
 from tests.control.server import MODEL, Controlled, controlled, small_file
-from tests.support.browser import CHROMIUM, LOAD_MS, Visit, launch
+from tests.support.browser import LOAD_MS, Visit, launch, needs_chromium
 from tests.support.gateway import CHAT, bearer, chat_body
 from tests.support.ray_cluster import Cluster
 from tests.support.waiting import eventually
@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.ray,
     pytest.mark.asyncio(loop_scope="session"),
     pytest.mark.timeout(600),
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine"),
+    needs_chromium,
 ]
 
 NAME: Final = "harbor"
