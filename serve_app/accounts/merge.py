@@ -9,7 +9,7 @@ was generated.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import asdict, astuple, dataclass, field, fields, replace
 from typing import Any, Final
 
 from serve_app.types import UsageRecord
@@ -19,7 +19,7 @@ LOST: Final = "lost"
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """What was used, by one source."""
+    """What was used, by one source; each field is one of a `UsageRecord` too."""
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -30,14 +30,7 @@ class Used:
 
     @classmethod
     def of(cls, record: UsageRecord) -> Used:
-        return cls(
-            record.prompt_tokens,
-            record.cached_tokens,
-            record.completion_tokens,
-            record.discarded_tokens,
-            record.total_s,
-            record.cost,
-        )
+        return cls(**{each.name: getattr(record, each.name) for each in fields(cls)})
 
     def __add__(self, other: Used) -> Used:
         """The sum of two prompts that ran side by side."""
@@ -71,17 +64,7 @@ class Known:
         if self.is_ended:
             return self.record
         settled = sum((used for _, used in sorted_parts(self.parts)), Used())
-        used = Used.of(self.record) | settled
-        return replace(
-            self.record,
-            outcome=LOST,
-            prompt_tokens=used.prompt_tokens,
-            cached_tokens=used.cached_tokens,
-            completion_tokens=used.completion_tokens,
-            discarded_tokens=used.discarded_tokens,
-            total_s=used.total_s,
-            cost=used.cost,
-        )
+        return replace(self.record, outcome=LOST, **asdict(Used.of(self.record) | settled))
 
 
 def ended(record: UsageRecord) -> Known:
@@ -102,16 +85,7 @@ def settled(record: UsageRecord, part: str) -> Known:
     """
     prompt, _, number = part.partition("~")
     moves = int(number) if number.isdecimal() else 0
-    empty = replace(
-        record,
-        outcome=LOST,
-        prompt_tokens=0,
-        cached_tokens=0,
-        completion_tokens=0,
-        discarded_tokens=0,
-        total_s=0.0,
-        cost=None,
-    )
+    empty = replace(record, outcome=LOST, **asdict(Used()))
     return Known(empty, parts={prompt: (moves, Used.of(record))})
 
 
@@ -124,16 +98,7 @@ def merge(one: Known, other: Known) -> Known:
         parts[prompt] = part if prompt not in parts else max(part, parts[prompt], key=_part_order)
     newest = max(one.record, other.record, key=_order)
     used = Used.of(one.record) | Used.of(other.record)
-    record = replace(
-        newest,
-        prompt_tokens=used.prompt_tokens,
-        cached_tokens=used.cached_tokens,
-        completion_tokens=used.completion_tokens,
-        discarded_tokens=used.discarded_tokens,
-        total_s=used.total_s,
-        cost=used.cost,
-    )
-    return Known(record, parts=parts)
+    return Known(replace(newest, **asdict(used)), parts=parts)
 
 
 def sorted_parts(parts: Mapping[str, tuple[int, Used]]) -> list[tuple[int, Used]]:
