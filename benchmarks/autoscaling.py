@@ -37,6 +37,7 @@ from serve_app.api.protocol.family import Family
 from serve_app.config.secret_file import secret_file
 from serve_app.deployments import environment
 from serve_app.deployments.environment import free_port
+from serve_app.loopback import LOOPBACK
 
 MODEL = "demo-chat"
 APP = "model-demo-chat"
@@ -195,7 +196,7 @@ async def cluster(key: str) -> AsyncIterator[str]:
             "RAY_SERVE_WORKER_PROXY_HTTP_PORT": str(free_port()),
         }
     )
-    environment.listen(folder, environment.LOOPBACK, Family.OPENAI)
+    environment.listen(folder, LOOPBACK, Family.OPENAI)
     import ray
     from ray import serve
     from ray.cluster_utils import Cluster

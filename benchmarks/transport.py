@@ -33,10 +33,11 @@ from ray import serve
 from serve_app.channel.frames import Refused, answer_decoder, encoder
 from serve_app.channel.receiver import Receiver
 from serve_app.config import ModelConfig
-from serve_app.deployments.gateway.backend import LOOPBACK, ServeBackend
+from serve_app.deployments.gateway.backend import ServeBackend
 from serve_app.deployments.model.deployment import model_deployment
 from serve_app.endpoints.endpoint import Endpoint
 from serve_app.endpoints.names import app_name
+from serve_app.loopback import LOOPBACK
 from serve_app.replica.server import DeltaSink
 from serve_app.types import (
     EngineStats,

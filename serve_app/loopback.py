@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Collection
+from typing import Final
+
+LOOPBACK: Final = "127.0.0.1"
 
 
 def is_loopback(peer: str | None) -> bool:
@@ -14,6 +17,11 @@ def is_loopback(peer: str | None) -> bool:
         return False
     mapped = getattr(address, "ipv4_mapped", None)  # ::ffff:127.0.0.1 on a dual-stack socket
     return address.is_loopback or (mapped is not None and mapped.is_loopback)
+
+
+def is_loopback_host(host: str) -> bool:
+    """Whether `host`, of a URL or of a setting, is `localhost` or an address of this machine itself."""
+    return host == "localhost" or is_loopback(host.strip("[]"))
 
 
 def is_local_name(host: str, allowed: Collection[str] = ()) -> bool:

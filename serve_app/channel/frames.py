@@ -14,7 +14,7 @@ import msgspec
 from serve_app.channel.numbers import Encoder, number_of
 from serve_app.errors import GenerationFailed
 from serve_app.limits import MAX_LOGITS_BYTES
-from serve_app.types import EngineStats, ErrorInfo, FinishReason, GenerateRequest, TokenDelta
+from serve_app.types import EngineStats, ErrorInfo, FinishReason, GenerateRequest, ModelInfo, TokenDelta
 
 LENGTH_BYTES: Final = 4
 MAX_FRAME_BYTES: Final = 16 * 2**20  # the prompt logprobs of about 13,000 tokens, 20 alternatives each
@@ -112,6 +112,7 @@ request_decoder: msgspec.msgpack.Decoder[GenerateRequest] = msgspec.msgpack.Deco
 )
 refusal_decoder: msgspec.msgpack.Decoder[Refused] = msgspec.msgpack.Decoder(Refused)
 answer_decoder: msgspec.msgpack.Decoder[Refused | DeltaFrame] = msgspec.msgpack.Decoder(Refused | DeltaFrame)
+info_decoder: msgspec.msgpack.Decoder[ModelInfo] = msgspec.msgpack.Decoder(ModelInfo)
 ticket_decoder: msgspec.msgpack.Decoder[Ticket] = msgspec.msgpack.Decoder(Ticket)
 
 

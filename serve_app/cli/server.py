@@ -6,7 +6,6 @@ Knows HTTP and the shape of errors; not what the answers mean.
 from __future__ import annotations
 
 import functools
-import ipaddress
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ import httpx
 import httpx_sse
 
 from serve_app.cli.output import printable
+from serve_app.loopback import is_loopback_host
 
 DEFAULT_URL: Final = "http://127.0.0.1:8000"
 CONNECT_TIMEOUT_S: Final = 10.0
@@ -112,7 +112,7 @@ class Server:
             "base_url": self.url,
             "timeout": httpx.Timeout(CONNECT_TIMEOUT_S, read=read_timeout_s),
             # No proxy stands between this machine and itself.
-            "trust_env": not _is_loopback(httpx.URL(self.url).host),
+            "trust_env": not is_loopback_host(httpx.URL(self.url).host),
         }
 
     @contextmanager
@@ -195,13 +195,6 @@ def checked_key(context: click.Context, parameter: click.Parameter, value: str |
     if not all("!" <= character <= "~" for character in key):  # the message must not show it
         raise click.BadParameter("a key has only visible ASCII characters")
     return key or None
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _message_of(response: httpx.Response) -> str | None:

@@ -27,14 +27,13 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import msgspec
 from ray import serve
 from ray.exceptions import RayError
 from ray.serve.exceptions import BackPressureError, RayServeException
 from ray.serve.handle import DeploymentHandle
 
 from serve_app.api.protocol.dialect import Choice
-from serve_app.channel.frames import Refused, answer_decoder, encoder
+from serve_app.channel.frames import Refused, answer_decoder, encoder, info_decoder
 from serve_app.channel.questions import decode_reply, encode_question
 from serve_app.endpoints.names import app_name
 from serve_app.errors import GenerationFailed, ModelNotFound, Overloaded, ServeError, Unavailable, from_info
@@ -51,7 +50,6 @@ from serve_app.types import (
 from serve_app.types.question import ReplyT
 
 _PROMPT_FIELDS = tuple(Prompt.__dataclass_fields__)
-_info_decoder: msgspec.msgpack.Decoder[ModelInfo] = msgspec.msgpack.Decoder(ModelInfo)
 
 
 @dataclass(slots=True)
@@ -121,7 +119,7 @@ class AsyncClient(_Deployed):
     async def info(self) -> ModelInfo:
         """What the model is: context window, vocabulary, device."""
         try:
-            return _info_decoder.decode(await self._handle.info.remote())
+            return info_decoder.decode(await self._handle.info.remote())
         except (RayError, RayServeException) as error:
             raise _public(error) from error
 
@@ -165,7 +163,7 @@ class Client(_Deployed):
     def info(self) -> ModelInfo:
         """What the model is: context window, vocabulary, device."""
         try:
-            return _info_decoder.decode(self._handle.info.remote().result())
+            return info_decoder.decode(self._handle.info.remote().result())
         except (RayError, RayServeException) as error:
             raise _public(error) from error
 

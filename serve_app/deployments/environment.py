@@ -23,8 +23,8 @@ from typing import Final
 from serve_app.api.protocol.family import Family
 from serve_app.deployments.proxy import answers, middleware, repeats
 from serve_app.deployments.proxy.settings import HaproxySettings
+from serve_app.loopback import LOOPBACK
 
-LOOPBACK: Final = "127.0.0.1"
 PUBLIC_HOST: Final = "SERVE_APP_HTTP_HOST"  # where HAProxy listens, for gateways
 UNPICKED_PORTS: Final = range(20_000, 29_000)  # below what systems pick from, and Serve's own
 _GIVEN: Final[set[int]] = set()  # of them, by `free_port`

@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from serve_app.channel.receiver import Receiver
 from serve_app.config import ModelConfig
-from serve_app.deployments.gateway.backend import LOOPBACK, ServeBackend
+from serve_app.deployments.gateway.backend import ServeBackend
 from serve_app.deployments.model.deployment import model_deployment
 from serve_app.endpoints.endpoint import Endpoint
 from serve_app.endpoints.names import app_name
@@ -25,6 +25,7 @@ from serve_app.errors import (
     Overloaded,
     Unavailable,
 )
+from serve_app.loopback import LOOPBACK
 from serve_app.types import Adapter, EngineStats, GenerateRequest, Prompt, Tensor, TokenDelta
 from tests.support.fake_server import FakeServer
 from tests.support.ray_cluster import Cluster

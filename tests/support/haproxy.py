@@ -28,6 +28,7 @@ from serve_app.deployments.environment import free_port
 from serve_app.deployments.proxy import repeats
 from serve_app.deployments.proxy.relay import ask
 from serve_app.deployments.proxy.settings import HaproxySettings
+from serve_app.loopback import LOOPBACK
 
 WAIT_S: Final = 60.0
 HEALTH: Final = "/-/healthz"
@@ -194,7 +195,7 @@ class Front:
         }
         self.url = f"http://127.0.0.1:{self.config['port']}"
         environ = environment.haproxy(folder)
-        environment.listen(folder, environment.LOOPBACK, v1, environ)
+        environment.listen(folder, LOOPBACK, v1, environ)
         settings = HaproxySettings.read(folder / "settings.json")
         replace(settings, **changes).write(folder / "settings.json")
         self.wrapper = environ["RAY_SERVE_HAPROXY_BINARY_PATH"]

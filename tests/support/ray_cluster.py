@@ -22,6 +22,7 @@ from serve_app.config.secret_file import secret_file
 from serve_app.deployments import environment
 from serve_app.deployments.environment import free_port as free_port
 from serve_app.deployments.launcher.ray_cluster import start_ray
+from serve_app.loopback import LOOPBACK
 from serve_app.types import EngineStats
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,7 +59,7 @@ def _configure() -> None:
             "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
         }
     )
-    environment.listen(folder, environment.LOOPBACK, Family.OPENAI)
+    environment.listen(folder, LOOPBACK, Family.OPENAI)
 
 
 _configure()

@@ -43,9 +43,9 @@ ARROWS: dict[str, set[str]] = {
     "rpc": BASE | {"config", "telemetry", "endpoints", "api"},
     "replica": BASE | {"config", "telemetry", "engine", "models", "text"},
     "deployments": BASE
-    | {"config", "telemetry", "heap", "channel", "endpoints", "accounts", "api", "rpc", "models", "replica"}
-    | {"control"},
-    "cli": BASE | {"config", "endpoints", "accounts", "models", "replica", "deployments"},
+    | {"config", "telemetry", "heap", "loopback", "channel", "endpoints", "accounts", "api"}
+    | {"rpc", "models", "replica", "control"},
+    "cli": BASE | {"config", "loopback", "endpoints", "accounts", "models", "replica", "deployments"},
 }
 
 _LOW = {"backend", "context", "edge", "protocol"}  # of the API: contracts, and what every request passes

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
-import msgspec
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 from ray.serve.exceptions import RayServeException
 from ray.serve.schema import ApplicationStatus
 
+from serve_app.channel.frames import info_decoder
 from serve_app.config import ModelConfig
 from serve_app.control.endpoints.cluster import AppSeen, AppStatus, Offer, Room
 from serve_app.control.endpoints.state import AppSpec
@@ -50,8 +50,6 @@ _STATUS: Final[Mapping[ApplicationStatus, AppStatus]] = {
     ApplicationStatus.DELETING: AppStatus.GOING,
 }
 
-_info_decoder: msgspec.msgpack.Decoder[ModelInfo] = msgspec.msgpack.Decoder(ModelInfo)
-
 
 class RayCluster:
     """The Serve of the cluster that this process is a replica of."""
@@ -80,7 +78,7 @@ class RayCluster:
 
     async def info(self, app: str) -> ModelInfo:
         return await self._aside(
-            lambda: _info_decoder.decode(driver_handle(app).info.remote().result(timeout_s=INFO_S))
+            lambda: info_decoder.decode(driver_handle(app).info.remote().result(timeout_s=INFO_S))
         )
 
     async def offers(self) -> tuple[Offer, ...]:

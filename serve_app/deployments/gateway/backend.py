@@ -22,7 +22,6 @@ from serve_app.errors import Unavailable
 from serve_app.types import EngineStats, GenerateRequest, ModelInfo, Question
 from serve_app.types.question import ReplyT
 
-LOOPBACK: Final = "127.0.0.1"
 WATCH_NODES_S: Final = 2.0
 RECOVERY_S: Final = 0.1  # between looks whether a model is back
 FORGET_S: Final = 3_600.0  # a request lives this long at most, and may know a model of a former catalogue

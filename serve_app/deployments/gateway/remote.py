@@ -7,10 +7,10 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-import msgspec
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
+from serve_app.channel.frames import info_decoder
 from serve_app.deployments.gateway.presence import Presence, choices, presence
 from serve_app.deployments.gateway.route import Route
 from serve_app.deployments.gateway.silence import SilentReplicas
@@ -25,8 +25,6 @@ REFRESH_S: Final = 5.0  # between questions to a model that answers: it may have
 ASK_S: Final = 10.0  # for the answer to such a question
 RESTARTING: Final = "restarting"
 SILENT: Final = "not answering"
-
-_info_decoder: msgspec.msgpack.Decoder[ModelInfo] = msgspec.msgpack.Decoder(ModelInfo)
 
 
 class RemoteModel:
@@ -131,7 +129,7 @@ class RemoteModel:
     async def _ask(self) -> ModelInfo:
         if self.route is None:
             raise Unavailable("the model is loading; try again", retry_after_s=2.0)
-        info = _info_decoder.decode(await self.route.info())
+        info = info_decoder.decode(await self.route.info())
         if (info.name, info.version) != self._expected:
             self._lost(f"it serves {_words(info.name, info.version)}, not {_words(*self._expected)}")
             raise Unavailable("the model is not the one that is configured", retry_after_s=10.0)

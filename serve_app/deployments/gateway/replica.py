@@ -7,7 +7,6 @@ who calls, and read messages before anybody could refuse them (docs/decisions/se
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import os
 from dataclasses import replace
@@ -28,7 +27,7 @@ from serve_app.channel.ledger import settlements_decoder
 from serve_app.channel.receiver import Receiver
 from serve_app.config import GatewayConfig, default_usage_dir, state_dir
 from serve_app.deployments.environment import PUBLIC_HOST
-from serve_app.deployments.gateway.backend import LOOPBACK, ServeBackend
+from serve_app.deployments.gateway.backend import ServeBackend
 from serve_app.deployments.gateway.control.catalogues import Catalogues
 from serve_app.deployments.gateway.control.live import RemoteLive
 from serve_app.deployments.gateway.control.management import ControlLink, RemoteManagement, SnapshotFeed
@@ -41,6 +40,7 @@ from serve_app.deployments.memory import be_spared
 from serve_app.deployments.replica_port import keep_private
 from serve_app.endpoints.catalogue import CatalogueError, check_judges, judging, parse_catalogue
 from serve_app.heap import map_large_blocks, settle
+from serve_app.loopback import LOOPBACK, is_loopback_host
 from serve_app.rpc.server import RpcServer
 from serve_app.types import Usage, UsageRecord
 
@@ -253,7 +253,7 @@ def listens_on_loopback() -> bool:
     host = http_host()
     if host is None:
         logger.warning("the HTTP address of Serve is not known; it counts as public")
-    return host is not None and is_loopback(host)
+    return host is not None and is_loopback_host(host)
 
 
 def http_host() -> str | None:
@@ -267,11 +267,4 @@ def http_host() -> str | None:
         return None
     if not isinstance(host, str):
         return None
-    return os.environ.get(PUBLIC_HOST, host) if is_loopback(host) else host
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return os.environ.get(PUBLIC_HOST, host) if is_loopback_host(host) else host

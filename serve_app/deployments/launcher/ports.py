@@ -10,6 +10,7 @@ from serve_app.api.protocol.family import Family
 from serve_app.deployments import environment
 from serve_app.deployments.launcher.claims import Claims
 from serve_app.deployments.launcher.errors import CannotServe
+from serve_app.loopback import LOOPBACK
 
 
 def address(config: dict[str, Any]) -> tuple[str, int]:
@@ -41,7 +42,7 @@ def v1(config: dict[str, Any]) -> Family:
 
 def reachable(host: str) -> str:
     """An address of this machine at which `host` answers, as a URL has it."""
-    return "127.0.0.1" if host in ("0.0.0.0", "::") else in_url(host)
+    return LOOPBACK if host in ("0.0.0.0", "::") else in_url(host)
 
 
 def in_url(host: str) -> str:
@@ -99,10 +100,10 @@ def _any(claims: Claims) -> int:
 
 
 def _own(port: int) -> str:
-    return f"{environment.LOOPBACK}:{port}"
+    return f"{LOOPBACK}:{port}"
 
 
 def _is_free(port: int) -> bool:
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        return sock.connect_ex(("127.0.0.1", port)) != 0
+        return sock.connect_ex((LOOPBACK, port)) != 0

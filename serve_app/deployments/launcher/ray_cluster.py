@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import psutil
 
-from serve_app.deployments.environment import LOOPBACK
 from serve_app.deployments.launcher.errors import CannotServe
 from serve_app.deployments.lean_ray import lean_node
+from serve_app.loopback import LOOPBACK
 
 logger = logging.getLogger(__name__)
 

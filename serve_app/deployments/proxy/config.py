@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Final
 
 from serve_app.deployments.proxy.settings import HaproxySettings
+from serve_app.loopback import LOOPBACK
 
-LOOPBACK: Final = "127.0.0.1"
 HTTP: Final = "frontend http_frontend"
 PUBLIC: Final = frozenset({HTTP, "frontend grpc_frontend"})
 UNROUTED: Final = "backend default_backend"  # Ray's, for paths that no application has

@@ -10,6 +10,7 @@ import pytest
 from serve_app.api.protocol.family import Family
 from serve_app.deployments import environment
 from serve_app.deployments.proxy.settings import HaproxySettings
+from serve_app.loopback import LOOPBACK
 from tests.support.small_disk import small_disk
 
 
@@ -66,7 +67,7 @@ def test_a_cleaner_sees_that_the_folder_is_in_use(tmp_path: Path) -> None:
 
 def test_serve_itself_is_on_loopback_behind_haproxy_and_public_without(tmp_path: Path) -> None:
     environ = environment.haproxy(tmp_path)
-    assert environment.listen(tmp_path, "0.0.0.0", Family.OPENAI, environ) == environment.LOOPBACK
+    assert environment.listen(tmp_path, "0.0.0.0", Family.OPENAI, environ) == LOOPBACK
     assert environ[environment.PUBLIC_HOST] == "0.0.0.0"
     assert HaproxySettings.read(tmp_path / "settings.json").host == "0.0.0.0"
     alone = {environment.PUBLIC_HOST: "127.0.0.1"}  # left from another start
