@@ -116,7 +116,7 @@ def encode_command(command: Command[Any], caller: Caller) -> bytes:
 
 
 def decode_command(data: bytes) -> tuple[Command[Any], Caller]:
-    """The command in `data`, and who sent it. Raises msgspec.ValidationError for what is no such thing."""
+    """The command in `data`, and who sent it. Raises msgspec.ValidationError for anything else."""
     name, raw = _named.decode(data)
     if name not in _commands:
         raise msgspec.ValidationError("there is no such command")

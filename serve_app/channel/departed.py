@@ -1,4 +1,4 @@
-"""What replicas that left had counted.
+"""Counters of replicas that left.
 
 Without it the counts of an application would fall when a replica leaves, and Prometheus would see a restart.
 """
@@ -19,7 +19,7 @@ COUNTERS: Final = (  # fields of EngineStats that only grow while an engine live
     "accepted_tokens",
     "computed_tokens",
 )
-REMEMBERED: Final = 64  # replicas of an application whose return is noticed
+REMEMBERED: Final = 64  # former replicas of an application that are recognised if they return
 
 
 class Departed:
@@ -38,12 +38,12 @@ class Departed:
                 self._others[name] += count
 
     def returned(self, replica: str) -> None:
-        """A replica whose connection broke is there again, and goes on with its counts."""
+        """A replica whose connection broke has returned, with its own counts."""
         self._by_replica.pop(replica, None)
 
     @property
     def counts(self) -> EngineStats:
-        """The sums; everything that is no count is 0."""
+        """The sums of counters; every other field is 0."""
         parts = [self._others, *self._by_replica.values()]
         sums: dict[str, Any] = {name: sum(part[name] for part in parts) for name in COUNTERS}
         return EngineStats(**sums)

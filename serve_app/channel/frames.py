@@ -73,11 +73,11 @@ class Refused(msgspec.Struct, tag=True, array_like=True):
     """The reason why a request ended before its first delta. It answers a call, and is never a frame."""
 
     error: ErrorInfo
-    is_leaving: bool = False  # the replica was told to stop: another one may take the request
+    is_leaving: bool = False  # the replica is stopping: another one may take the request
 
 
 class Leaving(msgspec.Struct, tag=True, array_like=True):
-    """The replica was told to stop. Its answers may go on elsewhere; those that do not, it finishes."""
+    """The replica is stopping. Its answers may continue elsewhere; it finishes those that do not."""
 
     request_ids: list[str]  # all requests of this gateway that the replica has
 
@@ -89,7 +89,7 @@ class Beat(msgspec.Struct, tag=True, array_like=True):
 
 
 class Abort(msgspec.Struct, tag=True, array_like=True):
-    """The gateway's answer to a delta without an inbox: nobody reads this request any more."""
+    """The gateway's answer to a delta without an inbox: the request has no reader any more."""
 
     request_id: str
 

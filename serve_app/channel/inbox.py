@@ -1,4 +1,4 @@
-"""What one replica sends for one request, until the request's reader takes it."""
+"""The deltas of one request from one replica, until the request's reader takes them."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ class Inbox:
         on_close: Callable[[Inbox], None],
         on_leaving: Callable[[], None] | None = None,
     ) -> None:
-        """`on_leaving` is called when the replica that has the request was told to stop."""
+        """`on_leaving` is called when the replica that has the request is stopping."""
         self.key = key  # the request's id, as its replica knows it
         self.record_id = record_id  # the usage record that replicas keep a part of
         self.link: Link | None = None  # to the replica, once it has taken the request
         self.weights = ""  # `ModelInfo.weights` of the replica, once something was delivered
         self.started = False  # whether anything was delivered
-        self.ended = False  # whether the replica said that this was all
-        self.is_leaving = False  # whether the replica was told to stop
+        self.ended = False  # whether the replica sent its end
+        self.is_leaving = False  # whether the replica is stopping
         self._loop = asyncio.get_running_loop()
         self._is_closed = False
         self._on_close = on_close
@@ -102,7 +102,7 @@ class Inbox:
         return self.take()
 
     def coming(self) -> asyncio.Future[None] | None:
-        """What `get` waits for, as often as there is something; None: `take` need not wait.
+        """What `get` awaits next; None: `take` need not wait.
 
         For a reader who saves the coroutine of `get`, since each step of each stream has one.
         """
@@ -114,16 +114,16 @@ class Inbox:
         return self._wake
 
     def take(self) -> list[TokenDelta]:
-        """What `get` returns or raises. Legal once `coming` returned None, in the same turn of the loop."""
+        """The result or error of `get`. Legal once `coming` returned None, in the same turn of the loop."""
         if not self._deltas and self._error is not None and not self._is_closed:
             raise self._error
         deltas, self._deltas = self._deltas, []
         return deltas
 
     async def begun(self, *, by_progress: bool = True) -> None:
-        """Wait for the first delta, or for the end. Instead of `get`, not beside it.
+        """Wait for the first delta, or for the end. Not while another task is in `get`.
 
-        `by_progress`: a delta of progress will do. Raises the ServeError that the request failed with
+        `by_progress`: a progress delta is enough. Raises the ServeError that the request failed with
         before its first delta.
         """
         while not (self.started or (by_progress and self._deltas) or self.ended or self._is_closed):
@@ -136,12 +136,12 @@ class Inbox:
                 self._wake = None
 
     def hold(self, on_end: Callable[[], None]) -> None:
-        """Let `get` wait, whatever comes, until `release` or the end of the request, which is told."""
+        """Let `get` wait, even if deltas arrive, until `release` or the end of the request."""
         self._is_held = True
         self._on_held_end = on_end
 
     def release(self) -> None:
-        """Give to `get` what came meanwhile."""
+        """Let `get` return what arrived meanwhile."""
         self._is_held = False
         self._on_held_end = None
         self._notify()
@@ -150,10 +150,10 @@ class Inbox:
         """The replica sent everything."""
         self.ended = True
         self._forget_timer()
-        told = self._on_held_end
+        on_end = self._on_held_end
         self.release()
-        if told is not None:
-            told()
+        if on_end is not None:
+            on_end()
 
     def fail(self, error: ServeError) -> None:
         """End the request with `error`, unless it has ended."""
@@ -162,7 +162,7 @@ class Inbox:
             self._notify()
 
     def lose(self, error: ServeError) -> None:
-        """End the request with `error`, whatever came and was not read."""
+        """End the request with `error`, and drop unread deltas."""
         self._deltas.clear()
         self.ended = False
         self._error = error
@@ -174,7 +174,7 @@ class Inbox:
             self._overdue = self._loop.call_later(within_s, self.fail, ReplicaLost(BROKEN))
 
     def close(self) -> None:
-        """Take no more deltas, and end who waits. A late delta is dropped, and its replica told to abort."""
+        """Take no more deltas, and end a waiting reader. A late delta is dropped, and its replica aborts."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -184,7 +184,7 @@ class Inbox:
         self._notify()
 
     def abandon(self) -> None:
-        """Close, forget what was not read, and have the replica forget the request: another one has it."""
+        """Close, drop unread deltas, and let the replica forget the request: another replica has it."""
         self._deltas.clear()
         self.close()
         if self.link is not None:
@@ -208,13 +208,13 @@ class Inbox:
             self._wake.set_result(None)
 
     def leave(self, link: Link) -> None:
-        """The replica at `link` has the request, and was told to stop."""
+        """The replica at `link` has the request, and is stopping."""
         self.link = link
         self.is_leaving = True
         if self._on_leaving is not None and not self.ended:
             self._on_leaving()
 
     def _notify(self) -> None:
-        """Wake who waits, once the whole frame was delivered: a reader gets all deltas of a step together."""
+        """Wake the reader after the whole frame, so that it gets all deltas of a step together."""
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)

@@ -1,7 +1,7 @@
 """What a replica generated for the requests of one gateway, kept until that gateway has recorded it.
 
-A gateway that dies leaves requests without an end in its journal. The replica's ledger then tells what
-these requests used, and another gateway records it (see `deployments/model/settler.py`).
+A gateway that dies leaves requests without an end in its journal. The replica's ledger then has what these
+requests used, and another gateway records it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Settlement(msgspec.Struct, frozen=True, array_like=True):
     """What one replica generated for one prompt of a client's request whose gateway is gone."""
 
     part: str  # the engine request: the same in every copy of this settlement
-    gateway: str  # the name that the gateway's ticket has
+    gateway: str  # its name, from its ticket
     record: UsageRecord  # the request's record, with the tokens of this part
 
 

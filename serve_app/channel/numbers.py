@@ -19,7 +19,7 @@ _LEAST, _MOST = -(2**63), 2**64 - 1
 
 
 class Encoder:
-    """msgpack of contract types, whatever numbers are in them."""
+    """msgpack of contract types, with numbers of any size."""
 
     def __init__(self) -> None:
         self._encode = msgspec.msgpack.Encoder(enc_hook=_extended).encode

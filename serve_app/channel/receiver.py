@@ -55,14 +55,14 @@ class Receiver:
     """Listens for replicas. Only holders of `ticket` may send deltas."""
 
     def __init__(self, gateway: str, token: bytes, app: str = "") -> None:
-        """`app` is the gateway's Serve application, where replicas settle records that it left open."""
+        """`app` is the gateway's Serve application. Replicas send its open records there if it dies."""
         self.on_silence: Callable[[str], None] = lambda app: None  # a replica of that application fell silent
         self.ticket = Ticket("", 0, gateway, token, app)
         self._servers: list[asyncio.Server] = []
         self.peers: dict[Link, Peer] = {}
         self._links: set[Link] = set()
         self._inboxes: dict[str, Inbox] = {}
-        self._unbooked: dict[str, set[Link]] = {}  # by record: who sent deltas for it
+        self._unbooked: dict[str, set[Link]] = {}  # by record: the replicas that sent deltas for it
         self._departed: dict[str, Departed] = {}  # by application
 
     @classmethod
@@ -85,7 +85,7 @@ class Receiver:
         """The inbox of the request that replicas know as `key`.
 
         Replicas keep the usage of the record `record_id` until `booked` is called with that id.
-        `on_leaving` is called when the replica that has the request was told to stop.
+        `on_leaving` is called when the replica that has the request is stopping.
         """
         if key in self._inboxes:
             raise ValueError(f"request {key} is open already")
@@ -113,7 +113,7 @@ class Receiver:
         return {peer.replica: peer.stats for peer in peers if peer.app == app and peer.stats is not None}
 
     def departed(self, app: str) -> EngineStats:
-        """What replicas of `app` had counted that left."""
+        """The counters of replicas of `app` that left."""
         departed = self._departed.get(app)
         return EngineStats() if departed is None else departed.counts
 
@@ -193,7 +193,8 @@ class Receiver:
         for delta in deltas:
             inbox = self._inboxes.get(delta.request_id)
             if inbox is None:
-                # Nobody reads this request, but its replica works on: a cancelled Serve call may do so.
+                # The request has no reader, but its replica goes on: this may happen after
+                # a cancelled Serve call.
                 link.send(encoder.encode(Abort(delta.request_id)))
                 continue
             inbox.push(delta, link, peer.weights)
@@ -218,7 +219,9 @@ class Receiver:
                 continue
             if inbox.started:
                 inbox.fail(ReplicaLost(KILLED if link.peer_closed else BROKEN))
-            elif not link.peer_closed:  # else its Serve call fails it, and tells whether the process ended
+            elif (
+                not link.peer_closed
+            ):  # otherwise its Serve call fails it, and shows whether the process ended
                 inbox.fail(ReplicaSilent())
         if not link.peer_closed:
             self.on_silence(peer.app)

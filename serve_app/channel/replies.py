@@ -1,4 +1,4 @@
-"""One reply or a refusal as msgpack, whatever was asked: its kind, and its value."""
+"""One reply or refusal as msgpack: its kind, and its value."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _refusal: Final = msgspec.msgpack.Decoder(Refused)
 
 
 def encode_reply(reply: object) -> bytes:
-    """`reply` is what was asked for, or `Refused`."""
+    """`reply` is the answer, or `Refused`."""
     return encoder.encode((_REFUSED if isinstance(reply, Refused) else _REPLY, reply))
 
 

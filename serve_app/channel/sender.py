@@ -60,7 +60,7 @@ class Outlet:
             self.link.send(payload)
 
     def take(self, request_id: str) -> None:
-        """Tell the gateway that this replica has a request or a question."""
+        """Inform the gateway that this replica has a request or a question."""
         self.link.send(encoder.encode(Taken(request_id)))
 
     async def run(
@@ -92,7 +92,7 @@ class Outlet:
             self._ledger.end(request_id)
 
     def leave(self) -> None:
-        """Tell the gateway that this replica was told to stop, and which requests it has."""
+        """Inform the gateway that this replica is stopping, and which requests it has."""
         self.link.send(encoder.encode(Leaving(list(self._running))))
 
     def close(self) -> None:
@@ -131,7 +131,7 @@ class Sender:
         max_backlog_bytes: int = MAX_BACKLOG_BYTES,
         on_gone: Callable[[Ticket, list[Settlement]], None] = lambda ticket, settlements: None,
     ) -> None:
-        """`weights`: see `ModelInfo`. `on_gone` is told of a gateway that went away, and what it left."""
+        """`weights`: see `ModelInfo`. `on_gone` gets a gateway that went away, and its open records."""
         self._on_gone = on_gone
         self._replica = replica
         self._app = app
@@ -169,7 +169,7 @@ class Sender:
                 del self._outlets[gateway]
 
     def leave(self) -> None:
-        """Tell every gateway that this replica was told to stop. Who adds a request later refuses it."""
+        """Inform every gateway that this replica is stopping. The caller must refuse later requests."""
         for outlet in filter(None, map(_connected, self._outlets.values())):
             outlet.leave()
 

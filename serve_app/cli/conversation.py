@@ -39,7 +39,7 @@ class Reply:
 
 
 class Conversation:
-    """Turns of one chat with one model. A question without any answer is no turn."""
+    """Turns of one chat with one model. A question without an answer does not count."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Conversation:
         self._turns.clear()
 
     def ask(self, question: str, show: Callable[[str], None]) -> Reply:
-        """Put a question, and give the text of the answer to `show` as it arrives.
+        """Send a question, and pass the text of the answer to `show` as it arrives.
 
         KeyboardInterrupt ends the answer, not the chat. Raises ServerError.
         """

@@ -13,10 +13,10 @@ from serve_app.cli.server import Server, server_options
 @server_options
 @click.pass_context
 def health(context: click.Context, server: Server) -> None:
-    """Tell whether a server is ready, or why not.
+    """Show whether a server is ready, or why not.
 
     Exits with 0 when it is ready, else with 1. The reasons name models, so a server with
-    API keys tells them only to a key.
+    API keys shows them only to a key.
     """
     live = server.get("/livez")
     click.echo(f"live:  {'yes' if live.is_success else f'no (HTTP {live.status_code})'}")

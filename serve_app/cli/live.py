@@ -53,7 +53,7 @@ def live(server: Server, endpoint: str | None, window: float, once: bool, form: 
 
 
 def _renew(server: Server, path: str, body: Mapping[str, Any]) -> None:
-    """Show `body`, and what is told after it, until the user ends it."""
+    """Show `body`, and newer ones after it, until the user ends it."""
     with Live(_shown(body), auto_refresh=False) as shown:
         try:
             while True:

@@ -92,7 +92,7 @@ def _from_file(path: Path, app: str | None) -> ModelConfig:
     if name not in models:
         raise click.UsageError(f"{path} has no model application {name!r}; it has: {', '.join(models)}")
     try:
-        # Throughput may be bought only after this command has told what a replica makes.
+        # Throughput may be bought only after this command has measured a replica.
         return ModelConfig.model_validate(models[name] | {"provisioned": None})
     except ValidationError as error:
         problem = error.errors(include_input=False)[0]

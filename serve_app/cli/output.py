@@ -11,7 +11,7 @@ from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
-PIPE_WIDTH: Final = 100_000  # no line of a table is longer
+PIPE_WIDTH: Final = 100_000  # more than any line of a table
 INTERRUPTED: Final = 130  # the exit status after Ctrl-C, as shells have it
 # Escape sequences in a model's words or a server's names would move the cursor or worse.
 _CONTROLS: Final = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0)])

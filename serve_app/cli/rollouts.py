@@ -13,7 +13,7 @@ from serve_app.cli.output import number, print_note, print_table, printable
 from serve_app.cli.server import Server, ServerError, server_options
 from serve_app.cli.time_option import METAVAR, unix_seconds
 
-LOOK_S: Final = 2.0  # between two looks at a rollout that is waited for
+LOOK_S: Final = 2.0  # between two polls while waiting for a rollout
 RUNNING: Final = "RUNNING"
 COLUMNS: Final = ("entity", "requests", "error rate", "first token", "total", "output tokens")
 
@@ -122,7 +122,7 @@ def _tell(shown: dict[str, Any]) -> None:
 
 
 def _follow(server: Server, path: str, shown: dict[str, Any]) -> None:
-    """Tell what changes, until the end."""
+    """Print changes until the rollout ends."""
     while shown["state"] == RUNNING:
         time.sleep(LOOK_S)
         before = shown

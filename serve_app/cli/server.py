@@ -1,4 +1,4 @@
-"""A running server, as the commands reach it: where it is, with which key, and why it does not answer.
+"""A running server as the commands reach it: its address, the key, and reasons for failures.
 
 Knows HTTP and the shape of errors; not what the answers mean.
 """
@@ -23,17 +23,17 @@ CONNECT_TIMEOUT_S: Final = 10.0
 READ_TIMEOUT_S: Final = 30.0  # of an answer in one piece; a stream may take its time
 MAX_ERROR_CHARS: Final = 1_000  # of a page that is no error of ours
 
-# Whatever the server speaks below /v1 by its settings. Other servers do not look at it.
+# Chooses the protocol below /v1 whatever the server's settings are. Other servers ignore it.
 OPENAI: Final = {"X-API-Dialect": "openai"}
 
-# Of answers to a question that may be answered a little later.
+# Statuses after which a retry may succeed.
 PASSING: Final = frozenset({408, 429, 502, 503, 504, 529})  # 529: Anthropic's word for a full queue
 
 Result = TypeVar("Result")
 
 
 class ServerError(click.ClickException):
-    """The server is not there, or refused; the message says what to do."""
+    """The server is away, or refused the request; the message says what to do."""
 
     def __init__(self, message: str, status: int | None = None) -> None:
         """`status` is HTTP's; None: there was no answer."""
@@ -42,7 +42,7 @@ class ServerError(click.ClickException):
 
     @property
     def may_pass(self) -> bool:
-        """Whether the same question may be answered a little later."""
+        """Whether the same request may succeed a little later."""
         return self.status is None or self.status in PASSING
 
 
@@ -96,7 +96,7 @@ class Server:
             yield (event.data for event in source.iter_sse() if event.data)
 
     def many(self, connections: int) -> httpx.AsyncClient:
-        """A client for so many requests at once, in any protocol. Each answer may take its time."""
+        """A client for this many requests at once, in any protocol, without a time limit."""
         limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
         return httpx.AsyncClient(limits=limits, headers=self._key, **self._options(None))
 
@@ -125,7 +125,7 @@ class Server:
                 "`serve-app serve FILE` starts one; --url names another place"
             ) from error
         except httpx.TimeoutException as error:
-            raise ServerError(f"{self.url} did not answer in time; `serve-app health` tells more") from error
+            raise ServerError(f"{self.url} did not answer in time; `serve-app health` says more") from error
         except httpx_sse.SSEError as error:
             raise ServerError("the answer is not a stream of events; check --url") from error
         except httpx.HTTPError as error:

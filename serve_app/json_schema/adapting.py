@@ -2,8 +2,8 @@
 
 Every answer that the adapted schema allows conforms to the client's schema, except for the lost
 keywords. The adapted schema may allow less: an object that declares members has no others (see
-`closing.py`). What references lead to is collected in `$defs` under names of its own, so that the
-parser needs to know no more of references than that.
+`closing.py`). The targets of references are collected in `$defs` under new names, so that the parser needs
+only plain references.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from serve_app.json_schema.vocabulary import (
 
 _MAX_CONDITIONS: Final = 6  # `dependentRequired` and its like of one object: each doubles the grammar
 _MAX_COMPARED: Final = 10_000  # pairs of options of a schema's `oneOf`s, about 0.3 s
-_MAX_SCHEMAS: Final = 50_000  # that are adapted, each once for every reference around it: the parser's limit
+_MAX_SCHEMAS: Final = 50_000  # adapted schemas, counted once for each reference: the parser's limit
 _QUOTED_CHARS: Final = 60  # of a wrong pattern, in an error
 _MAX_LISTED: Final = 10_000  # names of a schema's `propertyNames`
-# Keywords that are never enforced, and are passed over with their subschemas.
+# Keywords that are never enforced, and are skipped with their subschemas.
 _LOST: Final = ("not", "if", "then", "else", "contains", "minContains", "maxContains", "uniqueItems")
 _REWRITTEN: Final = frozenset(
     {
@@ -61,7 +61,7 @@ class Adapted:
 
     schema: Schema
     lost: tuple[str, ...]  # places of keywords that are not enforced, each as `properties.tags.uniqueItems`
-    places: Mapping[str, Path]  # what its references say -> where that is in the client's schema
+    places: Mapping[str, Path]  # target of its references -> the place in the client's schema
 
 
 def adapt(schema: Schema) -> Adapted:
@@ -88,7 +88,7 @@ class _Adapter:
         self._pending: list[tuple[Any, Path]] = []  # definitions that are not yet adapted
 
     def document(self, root: Schema) -> Schema:
-        """The adapted copy of a whole schema, with all that its references lead to."""
+        """The adapted copy of a whole schema, with the targets of its references."""
         whole: Schema = self.adapted(root, ())
         if not self._pointers:
             return whole
@@ -103,7 +103,7 @@ class _Adapter:
         return endings.pruned(whole) if endings.endless else whole
 
     def places(self) -> dict[str, Path]:
-        """Where the definitions lay."""
+        """The places of the definitions in the client's schema."""
         return {pointer: path for path, pointer in self._pointers.items()}
 
     def lost(self) -> tuple[str, ...]:
@@ -275,7 +275,7 @@ class _Adapter:
             node.pop(key, None)
 
     def _names(self, schema: Schema, node: Schema, path: Path) -> None:
-        """`propertyNames` as the names, or the pattern of the names, that there may be."""
+        """`propertyNames` as a list of allowed names, or as their pattern."""
         rule = self._references.resolved(schema.get("propertyNames", True))
         node.pop("propertyNames", None)
         if rule is True or (isinstance(rule, dict) and not rule.keys() - NOTES - {"type"}):
@@ -302,7 +302,7 @@ class _Adapter:
             self._lose(path, ["propertyNames"])
 
     def _may_list(self, names: Any) -> bool:
-        """Whether so many names may be written out once more."""
+        """Whether this many names may be written out once more."""
         self._listed += len(names) if isinstance(names, list) else _MAX_LISTED
         return self._listed < _MAX_LISTED
 

@@ -1,7 +1,7 @@
-"""Which objects of a schema are closed: those that declare members and say nothing of others.
+"""Which objects of a schema are closed: those that declare members and do not mention others.
 
 JSON Schema leaves such an object open. A model may then invent members until its answer is cut,
-which no client asks for; other servers close such objects too. An answer that has only declared
+which no client wants; other servers close such objects too. An answer that has only declared
 members conforms either way. Schemas that are combined in place (`allOf`, a reference with siblings,
 ...) are closed together, because closed one by one they would exclude each other's members.
 """
@@ -53,7 +53,7 @@ class Closing:
         self._visit(root)
 
     def members(self, schema: Schema) -> list[str] | None:
-        """The only members that objects of `schema` shall have; None: it stays as it is."""
+        """The only members allowed in objects of `schema`; None: it stays as it is."""
         if id(schema) in self._parts:
             return None
         if not combined_in_place(schema):
@@ -71,7 +71,7 @@ class Closing:
         )
 
     def group(self, schema: Schema) -> list[Schema]:
-        """`schema` and all that judges the same value beside it, each once."""
+        """`schema` and all other schemas for the same value, each once."""
         found: dict[int, Schema] = {}
         pending: list[Any] = [schema]
         while pending:
@@ -87,7 +87,7 @@ class Closing:
         return list(found.values())
 
     def _visit(self, root: Schema) -> None:
-        """Find the parts: through a schema twice at most, as a whole and as a part."""
+        """Find the parts. Visits a schema at most twice: as a whole and as a part."""
         pending: list[tuple[Any, bool]] = [(root, False)]
         seen: set[tuple[int, bool]] = set()
         while pending:
@@ -107,7 +107,7 @@ class Closing:
 
 
 def _below(group: list[Schema]) -> list[tuple[Any, bool]]:
-    """(schema, whether it is a part) of what lies in a group: a member is one if two declare it."""
+    """(schema, whether it is a part) of the subschemas of a group: a member that two declare is a part."""
     times = Counter(name for each in group for name in _properties(each))
     all_shared = any(_is_open(each) for each in group)
     found: list[tuple[Any, bool]] = []
@@ -121,7 +121,7 @@ def _below(group: list[Schema]) -> list[tuple[Any, bool]]:
 
 
 def declared(group: list[Schema]) -> list[str] | None:
-    """The members that some schemas declare or ask for, in order; None where they declare none."""
+    """The members that some schemas declare or require, in order; None if they declare none."""
     names = dict.fromkeys(name for each in group for name in _properties(each))
     if not names:
         return None
@@ -139,7 +139,7 @@ def _properties(schema: Schema) -> list[str]:
 
 
 def _asked_for(schema: Schema) -> list[str]:
-    """Names that may or must be there without being declared."""
+    """Names of members that are allowed or required without a declaration."""
     lists: list[Any] = [schema.get("required")]
     for keyword in ("dependentRequired", "dependencies"):
         depending = schema.get(keyword)

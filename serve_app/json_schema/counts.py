@@ -1,4 +1,4 @@
-"""`minProperties` and `maxProperties` in terms of which members there are."""
+"""`minProperties` and `maxProperties` as choices of members."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from serve_app.json_schema.vocabulary import Schema
 
-MAX_CHOICES: Final = 32  # of members, that are written out
+MAX_CHOICES: Final = 32  # combinations of members that are written out
 KEYWORDS: Final = ("minProperties", "maxProperties")
 
 
 def rewrite_counts(node: Schema, *, alone: bool) -> tuple[list[str], list[Schema]]:
-    """Take the counts out of `node` where the parser cannot count: where there are optional members.
+    """Remove counts from `node` that the parser cannot check, which are those beside optional members.
 
     `alone`: no other schema judges the same objects. Returns the keywords that are no longer enforced,
     and the schemas that replace the others, to be combined with `node`.
@@ -31,7 +31,7 @@ def rewrite_counts(node: Schema, *, alone: bool) -> tuple[list[str], list[Schema
     if closed and required <= properties.keys():
         return _written_out(node, optional, low, high, len(required))
     if alone and not optional:
-        # The parser counts a member twice that is written twice, so that it may count too few.
+        # The parser counts a repeated member twice, so an object may have fewer members than it counts.
         return (["minProperties"] if low is not None and low > len(required) + 1 else []), []
     return [key for key in KEYWORDS if node.pop(key, None) is not None], []
 
@@ -39,7 +39,7 @@ def rewrite_counts(node: Schema, *, alone: bool) -> tuple[list[str], list[Schema
 def _written_out(
     node: Schema, optional: list[str], low: int | None, high: int | None, fixed: int
 ) -> tuple[list[str], list[Schema]]:
-    """As `rewrite_counts`, of a closed object with so many `fixed` members."""
+    """As `rewrite_counts`, for a closed object with `fixed` required members."""
     lost, more = [], []
     count = len(optional)
     if low is not None and 0 < low - fixed <= count:

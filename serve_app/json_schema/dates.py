@@ -1,6 +1,6 @@
 """Formats of dates and times as patterns: the parser's own take the 29th of February in any year.
 
-Of RFC 3339 is left out what common libraries refuse: the year 0, leap seconds, and `t` and `z`.
+Left out of RFC 3339 is what common libraries refuse: the year 0, leap seconds, and `t` and `z`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which definitions of an adapted schema have answers that end.
 
-A node that requires a node has none: an answer to it could only be cut. What has no end is replaced
-by `false`, so that the parser leaves it out where it may. Knows adapted schemas only.
+A node that requires a node has none: an answer to it could only be cut. Schemas without an end are
+replaced by `false`, so that the parser leaves them out where they are optional. Knows adapted schemas only.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from serve_app.json_schema.vocabulary import Schema, subschemas
 
 ROOT: Final = "#"
 POINTER: Final = "#/$defs/"  # and a name
-_MAX_STEPS: Final = 200_000  # schemas that are looked at, about 0.3 s; beyond, what is left counts as ending
+_MAX_STEPS: Final = 200_000  # schemas to visit, about 0.3 s; beyond that the rest counts as ending
 _SCALARS: Final = frozenset({"string", "number", "integer", "boolean", "null"})
 _ALL: Final = _SCALARS | {"object", "array"}
 _IN_PLACE: Final = frozenset({"anyOf", "allOf", "$ref"})
@@ -30,7 +30,7 @@ class Endings:
         self._ending: set[str] = set()
         self._open: set[int] = set()  # ids of the schemas that are being looked at
         waiting = list(self._definitions)
-        while waiting:  # least fixpoint: an answer is made of answers that are known to end
+        while waiting:  # least fixpoint: an answer consists of answers that are known to end
             left = [name for name in waiting if not self._ends_now(name)]
             if len(left) == len(waiting):
                 break
@@ -38,7 +38,7 @@ class Endings:
         self.endless: Final = frozenset(waiting) if self._steps <= _MAX_STEPS else frozenset()
 
     def pruned(self, schema: Any) -> Any:
-        """`schema` with `false` for what has no end."""
+        """`schema`, with `false` for parts that have no end."""
         if not isinstance(schema, dict):
             return schema
         if not self._ends([schema]):
@@ -73,7 +73,7 @@ class Endings:
             self._open -= opened
 
     def _parts(self, schemas: list[Any]) -> list[Schema] | None:
-        """All that judges one value, each once; None: nothing may match, or no answer is known to end."""
+        """All schemas for one value, each once; None: nothing matches, or no answer is known to end."""
         parts: dict[int, Schema] = {}
         pending = list(schemas)
         while pending:

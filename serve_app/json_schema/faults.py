@@ -1,4 +1,4 @@
-"""Where in a schema lies what the parser refuses: it says what is wrong, but not where."""
+"""Finds the place of an error in a schema: the parser says what is wrong, but not where."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _IMPOSSIBLE: Final = "Unsatisfiable"  # how the parser's error begins where no v
 
 
 def narrowed(adapted: Adapted, refusal: Callable[[Schema], str | None]) -> tuple[Path, str] | None:
-    """The innermost schema that is refused by itself, as a place in the client's schema, and why.
+    """The innermost schema that the parser refuses: its place in the client's schema, and the reason.
 
-    `refusal`: why the parser refuses an adapted schema; None: it does not, or there is no time to know.
+    `refusal` returns why the parser refuses an adapted schema, or None if it accepts it or time is up.
     """
     definitions = {"$defs": adapted.schema.get("$defs", {})}
     followed: set[str] = set()
@@ -44,7 +44,7 @@ def narrowed(adapted: Adapted, refusal: Callable[[Schema], str | None]) -> tuple
 
 
 def _must_match(schema: Schema, keyword: str, key: Any) -> bool:
-    """Whether every value of `schema` has something that the subschema must match."""
+    """Whether every value of `schema` has a part that must match the subschema."""
     if keyword == "properties":
         return key in schema.get("required", ())
     return keyword == "allOf" or (keyword in ("items", "prefixItems") and bool(schema.get("minItems")))

@@ -1,7 +1,7 @@
 """Names of members by patterns, where several patterns may match one name.
 
-The parser wants patterns that exclude each other. Those that do not are put together as one, and
-what it names must match the schemas of all: no more than is allowed.
+The parser needs patterns that exclude each other. Overlapping ones are joined into one pattern, whose
+members must match the schemas of all of them: this allows no more than the client does.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 from serve_app.json_schema.numerals import dumps
 from serve_app.json_schema.patterns import Overlaps, Translation
 
-_MAX_NAMES: Final = 64  # patterns of one object that are compared; of more, all count as overlapping
+_MAX_NAMES: Final = 64  # patterns of one object that are compared; with more, all count as overlapping
 
 
 def disjoint(given: Sequence[tuple[Translation, Any]], overlaps: Overlaps) -> tuple[dict[str, Any], bool]:
@@ -38,6 +38,6 @@ def _either(names: list[Translation]) -> str:
 
 
 def _all_of(schemas: list[Any]) -> Any:
-    """A schema that all of `schemas` judge; one that is given twice judges once."""
+    """The conjunction of `schemas`, each once."""
     different = {dumps(schema): schema for schema in schemas}
     return schemas[0] if len(different) == 1 else {"allOf": list(different.values())}

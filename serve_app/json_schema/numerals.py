@@ -1,7 +1,7 @@
 """JSON whose numbers stay what their text says: an integer of any size, a decimal of any length.
 
-A float keeps about 16 digits. A number that a client wrote with more of them is a `Numeral`: a float to
-everything that computes, and its own text to everything that writes a schema.
+A float keeps about 16 digits. A number that a client wrote with more digits is a `Numeral`: a float in
+computations, and its own text where a schema is written.
 """
 
 from __future__ import annotations

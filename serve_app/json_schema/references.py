@@ -1,4 +1,4 @@
-"""Where the references of one schema lead. Nothing outside of it is ever looked at.
+"""Resolves the references of one schema. Nothing outside of it is ever read.
 
 A reference may lead anywhere in the document: into `components`, `x-` members or keywords that are
 not enforced. A subschema with an `$id` is a resource of its own, by which references find it.
@@ -65,7 +65,7 @@ class References:
         return found
 
     def resolved(self, schema: Any) -> Any:
-        """`schema`, or what it is a bare reference to."""
+        """`schema`, or its target if it is only a reference."""
         for _ in range(_MAX_CHAIN):
             if not isinstance(schema, dict) or "$ref" not in schema:
                 break
@@ -76,7 +76,7 @@ class References:
         return schema
 
     def check(self) -> None:
-        """Raise UnusableSchema, which names the place, for a reference that leads out of the document."""
+        """Raise UnusableSchema, which names the place, for a reference to another document."""
         for schema, path in self._known:
             for keyword in REFERENCES:
                 if keyword in schema:
@@ -141,7 +141,7 @@ def _address(base: str, name: Any) -> str:
 
 
 def _find(resource: Resource, fragment: str) -> tuple[Any, Path]:
-    """What lies at a fragment, and its place. Generators leave names unescaped, so both are tried."""
+    """The schema at a fragment, and its place. Generators leave names unescaped, so both forms are tried."""
     if fragment and not fragment.startswith("/"):
         return resource.anchors.get(unquote(fragment), (None, ()))
     found = _at(resource, fragment)

@@ -1,6 +1,6 @@
 """The keywords of JSON Schema (drafts 4 to 2020-12), sorted by what a grammar does with them.
 
-The parser's side of the table is shown by tests, keyword by keyword.
+Tests compare each keyword with the parser.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
 
 
 class UnusableSchema(ValueError):
-    """A schema that cannot be used; the message says why, and begins with what is at fault."""
+    """A schema that cannot be used; the message begins with the keyword at fault, and says why."""
 
     def at(self, path: Path) -> UnusableSchema:
-        """The same, of a schema that lies at `path`."""
+        """The same error for a schema at `path`."""
         return UnusableSchema(f"{place(path)}: {self}") if path else self
 
 
@@ -39,7 +39,7 @@ ENFORCED: Final = frozenset(
         *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
     }
 )
-# Say nothing about which values are valid: annotations, names, and OpenAPI's additions.
+# Keywords that accept every value: annotations, names, and OpenAPI's additions.
 NOTES: Final = frozenset(
     {
         *("title", "description", "default", "examples", "example", "$comment", "deprecated"),
@@ -91,12 +91,12 @@ def subschemas(schema: Schema) -> Iterator[tuple[str, Any, Any]]:
 
 
 def asserts(schema: Schema, *, besides: tuple[str, ...] = ()) -> bool:
-    """Whether `schema` says anything about a value by other keywords than `besides`."""
+    """Whether `schema` restricts a value by other keywords than `besides`."""
     return any(key not in NOTES and key not in besides for key in schema)
 
 
 def check_form(schema: Schema) -> None:
-    """Raise UnusableSchema where the value of a keyword is not of its form."""
+    """Raise UnusableSchema if the value of a keyword has the wrong form."""
     for keyword in (*_MAPS, "dependentRequired"):
         if not isinstance(schema.get(keyword, {}), dict):
             raise UnusableSchema(f"{keyword} must be an object")

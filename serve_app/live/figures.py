@@ -24,7 +24,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What an endpoint or an entity did over some time."""
+    """The figures of an endpoint or an entity over some time."""
 
     requests_per_s: float
     errors_per_s: float
@@ -38,7 +38,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What the replicas of one application had to do at a slot's end."""
+    """The load of one application's replicas at a slot's end."""
 
     running: int = 0
     waiting: int = 0
@@ -74,7 +74,7 @@ NOTHING: Final = figures(EntityCounts(endpoint="", entity=""), SLOT_S)
 
 
 class History:
-    """The slots of one answer, by what is asked of them."""
+    """The slots of one answer, as windows and series."""
 
     def __init__(self, slots: Iterable[LiveSlot], newest: int) -> None:
         """`newest`: number of the last slot that counts; what is newer is left out."""
@@ -87,7 +87,7 @@ class History:
 
     @property
     def entities(self) -> tuple[tuple[str, str], ...]:
-        """Endpoint and entity of all that did something."""
+        """Endpoint and entity of everything that was active."""
         return tuple(self._counts)
 
     def window(self, entities: Iterable[tuple[str, str]], seconds: float) -> Figures:

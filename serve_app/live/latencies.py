@@ -50,13 +50,13 @@ class LatencyCounts:
         self.seconds += seconds
 
     def coarse(self) -> list[int]:
-        """How many are at most each coarse bound, and how many there are."""
+        """The number of latencies up to each coarse bound, and of all."""
         sums = list(accumulate(self.counts))
         return [*sums[FINE - 1 :: FINE], sums[-1]]
 
 
 def since(counts: Sequence[int], before: Sequence[int]) -> dict[int, int]:
-    """What `counts` has more than `before`: bucket -> how many. `before` may be empty."""
+    """The increase of `counts` over `before`: bucket -> number. `before` may be empty."""
     if not before:
         return {bucket: count for bucket, count in enumerate(counts) if count}
     pairs = enumerate(zip(counts, before, strict=True))

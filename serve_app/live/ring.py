@@ -9,8 +9,8 @@ from typing import Final
 
 from serve_app.types.control.live import NUM_SLOTS, SLOT_S, EntityCounts, LiveSlot
 
-SETTLE_S: Final = 1.0  # after its end a slot waits this long for what gateways tell of it
-BEHIND: Final = 3  # slots before the first of an answer, whose end waits, and of clocks that differ a little
+SETTLE_S: Final = 1.0  # after its end a slot waits this long for reports of gateways
+BEHIND: Final = 3  # slots of delay: an answer's end waits, and clocks differ a little
 AHEAD: Final = 15  # of a clock that differs by half a minute; further ahead was one that was wrong
 
 _SUMS: Final = ("requests", "errors", "refused", "prompt_tokens", "completion_tokens", "in_flight")
@@ -43,7 +43,7 @@ class Ring:
 
     @property
     def newest(self) -> int:
-        """The number of the newest slot that there may be."""
+        """The number of the newest possible slot."""
         return slot_at(self._clock()) + AHEAD
 
     def _forget(self) -> None:
@@ -58,12 +58,12 @@ def slot_at(seconds: float) -> int:
 
 
 def newest_settled(now: float) -> int:
-    """The newest slot of which all is told that ever will be, at `now` in Unix seconds."""
+    """The newest slot that is complete at `now`, in Unix seconds."""
     return slot_at(now - SETTLE_S) - 1
 
 
 def joined(first: LiveSlot, second: LiveSlot) -> LiveSlot:
-    """Both, which have the same number. Of a replica that both tell of, the second is right."""
+    """The union of two slots with the same number. For a replica in both, the second one counts."""
     return replace(
         first,
         entities=summed((*first.entities, *second.entities)),

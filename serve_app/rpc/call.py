@@ -1,8 +1,8 @@
-"""One gRPC call as its methods see it: who calls, messages in and out, and how it ends.
+"""One gRPC call as its methods see it: the caller, messages in and out, and its end.
 
 Metadata are to a call what headers are to a request of HTTP, and stand in a scope of the same
 form, so that credentials, ids and the traffic split read them as they read headers. Messages are
-bytes here; nothing is read of a caller who is not known.
+bytes here; none is read before the caller is authenticated.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class RpcCall:
         return raw
 
     async def write(self, message: bytes) -> None:
-        """Raises ClientGone when the client does not take it in time, or is not there any more."""
+        """Raises ClientGone when the client does not read in time, or has disconnected."""
         try:
             async with self._writing, asyncio.timeout(WRITE_TIMEOUT_S):
                 await self._rpc.write(message)
@@ -85,7 +85,7 @@ class RpcCall:
             raise ClientGone from None
 
     def finish(self, context: RequestContext) -> None:
-        """Say after the last message what HTTP says in headers."""
+        """Send, after the last message, the metadata that HTTP sends as headers."""
         headers = _told(context)
         if context.status == 200 and context.entity != UNKNOWN:
             headers.append((ANSWERED_BY.encode(), context.entity.encode()))
@@ -111,11 +111,11 @@ class RpcCall:
 
 
 def public(error: Exception, context: RequestContext) -> ServeError:
-    """What may be said of any exception; the rest goes to the log."""
-    told = public_error(error)
-    if isinstance(told, GenerationFailed) and told is not error:
+    """The public form of any exception; the details go to the log."""
+    shown = public_error(error)
+    if isinstance(shown, GenerationFailed) and shown is not error:
         logger.exception("request %s: unexpected error", context.id)
-    return told
+    return shown
 
 
 def code_of(error: ServeError) -> grpc.StatusCode:
@@ -126,7 +126,7 @@ def code_of(error: ServeError) -> grpc.StatusCode:
 
 
 def message_of(error: ServeError) -> str:
-    """What is told of `error`; its size is bounded."""
+    """The message of `error`, bounded in size."""
     return error.message[: MAX_ERROR_BYTES // 4]
 
 
@@ -136,7 +136,7 @@ def status_of(error: ServeError) -> int:
 
 
 def host_of(peer: str) -> str | None:
-    """The address in what gRPC calls a peer, such as `ipv4:127.0.0.1:50000`; None: it is none of IP's."""
+    """The IP address of a gRPC peer, such as `ipv4:127.0.0.1:50000`; None if it is not an IP address."""
     family, _, rest = unquote(peer).partition(":")
     if family not in ("ipv4", "ipv6"):
         return None

@@ -99,13 +99,13 @@ class Stream:
             raise ClientGone from None
 
     async def _one(self, inbox: list[bytes]) -> None:
-        """Answer the message in `inbox`, and leave nothing of it there."""
+        """Answer the message in `inbox`, and remove it there."""
         services, scope = self._services, {**self._call.scope}
         outer, context = context_of(scope), open_context(scope, render_error)
         context.caller, context.route = outer.caller, outer.route
         message = pb.ModelInferRequest()
         try:
-            # Without a look at the gateway's load: even a full one takes a stop, and a refusal names its id.
+            # Before any check of the load: even a full gateway accepts a stop, and a refusal names its id.
             with services.bodies.lease() as lease:
                 raw = inbox.pop()
                 message = await services.aside(len(raw), infer_message, raw)
@@ -116,9 +116,9 @@ class Stream:
             context.outcome = "cancelled"
             raise
         except Exception as error:
-            told = public(error, context)
-            context.status = status_of(told)
-            await self._fail(context, told, message.id, message.model_name)
+            shown = public(error, context)
+            context.status = status_of(shown)
+            await self._fail(context, shown, message.id, message.model_name)
         finally:
             log_done(services.metrics, context, "gRPC", context.status)
 
@@ -164,8 +164,8 @@ class Stream:
         """Close a request of the stream with an error."""
         response = pb.ModelInferResponse(id=id[:1024], model_name=model[:256])
         response.parameters[FINAL].bool_param = True
-        told = pb.ModelStreamInferResponse(error_message=message_of(error), infer_response=response)
-        await self._send(context, told)
+        failed = pb.ModelStreamInferResponse(error_message=message_of(error), infer_response=response)
+        await self._send(context, failed)
 
     async def _send(self, context: RequestContext, message: pb.ModelStreamInferResponse) -> None:
         raw = message.SerializeToString()
@@ -179,7 +179,7 @@ async def answer(
 ) -> None:
     """Generate, and `emit` the response, or one a token. Raises ServeError.
 
-    `begun` is told when the model answers.
+    `begun` is called when the model answers.
     """
     context = context_of(scope)
     name = endpoint_name(services, scope, asked.answer.model)
@@ -222,7 +222,7 @@ async def answer_text(step: EnsembleStep, model: str, scope: Scope, services: Se
 async def _understood(
     message: pb.ModelInferRequest, scope: Scope, services: Services, *, can_stream: bool
 ) -> Inference | Stop | EnsembleStep:
-    """Raises ModelNotFound before anything else, then InvalidField or UnsupportedField."""
+    """Parse the request. Raises ModelNotFound first, then InvalidField or UnsupportedField."""
     meant = meaning(services, scope, message.model_name)
     find_model(services, scope, meant.endpoint)
     understand = partial(_parsed, services.config.trtllm, meant, can_stream)
@@ -245,18 +245,18 @@ def _record(services: Services, scope: Scope, asked: Inference, message: pb.Mode
 
 
 def _told(services: Services, scope: Scope, stop: Stop, message: pb.ModelInferRequest) -> InferResponse:
-    """Stop what is to be stopped; the empty answer that says so."""
+    """Stop a request; returns the empty answer of the stop."""
     context = context_of(scope)
-    told = stopped(services, scope, stop, message.model_version or None)
+    reply = stopped(services, scope, stop, message.model_version or None)
     context.status = 200
-    return InferResponse(model=stop.model, version=told["model_version"], id=stop.id, outputs={})
+    return InferResponse(model=stop.model, version=reply["model_version"], id=stop.id, outputs={})
 
 
 def _empty(asked: Inference, version: str) -> InferResponse:
-    """What closes a request that was stopped."""
+    """The final response of a stopped request."""
     return InferResponse(model=asked.answer.model, version=version, id=asked.answer.id, outputs={})
 
 
 def _no_bytes(id: str, info: ModelInfo) -> Renderer:
-    """A call has something that renders bytes; here responses become messages. Raises GenerationFailed."""
+    """A stub: gRPC renders messages, never bytes. Raises GenerationFailed."""
     raise GenerationFailed("gRPC has no such form of an answer")

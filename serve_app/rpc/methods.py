@@ -1,4 +1,4 @@
-"""Every method of the service: the scope it needs and what runs it. They tell what HTTP's pages tell."""
+"""Every method of the service: its scope and its handler. Their answers equal those over HTTP."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Handler = Callable[
 
 
 class Method(NamedTuple):
-    """One method. A scope is not optional: None must be written where a method is open."""
+    """One method. The scope must be given: None for an open method."""
 
     scope: Scope | None
     run: Callable[[RpcCall, Services], Awaitable[None]]
@@ -77,7 +77,7 @@ async def _server_metadata(services: Services, scope: AsgiScope, message: Any) -
 
 
 async def _model_ready(services: Services, scope: AsgiScope, message: Any) -> dict[str, Any]:
-    """What nobody serves is not ready, which is an answer and no error."""
+    """A model that is not served is not ready, which is an answer and not an error."""
     try:
         return {"ready": is_ready(services, find(services, scope, _names(message)))}
     except (ModelNotFound, VersionNotFound):
@@ -113,7 +113,7 @@ async def _unload(services: Services, scope: AsgiScope, message: Any) -> dict[st
 
 
 async def _health(call: RpcCall, services: Services) -> None:
-    """gRPC's standard check. It is open, so its message is not read: there is one service to ask about."""
+    """gRPC's standard check. It is open, so its message is not read: there is only one service."""
     kinds = health_pb2.HealthCheckResponse
     status = kinds.SERVING if _is_ready(services) else kinds.NOT_SERVING
     await call.write(kinds(status=status).SerializeToString())

@@ -1,4 +1,4 @@
-"""gRPC's server reflection: the services and messages there are, for clients that bring no .proto."""
+"""gRPC's server reflection: services and messages, for clients without the .proto files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from serve_app.rpc.call import RpcCall
 
 MAX_QUESTION_BYTES: Final = 8_192  # the name of a file or a symbol
 
-# None imports another, and each has a pool of its own.
+# These files do not import each other, and each has a pool of its own.
 _FILES: Final[tuple[Any, ...]] = tuple(module.DESCRIPTOR for module in (kserve_pb2, health_pb2, pb))
 _SERVICES: Final = sorted(s.full_name for file in _FILES for s in file.services_by_name.values())
 _POOL: Final = DescriptorPool()

@@ -1,8 +1,8 @@
 """The gRPC server of a gateway: one port, every call authenticated before a message of it is read.
 
 On the wire a call with one message looks like one with many, so all methods are served as streams of
-bytes: who may not call is refused before anything is taken in, parsed or even known to be a method.
-Deny by default: all but the standard health check need a caller, methods that nobody serves too.
+bytes: a caller without permission is refused before anything is read, parsed or looked up.
+Deny by default: all methods but the standard health check need a caller, unknown methods too.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from serve_app.rpc.methods import METHODS
 
 logger = logging.getLogger(__name__)
 
-_OPEN_BESIDES: Final = 256  # calls that are no generation, and streams that wait
-_PING_S: Final = 60  # a connection is asked whether it still lives
+_OPEN_BESIDES: Final = 256  # calls that do not generate, and idle streams
+_PING_S: Final = 60  # between two keep-alive pings
 _PING_WAIT_S: Final = 20
-_CLIENT_PING_S: Final = 10  # clients may ask as often, as of Triton
+_CLIENT_PING_S: Final = 10  # clients may ping this often, as with Triton
 HANDSHAKE_S: Final = 10  # from a connection to the settings of HTTP/2; before them nothing is known of it
 IDLE_S: Final = 60  # a connection without a call is closed; clients open another with the next call
 MAX_CONNECTIONS: Final = 2_048  # of one gateway; a client needs one

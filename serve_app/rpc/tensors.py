@@ -39,7 +39,7 @@ CONTENTS: Final[Mapping[str, str]] = MappingProxyType(
         BYTES: "bytes_contents",
     }
 )
-# As protobuf has the elements, and those of the fields that hold narrower types too.
+# The types of elements in protobuf, also of fields that hold narrower types.
 _WIDE: Final[Mapping[str, str]] = MappingProxyType(
     {
         "bool_contents": "u1",
@@ -130,7 +130,7 @@ def _inputs(message: pb.ModelInferRequest) -> dict[str, Tensor]:
 
 
 def _contents(each: pb.ModelInferRequest.InferInputTensor) -> bytes:
-    """The bytes of a tensor whose elements come typed. An unknown datatype is left to `checked`."""
+    """The bytes of a tensor with typed elements. `checked` refuses an unknown datatype."""
     name, datatype = each.name, each.datatype
     if datatype in _RAW_ONLY:
         raise refused(name, f"{datatype} must be in raw_input_contents")

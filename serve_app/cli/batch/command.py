@@ -53,7 +53,7 @@ def batch(server: Server, requests: BinaryIO, answers: Path, concurrency: int, p
     """
     progress, began = Progress(), time.monotonic()
     total = _count(requests)
-    server.get("/livez")  # a server that was never there is no reason to wait
+    server.get("/livez")  # fail at once if there is no server
     try:
         written = Answers(answers)
     except OSError as error:

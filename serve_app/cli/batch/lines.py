@@ -21,7 +21,7 @@ _MEMBERS: Final = ("custom_id", "url", "body")
 
 
 class LineError(Exception):
-    """A line is no request. The message says which and why."""
+    """A line is not a request. The message says which and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +74,10 @@ def _request(value: Any) -> Line:
 
 
 class Answers:
-    """The file of answers, to which lines are added. What an interrupted run has written stays."""
+    """The file of answers, to which lines are added. Lines of an interrupted run stay."""
 
     def __init__(self, path: Path) -> None:
-        """Reads what is there, and cuts a last line that was not written to its end.
+        """Reads existing answers, and removes an incomplete last line.
 
         Raises OSError, and LineError for a file that holds something else or that another run writes.
         """
@@ -111,7 +111,7 @@ class Answers:
         self.done.add(custom_id)
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):  # of a full disk, which `add` has told
+        with contextlib.suppress(OSError):  # a full disk, which `add` has reported
             self._file.close()
 
     def _lock(self, path: Path) -> None:

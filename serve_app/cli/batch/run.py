@@ -1,4 +1,4 @@
-"""Asks a server for all answers of a batch: so many at a time, again where it is busy."""
+"""Gets all answers of a batch from a server: a few at a time, with retries while it is busy."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Progress:
 
     answered: int = 0  # refusals among them
     refused: int = 0
-    tokens: int = 0  # of outputs, where an answer tells them
+    tokens: int = 0  # of outputs, where an answer has a usage
 
 
 class Batch:
     """One run of a batch."""
 
     def __init__(self, server: Server, answers: Answers, progress: Progress, patience_s: float) -> None:
-        """`patience_s`: without any answer for so long, the server is given up."""
+        """`patience_s`: after this time without any answer, the run fails."""
         self._server = server
         self._answers = answers
         self._progress = progress
@@ -45,9 +45,9 @@ class Batch:
         self._last = 0.0  # when the server last answered, or when the run began; the event loop's time
 
     async def run(self, lines: Iterator[Line], at_once: int) -> None:
-        """Ask for all lines that have no answer yet, `at_once` of them at a time.
+        """Send all lines that have no answer yet, `at_once` of them at a time.
 
-        Raises LineError, OSError, and ServerError for a server that is away or a key that may ask nothing.
+        Raises LineError, OSError, and ServerError for a server that is away or a key without permission.
         """
         self._last = asyncio.get_running_loop().time()
         async with self._server.many(at_once) as client:
@@ -75,7 +75,7 @@ class Batch:
             progress.tokens += _tokens(body)
 
     async def _answer(self, client: httpx.AsyncClient, line: Line) -> httpx.Response:
-        """The first answer that will not pass by itself. Raises ServerError."""
+        """The first answer that is not a temporary refusal. Raises ServerError."""
         loop, pause = asyncio.get_running_loop(), FIRST_PAUSE_S
         while True:
             response = await _ask(client, line)
@@ -102,9 +102,11 @@ async def _ask(client: httpx.AsyncClient, line: Line) -> httpx.Response | None:
 
 
 def _wait(response: httpx.Response | None, pause: float) -> float:
-    """The server's word on when to come back, or a pause; never at the same moment as all others."""
-    told = "" if response is None else response.headers.get("retry-after", "")
-    return random.uniform(1.0, 1.5) * max(LEAST_PAUSE_S, float(told) if told.isdigit() else pause)
+    """Wait as long as the server asks, or a while; with jitter, so that retries do not coincide."""
+    retry_after = "" if response is None else response.headers.get("retry-after", "")
+    return random.uniform(1.0, 1.5) * max(
+        LEAST_PAUSE_S, float(retry_after) if retry_after.isdigit() else pause
+    )
 
 
 def _body(response: httpx.Response) -> Any:

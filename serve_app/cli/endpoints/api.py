@@ -1,4 +1,4 @@
-"""Endpoints of a server over its management API: paths, and what an endpoint's JSON says."""
+"""Endpoints of a server over its management API: paths, and readers of an endpoint's JSON."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def config_of(endpoint: Endpoint) -> Mapping[str, Any]:
 
 
 def update_state(endpoint: Endpoint) -> str:
-    """How the newest configuration stands."""
+    """The state of the newest configuration."""
     return str(endpoint.get("state", {}).get("config_update", ""))
 
 
@@ -56,8 +56,8 @@ def progress_of(endpoint: Endpoint) -> list[str]:
     for entity in config.get("served_entities", ()):
         state = entity.get("state", {})
         word = str(state.get("deployment", "")).removeprefix("DEPLOYMENT_").lower()
-        told = state.get("deployment_state_message")
-        lines.append(printable(f"{entity.get('name')}: {word}" + (f" ({told})" if told else "")))
+        message = state.get("deployment_state_message")
+        lines.append(printable(f"{entity.get('name')}: {word}" + (f" ({message})" if message else "")))
     return lines
 
 
@@ -69,17 +69,17 @@ def until_settled(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Endpoint:
-    """The endpoint once its newest configuration is in force. `tell` is given each new line of progress.
+    """The endpoint once its newest configuration is in force. `tell` gets each new line of progress.
 
-    Raises ServerError where the configuration fails, or is not in force in time.
+    Raises ServerError if the configuration fails, or is not in force in time.
     """
     name = str(endpoint.get("name"))
     end = clock() + timeout_s
-    told: set[str] = set()
+    printed: set[str] = set()
     while True:
         for line in progress_of(endpoint):
-            if line not in told:
-                told.add(line)
+            if line not in printed:
+                printed.add(line)
                 tell(line)
         state = update_state(endpoint)
         if state == "NOT_UPDATING":
@@ -89,19 +89,19 @@ def until_settled(
         if clock() >= end:
             raise ServerError(
                 f"{name} is not up after {timeout_s:g} s, and goes on coming up; "
-                f"`serve-app endpoints get {name}` tells how it stands"
+                f"`serve-app endpoints get {name}` shows its state"
             )
         sleep(POLL_S)
         try:
             endpoint = read(server, name)
-        except ServerError as error:  # a gateway or the control plane may just be taken over
+        except ServerError as error:  # a gateway or the control plane may just be restarting
             if not error.may_pass or clock() >= end:
                 raise
 
 
 def _failure(name: str, endpoint: Endpoint) -> str:
-    told = endpoint.get("state", {}).get("message") or "; ".join(progress_of(endpoint))
+    reason = endpoint.get("state", {}).get("message") or "; ".join(progress_of(endpoint))
     return printable(
-        f"{name} did not take its new configuration: {told}. "
-        f"`serve-app endpoints logs {name} --build` tells what happened"
+        f"{name} did not take its new configuration: {reason}. "
+        f"`serve-app endpoints logs {name} --build` shows what happened"
     )

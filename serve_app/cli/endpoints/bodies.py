@@ -19,7 +19,7 @@ SIZES: Final = {
     "concurrency": "max_provisioned_concurrency",
     "size": "workload_size",
 }
-# What the API tells of an entity and does not take.
+# Members of an entity that the API returns and does not accept.
 _TOLD: Final = frozenset({"state", "creator", "creation_timestamp", "foundation_model"})
 
 
@@ -57,7 +57,7 @@ def entities_of(models: Sequence[str], sizes: Mapping[str, Any]) -> list[dict[st
 
 
 def resized(entities: Sequence[Mapping[str, Any]], sizes: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Entities as the API tells them, as it takes them, of another size."""
+    """Entities from an answer of the API as a body for it, with another size."""
     dropped = _TOLD | (set(SIZES.values()) if sizes.keys() & set(SIZES.values()) else set())
     return [
         {**{name: value for name, value in entity.items() if name not in dropped}, **sizes}

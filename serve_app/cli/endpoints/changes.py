@@ -57,7 +57,7 @@ def _change_options(command: Callable[..., Result]) -> Callable[..., Result]:
 
 
 def _wait_options(command: Callable[..., Result]) -> Callable[..., Result]:
-    """The options of everything that a server takes its time for."""
+    """The options of every command that waits for the server."""
     command = click.option("--wait/--no-wait", default=True, help="Wait until it is in force.")(command)
     return click.option(
         "--timeout",
@@ -165,7 +165,7 @@ def delete(server: Server, name: str) -> None:
 def _promoted(server: Server, name: str, entity: str, there: Sequence[str]) -> Endpoint:
     """The endpoint after the request that gives `entity`, one of those that are there, all traffic."""
     rollout = running_rollout(server, name)
-    if rollout == entity:  # by the rollout itself: it must not move back what was promoted
+    if rollout == entity:  # through the rollout, so that it does not move the traffic back
         server.ask("POST", path_of(name, "rollout", "promote"))
         print_note(f"the rollout to {entity} ends")
         return read(server, name)
@@ -192,7 +192,7 @@ def _entities(endpoint: Endpoint) -> list[dict[str, Any]]:
 
 
 def _settle(server: Server, endpoint: Endpoint, wait: bool, timeout_s: float) -> None:
-    """Show how the new configuration comes up, and say what answers in the end."""
+    """Show the progress of the new configuration, and finally which one serves."""
     if wait:
         console = Console(stderr=True)
         with console.status(f"{endpoint.get('name')} comes up"):  # nothing but in a terminal

@@ -10,7 +10,7 @@ from serve_app.json_schema.exact.plain import is_plain
 from serve_app.json_schema.numerals import exact, is_number
 from serve_app.json_schema.vocabulary import DEFINITIONS, Schema, UnusableSchema
 
-Parts: TypeAlias = tuple[Schema, ...]  # schemas that all judge the same value
+Parts: TypeAlias = tuple[Schema, ...]  # schemas that a value must all match
 
 MAX_ALTERNATIVES: Final = 256
 _MAX_CHAIN: Final = 32  # references that lead to references
@@ -49,7 +49,7 @@ def _both(first: list[Parts], second: list[Parts]) -> list[Parts]:
 
 
 def _values(values: list[Any]) -> list[Parts]:
-    """What `enum` allows: scalars stay one, lists and objects with long numbers become schemas."""
+    """The values of `enum`: scalars stay an `enum`, lists and objects with long numbers become schemas."""
     long = [value for value in values if isinstance(value, dict | list) and _is_long(value)]
     rest = [value for value in values if not any(value is each for each in long)]
     return [*([({"enum": rest},)] if rest else []), *((_shape(value),) for value in long)]
@@ -64,7 +64,7 @@ def _is_long(value: Any) -> bool:
 
 
 def _shape(value: Any) -> Schema:
-    """The schema of one list or object."""
+    """The schema that matches exactly one list or object."""
     if isinstance(value, dict):
         members = {name: {"const": each} for name, each in value.items()}
         return {
@@ -113,7 +113,7 @@ def listed_numbers(parts: Parts) -> list[float] | None:
 
 
 def only(parts: Parts, names: Iterable[str], type_names: list[str]) -> Schema:
-    """The schema of `parts` for values of some types, of which only the keywords `names` speak."""
+    """The schema of `parts` for some types: the keywords `names` alone."""
     kept = [{key: value for key, value in part.items() if key in (*names, "enum")} for part in parts]
     kept = [part for part in kept if part]
     schema: Schema = {"type": type_names[0] if len(type_names) == 1 else type_names}

@@ -1,8 +1,8 @@
 """A schema as a grammar in the parser's other notation (Lark), in which numbers are regexes.
 
-Only what lies on the way to a number that the parser of schemas would change is written out; everything
+Only the objects and lists that contain a number which the parser would change are written out; everything
 else stays a schema (`%json`). Written out, an object has its members in the order of the schema, as the
-parser has them. What cannot be written out is refused, with its place.
+parser has them. A schema that cannot be written out is refused, with its place.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class _Writer:
         self._space = space
         spaces = {"whitespace_pattern": space} if space else {"whitespace_flexible": False}
         self._options = {**spaces, "lenient": True}
-        self._names: dict[str, str] = {}  # what is written -> the rule of it
+        self._names: dict[str, str] = {}  # the body of a rule -> its name
         self._bodies: dict[str, str] = {}
         self._chars = 0
 
@@ -95,7 +95,7 @@ class _Writer:
             raise UnusableSchema("it is too large for one with numbers of more than 15 digits")
 
     def _value(self, schema: Any, at: str) -> str | None:
-        """The rule of what `schema`, which lies `at` some place, allows; None: nothing."""
+        """The rule for the values of `schema` at the place `at`; None: it allows none."""
         if schema is False:
             return None
         if schema not in self._inexact:
@@ -114,7 +114,7 @@ class _Writer:
         return self._rule(f"%json {text}")
 
     def _of_parts(self, parts: Parts, at: str) -> list[str]:
-        """The rules of the values that all `parts` allow, by type."""
+        """The rules for values that match all `parts`, by type."""
         found: list[str | None] = []
         rest: list[str] = []
         for name in types(parts):
@@ -235,11 +235,11 @@ class _Writer:
 
 
 def _all(judges: Sequence[Any]) -> Any:
-    """The schema of what all of them allow; None allows everything."""
-    told = [each for each in judges if each is False or (isinstance(each, dict) and each)]
-    if any(each is False for each in told):
+    """The schema of values that match all of them; None allows everything."""
+    stated = [each for each in judges if each is False or (isinstance(each, dict) and each)]
+    if any(each is False for each in stated):
         return False
-    return told[0] if len(told) == 1 else {"allOf": told} if told else True
+    return stated[0] if len(stated) == 1 else {"allOf": stated} if stated else True
 
 
 def _prefix(part: Schema) -> list[Any]:

@@ -19,7 +19,7 @@ _UPPER: Final = (("maximum", True), ("exclusiveMaximum", False))
 
 
 class Numbers:
-    """The numbers that all of `parts` allow; `at` is where these lie.
+    """The numbers that all of `parts` allow; `at` is their place.
 
     Raises UnusableSchema, or ValueError for a number that is too long to write out.
     """
@@ -55,7 +55,7 @@ class Numbers:
         return schema
 
     def terminal(self) -> str | None:
-        """What matches these numbers, in Lark's notation; None where there are none."""
+        """The terminal for these numbers, in Lark's notation; None if there are none."""
         if self._listed is not None:
             texts = [written(value) for value in self._listed if self._allows(exact(value))]
             return " | ".join(map(json.dumps, texts)) or None
@@ -119,7 +119,7 @@ class Numbers:
 
 
 def _bounds(parts: Parts, keywords: tuple[tuple[str, bool], ...], at: str) -> list[tuple[Any, bool]]:
-    """(value, whether it is allowed itself) of every such bound."""
+    """(value, whether the value itself is allowed) for every such bound."""
     found = [(part[key], inclusive, key) for part in parts for key, inclusive in keywords if key in part]
     for value, _, key in found:
         if not is_number(value):

@@ -36,7 +36,7 @@ def is_plain(value: float) -> bool:
 
 
 def factor(value: float) -> tuple[int, int] | None:
-    """`multipleOf` as the parser takes it: (a, b) of a / 10**b; None: it refuses it, or takes another one."""
+    """`multipleOf` as the parser reads it: (a, b) of a / 10**b; None: refused, or another value."""
     if not is_plain(value) or value <= 0:
         return None
     scaled, shift = float(value), 0
@@ -73,7 +73,7 @@ class Inexact:
         return bool(self._found)
 
     def __contains__(self, schema: Any) -> bool:
-        """Whether a schema of `root`, or one that was put together out of such, is one of them."""
+        """Whether a schema of `root`, or a combination of its schemas, is one of them."""
         if not isinstance(schema, dict) or id(schema) in self._known:
             return id(schema) in self._found
         return self.own(schema) or any(each in self for _, _, each in subschemas(schema))

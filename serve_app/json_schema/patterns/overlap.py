@@ -24,7 +24,7 @@ from serve_app.json_schema.patterns.writing import Translation
 _MAX_STATES: Final = 1_000  # of one pattern, its counts written out
 _MAX_PAIRS: Final = 50_000  # of all patterns of one schema, about 0.3 s
 
-_State = tuple[int, bool]  # its number, and whether the text must have ended
+_State = tuple[int, bool]  # number, and whether the text must have ended
 
 
 class Overlaps:
@@ -73,7 +73,7 @@ class _TooLarge(Exception):
 
 
 class _Automaton:
-    """Takes every text in which the pattern matches somewhere."""
+    """Accepts every text in which the pattern matches somewhere."""
 
     def __init__(self, tree: Node) -> None:
         self._chars: list[list[tuple[list[Range], int]]] = []

@@ -1,7 +1,7 @@
 """The text of a pattern -> its tree.
 
-The syntax is ECMA-262's, and what Python and Rust spell differently where ECMA-262 has another
-meaning for it in none of its modes: `(?P<name>...)`, `(?i)`, `\\A`, `\\Z`. `[a&&b]` and `[[]` are classes.
+The syntax is ECMA-262's, with those spellings of Python and Rust that have no meaning in ECMA-262:
+`(?P<name>...)`, `(?i)`, `\\A`, `\\Z`. `[a&&b]` and `[[]` are classes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class PatternError(ValueError):
 
 
 class ForeignSyntax(ValueError):
-    """The pattern uses what is another dialect's own."""
+    """The pattern uses syntax of another dialect."""
 
 
 def read(pattern: str) -> Node:
@@ -178,7 +178,7 @@ class _Reader:
             raise PatternError("a ( is not closed")
 
     def _reference(self, name: str) -> Node:
-        """The same text once more: no regular language. A group that took no part matches nothing."""
+        """A back reference, which is not regular. A group that took no part matches nothing."""
         inside, length = self._groups.get(name, (ANYTHING, 0))
         return Unsure(Repeat(inside, 0, 1) if length <= _REPEATED_GROUP_CHARS else ANYTHING)
 

@@ -50,7 +50,7 @@ class Ahead:
 
 @dataclass(frozen=True, slots=True)
 class Unsure:
-    """What is no regular language, or not written as one here. `instead` matches all that it matches."""
+    """A part that is not regular, or not written here. `instead` matches at least the same texts."""
 
     instead: Node = Sequence()
 

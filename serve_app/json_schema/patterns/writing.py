@@ -1,7 +1,7 @@
 """The tree of a pattern -> patterns that the parser enforces.
 
-The parser takes `^` at the very beginning and `$` at the very end, and no assertion else. What it
-does not take is left out, so that the written pattern matches all that the pattern matches.
+The parser accepts `^` at the very beginning, `$` at the very end, and no other assertion. Other
+assertions are left out, so that the written pattern matches at least the same texts.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Translation:
 
 
 class _Side(Enum):
-    """What lies on one side of a part of a pattern."""
+    """The context on one side of a part of a pattern."""
 
     OPEN = auto()  # nothing that is written, and any text
     ANCHORED = auto()  # nothing at all
@@ -42,7 +42,7 @@ class _Side(Enum):
 
 
 def translate(pattern: str) -> Translation:
-    """The patterns that stand for a client's one. Raises PatternError."""
+    """The patterns that replace a client's pattern. Raises PatternError."""
     try:
         tree = read(pattern)
     except ForeignSyntax:
@@ -54,7 +54,7 @@ def translate(pattern: str) -> Translation:
 
 
 def _split(tree: Node) -> tuple[Node, ...]:
-    """Look-aheads behind the `^` of a pattern are patterns of their own."""
+    """Look-aheads after the `^` of a pattern become separate patterns."""
     if not isinstance(tree, Sequence) or tree.items[:1] != (Anchor.START,):
         return (tree,)
     rest = tree.items[1:]
@@ -109,7 +109,7 @@ class _Writer:
         return f"{'^' * ('^' in parts)}{body}{'$' * ('$' in parts)}"
 
     def _sides(self, items: tuple[Node, ...], anchor: Anchor, side: _Side) -> list[_Side]:
-        """What lies before each of `items`, seen from one end."""
+        """The context before each of `items`, from one end."""
         sides: list[_Side] = []
         for item in items:
             sides.append(side)
@@ -135,7 +135,7 @@ class _Writer:
 
 
 def _takes_room(node: Node) -> bool:
-    """Whether anything of a text may belong to the part."""
+    """Whether the part may match a nonempty text."""
     match node:
         case Chars():
             return True
