@@ -7,8 +7,11 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
+# Marks of what takes moments on a device, and tens of seconds in the interpreter.
+LONG: list[pytest.MarkDecorator] = [] if torch.cuda.is_available() else [pytest.mark.full]
 APART = Path(__file__).parents[2] / ".venv-triton"  # where `make test` installs it
 
 

@@ -34,6 +34,7 @@ from tests.support.tiny_models import (
     tiny_config,
     tiny_model,
 )
+from tests.support.triton_interpreter import LONG
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -55,7 +56,9 @@ def check_fused(architecture: str) -> None:
 
 
 # Grouped heads, normalised heads, and a window.
-@pytest.mark.parametrize("architecture", ["llama", "qwen3", "mistral"])
+@pytest.mark.parametrize(
+    "architecture", [pytest.param("llama", marks=LONG), "qwen3", pytest.param("mistral", marks=LONG)]
+)
 def test_models_give_the_logits_and_greedy_tokens_of_transformers(architecture: str) -> None:
     check_fused(architecture)
 
@@ -66,7 +69,7 @@ def test_every_model_on_a_device_gives_them_too(architecture: str) -> None:
     check_fused(architecture)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, pytest.param(torch.float16, marks=LONG)], ids=str)
 def test_models_of_narrow_types_stay_near_transformers(dtype: torch.dtype) -> None:
     """With biases, and other sizes of hidden states than powers of two."""
     torch.manual_seed(0)
@@ -99,7 +102,7 @@ def test_models_of_narrow_types_stay_near_transformers(dtype: torch.dtype) -> No
         torch.testing.assert_close(got, want, rtol=0, atol=0.05 * float(want.abs().max()))
 
 
-@pytest.mark.parametrize("make_backend", [TritonAttention, ReferenceAttention])
+@pytest.mark.parametrize("make_backend", [pytest.param(TritonAttention, marks=LONG), ReferenceAttention])
 def test_the_last_layer_gives_the_rows_that_are_wanted_as_among_all(
     make_backend: Callable[[], AttentionBackend],
 ) -> None:

@@ -27,6 +27,7 @@ from serve_app.engine.model.runner import ModelRunner
 from serve_app.engine.sequence import Chunk, Sequence
 from tests.support.low_rank import random_updates
 from tests.support.tiny_models import BLOCK, make_model, make_sequence, tiny_config
+from tests.support.triton_interpreter import LONG
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -199,9 +200,8 @@ def with_adapters(chosen: list[list[Chunk]], keys: dict[str, str]) -> list[list[
 @pytest.mark.parametrize(
     ("tokens", "replayed"),
     [
-        pytest.param(0, 6, id="decodes"),
-        # In the interpreter it takes long, and test_steps_with_prompts_have_graphs_too has prompts as well.
-        pytest.param(40, 8, id="also prompts", marks=() if torch.cuda.is_available() else pytest.mark.full),
+        pytest.param(0, 6, id="decodes", marks=LONG),
+        pytest.param(40, 8, id="also prompts", marks=LONG),
     ],
 )
 def test_rows_with_adapters_have_graphs_of_their_own(tokens: int, replayed: int) -> None:
@@ -226,7 +226,7 @@ def test_rows_with_adapters_have_graphs_of_their_own(tokens: int, replayed: int)
     assert any(not torch.allclose(one, two, atol=0.1) for one, two in zip(without, want, strict=True))
 
 
-@pytest.mark.parametrize("make_adapters", [StackedTable, PackedTable])
+@pytest.mark.parametrize("make_adapters", [pytest.param(StackedTable, marks=LONG), PackedTable])
 def test_without_graphs_of_their_own_rows_with_adapters_run_without(make_adapters: MakeAdapters) -> None:
     graphed, backend = runner(make_adapters=make_adapters)
     recorder = Recorder()

@@ -36,13 +36,12 @@ from serve_app.engine.cuda.trial.steps import DECODES, PIECE, Prompts, steps_of
 from serve_app.engine.cuda.trial.verdict import COMMAND, Verdict, fault_of
 from tests.support.invariants import WAIT_S
 from tests.support.tiny_models import ARCHITECTURES, tiny_model
+from tests.support.triton_interpreter import LONG
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 LONGEST = 40
-# Of what takes moments on a device, and tens of seconds in the interpreter.
-LONG: list[pytest.MarkDecorator] = [] if torch.cuda.is_available() else [pytest.mark.full]
 
 
 def question_of(
@@ -115,7 +114,7 @@ def test_steps_cover_every_token_once_in_order_and_end_with_prompts_beside_decod
     ("architecture", "codes"),
     [
         pytest.param("llama", False, marks=LONG),
-        ("qwen3", True),
+        pytest.param("qwen3", True, marks=LONG),
         *(
             pytest.param(*case, marks=pytest.mark.full)
             for case in (("llama", True), ("qwen3", False), ("mistral", False), ("mistral", True))
@@ -137,7 +136,10 @@ def test_nor_with_those_of_narrow_types(dtype: torch.dtype) -> None:
 
 
 # Softcap and windows, sinks, and keys wider than values.
-@pytest.mark.parametrize("architecture", ["gemma2", "gpt_oss", "deepseek_v3"])
+@pytest.mark.parametrize(
+    "architecture",
+    ["gpt_oss", pytest.param("gemma2", marks=LONG), pytest.param("deepseek_v3", marks=LONG)],
+)
 def test_nor_with_other_uses_of_attention(architecture: str) -> None:
     assert find_fault(question_of(architecture)) is None
 
@@ -187,7 +189,10 @@ def test_a_wrong_kernel_of_fused_layers_is_a_fault(llama: Question, monkeypatch:
     assert fault.startswith("fused layers change logits")
 
 
-@pytest.mark.parametrize("prompts", [True, pytest.param(False, marks=LONG)], ids=["prompts", "decodes"])
+@pytest.mark.parametrize(
+    "prompts",
+    [pytest.param(True, marks=LONG, id="prompts"), pytest.param(False, marks=LONG, id="decodes")],
+)
 def test_a_wrong_product_of_adapters_is_a_fault(prompts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     right = SiteStack.add
 
