@@ -25,6 +25,7 @@ from serve_app.endpoints.endpoint import SYSTEM_APP
 
 CONNECT_S: Final = 10.0
 MAX_TEXT_BYTES: Final = 16 * 2**20  # of a deploy file
+_FILE: Final = "sqlite:///"
 
 Deploy = Callable[[str, str, Callable[[str], None]], None]  # file's name, its text, who hears of progress
 
@@ -156,8 +157,19 @@ def database(config: dict[str, Any], environ: Mapping[str, str] = os.environ) ->
         settings = args.get("control") or {}
         if app.get("name") == SYSTEM_APP and settings.get("enabled") is not False:
             where = database_url(settings.get("database_url"), args.get("usage_dir"), environ)
-            return hashlib.sha256(where.encode()).hexdigest()
+            return hashlib.sha256(_place(where).encode()).hexdigest()
     return ""
+
+
+def _place(url: str) -> str:
+    """The database at `url`: a file by its folder's inode, since containers may have one path for several."""
+    if not url.startswith(_FILE):
+        return url
+    file = Path(url.removeprefix(_FILE))
+    with contextlib.suppress(OSError):  # the control plane makes the folder
+        folder = file.parent.stat()
+        return f"{folder.st_dev}:{folder.st_ino}/{file.name}"
+    return url
 
 
 def _lives(note: Note) -> bool:

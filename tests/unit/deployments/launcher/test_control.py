@@ -72,6 +72,19 @@ def test_a_database_is_known_by_where_it_is() -> None:
     )
 
 
+def test_a_database_is_a_file_whatever_its_path(tmp_path: Path) -> None:
+    """Two containers on the machine's network may have equal paths for different files."""
+    config = yaml.safe_load(FILE)
+    for name in ("a", "b"):
+        (tmp_path / name / "serve-app").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("a")
+    a, b, link = (database(config, {"XDG_STATE_HOME": str(tmp_path / name)}) for name in ("a", "b", "link"))
+    assert a == link != b
+    (tmp_path / "a").rename(tmp_path / "gone")
+    (tmp_path / "b").rename(tmp_path / "a")  # another folder at the same path
+    assert database(config, {"XDG_STATE_HOME": str(tmp_path / "a")}) == b
+
+
 @pytest.mark.parametrize(
     ("error", "words"), [(CannotServe("no room"), "no room"), (ValueError("odd"), "ValueError: odd")]
 )
