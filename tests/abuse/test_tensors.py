@@ -169,7 +169,7 @@ async def test_many_broken_tensors_are_refused_by_name(case: Any) -> None:
     await case(MANY)
 
 
-@pytest.mark.parametrize("share", [0.2, pytest.param(1, marks=pytest.mark.full)])
+@pytest.mark.parametrize("share", [0.1, pytest.param(1, marks=pytest.mark.full)])
 @pytest.mark.parametrize("name", sorted(TYPES))
 async def test_every_odd_value_of_every_tensor(name: str, share: float) -> None:
     """Or a share of them, drawn for each tensor anew, with its own type and every value."""

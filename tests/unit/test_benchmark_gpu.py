@@ -137,6 +137,7 @@ def traffic_of(rate: float) -> dict[str, object]:
     return counts | {"output_tok_s": rate, "ttft_s": [1.0, 2.0], "itl_s": [0.01, 0.02]}
 
 
+@pytest.mark.full
 def test_a_whole_run_on_a_cpu_needs_neither_ray_nor_http(tmp_path: Path) -> None:
     journal = tmp_path / "run.jsonl"
     command = [sys.executable, "-c", WITHOUT.format(ABSENT), "one", "--device", "cpu", "--dtype", "float32"]

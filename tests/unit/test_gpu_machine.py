@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 ROOT: Final = Path(__file__).resolve().parents[2]
 RULE: Final = re.search(
     r"^# On a machine with CUDA.*?^# (torch, .*?) already runs it.*?"
@@ -45,6 +47,7 @@ sys.exit(pytest.main(["--collect-only", "-p", "no:cacheprovider", *sys.argv[2:]]
 """
 
 
+@pytest.mark.full
 def test_they_need_no_other_package() -> None:
     assert RULE is not None
     packages, flags = re.findall(r"[\w-]+", RULE[1].replace(" and ", " ")), shlex.split(RULE[2])

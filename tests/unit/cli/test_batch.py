@@ -280,7 +280,7 @@ def test_an_interrupted_batch_goes_on(
 ) -> None:
     backend = FakeBackend(infos=[model_info()], pauses={1: 0.05})
     url = serve(fake_app(backend))
-    file, out = written(tmp_path / "in", (chat(str(i)) for i in range(600))), tmp_path / "out"
+    file, out = written(tmp_path / "in", (chat(str(i)) for i in range(150))), tmp_path / "out"
     command = [sys.executable, "-m", "serve_app.cli", "batch", str(file), str(out), "--url", url]
     running = subprocess.Popen(
         [*command, "--concurrency", "2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -299,6 +299,6 @@ def test_an_interrupted_batch_goes_on(
         assert running.returncode == 130
         assert "the same command goes on" in stderr
     before = out.read_bytes().count(b"\n")
-    assert before < 600
+    assert before < 150
     assert invoke("batch", file, out, "--url", url).exit_code == 0
-    assert len(read(out)) == 600
+    assert len(read(out)) == 150

@@ -23,6 +23,7 @@ from serve_app.engine.kernels.quantized import cached_rows
 from serve_app.engine.sequence import Chunk, Sequence
 from serve_app.types import SamplingParams
 from tests.support.tiny_models import ARCHITECTURES, check_parity, tiny_model
+from tests.support.triton_interpreter import LONG
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 BLOCK, BLOCKS = 4, 32
@@ -96,8 +97,13 @@ def compare(
 
 @pytest.mark.parametrize(
     "chosen",
-    [{}, {"window": 5}, {"softcap": 1.5}, {"sinks": True}, ALL],
-    ids=["plain", "window", "softcap", "sinks", "all"],
+    [
+        pytest.param({}, id="plain"),
+        pytest.param({"window": 5}, id="window", marks=LONG),
+        pytest.param({"softcap": 1.5}, id="softcap", marks=LONG),
+        pytest.param({"sinks": True}, id="sinks", marks=LONG),
+        pytest.param(ALL, id="all"),
+    ],
 )
 @pytest.mark.parametrize("codes", [False, True])
 def test_every_option_equals_the_reference(chosen: dict[str, Any], codes: bool) -> None:

@@ -62,6 +62,7 @@ def test_other_compilers_take_them_too(compiler: str, variant: matrix.Variant) -
     check_sources(compiler, variant.flags)
 
 
+@pytest.mark.full
 def test_the_program_without_python_finds_no_wrong_result_on_this_processor(tmp_path: Path) -> None:
     if (compiler := shutil.which("g++")) is None:
         pytest.skip("needs g++")
