@@ -94,14 +94,20 @@ def gateway_services(
     meter = Meter(quota, journal, usage_required=config.usage_required)
     admission = Admission(config.max_in_flight)
     metrics.catalogue(lambda: {each.name: [of.name for of in each.served_entities] for each in directory})
-    metrics.catalogue_refused(lambda: directory.refused)
-    metrics.keys(is_refused=lambda: accounts.refused, bad=lambda: accounts.bad_keys)
-    metrics.endpoints_waiting(lambda: len(directory.waiting))
+    metrics.watch(
+        catalogue_refused=lambda: directory.refused,
+        keys_refused=lambda: accounts.refused,
+        bad_keys=lambda: accounts.bad_keys,
+        endpoints_waiting=lambda: len(directory.waiting),
+    )
     metrics.in_flight(lambda: admission.in_flight)
     metrics.migrations(backend.migrations)
-    metrics.journal(waiting=lambda: journal.waiting, dropped=lambda: journal.dropped)
+    metrics.watch(usage_backlog=lambda: journal.waiting, usage_records_dropped=lambda: journal.dropped)
     if payloads is not None:
-        metrics.payloads(waiting=lambda: payloads.waiting, dropped=lambda: payloads.dropped)
+        metrics.watch(
+            inference_table_backlog=lambda: payloads.waiting,
+            inference_table_rows_dropped=lambda: payloads.dropped,
+        )
     pulse = Pulse(metrics, meter.under_way, backend)
     metrics.on_answer = meter.on_begin = pulse.wake
     services = Services(

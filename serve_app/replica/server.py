@@ -1,7 +1,7 @@
 """One model in one process: prompts in, text deltas out.
 
 Wires the text layer to the engine. Everything here runs on one event loop; the engine
-steps in a thread of its own (see `driver.py`) and hands over the outputs of each step in
+steps in a thread of its own (see `engine/loop.py`) and hands over the outputs of each step in
 one call. Knows neither Ray nor HTTP nor any protocol.
 """
 

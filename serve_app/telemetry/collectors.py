@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Final
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -76,32 +77,18 @@ class EngineCollector(Collector):
             yield family
 
 
-class MigrationCollector(Collector):
-    """How often answers went on in another replica, read at each scrape."""
-
-    def __init__(self, counts: Callable[[], Mapping[tuple[str, str], int]]) -> None:
-        self._counts = counts
-
-    def collect(self) -> Iterator[Metric]:
-        family = CounterMetricFamily(
-            "serve_app_migrations",
-            "Answers that went on in another replica.",
-            labels=["application", "cause"],
-        )
-        for labels, count in self._counts().items():
-            family.add_metric(labels, float(count))
-        yield family
-
-
 class CountCollector(Collector):
     """A counter that somebody else keeps, read at each scrape."""
 
-    def __init__(self, name: str, help: str, read: Callable[[], int]) -> None:
-        self._name = name
-        self._help = help
+    def __init__(
+        self, name: str, help: str, labels: Sequence[str], read: Callable[[], Mapping[Any, float]]
+    ) -> None:
+        """`read`: the counts by the values of `labels`."""
+        self._family = partial(CounterMetricFamily, f"serve_app_{name}", help, labels=labels)
         self._read = read
 
     def collect(self) -> Iterator[Metric]:
-        family = CounterMetricFamily(f"serve_app_{self._name}", self._help)
-        family.add_metric([], float(self._read()))
+        family = self._family()
+        for values, count in self._read().items():
+            family.add_metric(values, float(count))
         yield family

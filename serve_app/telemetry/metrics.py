@@ -8,6 +8,7 @@ scrape that misses them.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -19,12 +20,27 @@ from serve_app.telemetry.collectors import (
     CountCollector,
     EndpointPart,
     EngineCollector,
-    MigrationCollector,
 )
 from serve_app.telemetry.stream_histogram import StreamHistogram
 from serve_app.types import EngineStats, Usage, UsageRecord
 
 _SPLIT: Final = ("endpoint", "entity")  # who answered, by the catalogue
+
+# What others keep and each scrape asks for: gauges, and counters. See `Metrics.watch`.
+READ: Final = {
+    "catalogue_refused": "1 while a wrong catalogue was refused and the old one serves.",
+    "keys_refused": "1 while a wrong key file was refused and the old keys are in force.",
+    "snapshot_age_seconds": "Since the control plane confirmed the snapshot in force.",
+    "usage_unshipped_bytes": "Bytes of usage journals that are not in the ledger yet.",
+    "endpoints_waiting": "Endpoints that stay as they were until their new models can answer.",
+    "usage_backlog": "Usage records in memory that the disk did not take yet.",
+    "inference_table_backlog": "Rows of inference tables in memory.",
+}
+COUNTED: Final = {
+    "bad_keys": "Requests with an API key that does not exist.",
+    "usage_records_dropped": "Usage records that are lost.",
+    "inference_table_rows_dropped": "Rows of inference tables that are lost.",
+}
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -103,60 +119,23 @@ class Metrics:
         """Ask at each scrape which entities each endpoint has: series of others end after a while."""
         self._catalogue = entities
 
-    def catalogue_refused(self, is_refused: Callable[[], bool]) -> None:
-        """Ask `is_refused` at each scrape whether the newest catalogue was wrong."""
-        self._read(
-            "catalogue_refused", "1 while a wrong catalogue was refused and the old one serves.", is_refused
-        )
-
-    def keys(self, is_refused: Callable[[], bool], bad: Callable[[], int]) -> None:
-        """Ask at each scrape whether the newest list of keys was wrong, and how many bad keys came."""
-        self._read(
-            "keys_refused", "1 while a wrong key file was refused and the old keys are in force.", is_refused
-        )
-        self._count("bad_keys", "Requests with an API key that does not exist.", bad)
-
-    def snapshot_age(self, seconds: Callable[[], float]) -> None:
-        """Ask at each scrape how long ago the control plane confirmed the snapshot in force."""
-        self._read(
-            "snapshot_age_seconds", "Since the control plane confirmed the snapshot in force.", seconds
-        )
-
-    def unshipped(self, size: Callable[[], int]) -> None:
-        """Ask at each scrape how many bytes of journals the ledger does not have yet."""
-        self._read("usage_unshipped_bytes", "Bytes of usage journals that are not in the ledger yet.", size)
-
-    def endpoints_waiting(self, count: Callable[[], int]) -> None:
-        """Ask `count` at each scrape how many endpoints are not yet what the newest catalogue says."""
-        self._read(
-            "endpoints_waiting", "Endpoints that stay as they were until their new models can answer.", count
-        )
+    def watch(self, **values: Callable[[], float]) -> None:
+        """Read each value at each scrape, by its name in `READ` or `COUNTED`."""
+        for name, value in values.items():
+            if name in COUNTED:
+                counts = partial(_unlabelled, value)
+                self.registry.register(CountCollector(name, COUNTED[name], (), counts))
+            else:
+                Gauge(f"serve_app_{name}", READ[name], registry=self.registry).set_function(value)
 
     def in_flight(self, count: Callable[[], int]) -> None:
         """Read the number of prompts under way from `count` at each scrape."""
         self._in_flight.set_function(lambda: float(count()))
 
-    def journal(self, waiting: Callable[[], int], dropped: Callable[[], int]) -> None:
-        """Read from both at each scrape how the usage journal stands."""
-        self._read("usage_backlog", "Usage records in memory that the disk did not take yet.", waiting)
-        self._count("usage_records_dropped", "Usage records that are lost.", dropped)
-
-    def payloads(self, waiting: Callable[[], int], dropped: Callable[[], int]) -> None:
-        """Read from both at each scrape how the inference tables stand."""
-        self._read("inference_table_backlog", "Rows of inference tables in memory.", waiting)
-        self._count("inference_table_rows_dropped", "Rows of inference tables that are lost.", dropped)
-
-    def _read(self, name: str, help: str, value: Callable[[], float]) -> None:
-        """A gauge whose value is asked for at each scrape."""
-        Gauge(f"serve_app_{name}", help, registry=self.registry).set_function(lambda: float(value()))
-
-    def _count(self, name: str, help: str, value: Callable[[], int]) -> None:
-        """The same of a counter."""
-        self.registry.register(CountCollector(name, help, value))
-
     def migrations(self, counts: Callable[[], Mapping[tuple[str, str], int]]) -> None:
         """Read from `counts` at each scrape how often answers went on elsewhere, by application and cause."""
-        self.registry.register(MigrationCollector(counts))
+        help, labels = "Answers that went on in another replica.", ("application", "cause")
+        self.registry.register(CountCollector("migrations", help, labels, counts))
 
     def request_done(self, endpoint: str, entity: str, route: str, status: str, seconds: float) -> None:
         self._known.add((endpoint, entity))
@@ -251,3 +230,7 @@ class Timings:
         self.first = first.observe
         self.next = between.observe
         self.queue = queue.observe
+
+
+def _unlabelled(read: Callable[[], float]) -> dict[tuple[str, ...], float]:
+    return {(): read()}

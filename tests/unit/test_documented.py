@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from serve_app import config, errors, limits
 from serve_app.endpoints import ai_gateway, catalogue, endpoint
 from serve_app.telemetry import Metrics
+from serve_app.telemetry.metrics import COUNTED, READ
 from serve_app.types import EngineStats
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,13 +66,7 @@ def test_every_limit_has_its_reason_beside_it() -> None:
 def test_every_metric_is_listed_for_operators() -> None:
     metrics = Metrics(lambda: {"model": EngineStats()})
     metrics.migrations(lambda: {("model", "killed"): 1})
-    metrics.journal(waiting=lambda: 0, dropped=lambda: 0)
-    metrics.payloads(waiting=lambda: 0, dropped=lambda: 0)
-    metrics.catalogue_refused(lambda: False)
-    metrics.keys(is_refused=lambda: False, bad=lambda: 0)
-    metrics.endpoints_waiting(lambda: 0)
-    metrics.snapshot_age(lambda: 0.0)
-    metrics.unshipped(lambda: 0)
+    metrics.watch(**dict.fromkeys((*READ, *COUNTED), lambda: 0))
     names = {family.name for family in metrics.registry.collect()}
     missing = sorted(name for name in names if name not in OPERATIONS)
     assert not missing

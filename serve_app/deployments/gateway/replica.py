@@ -192,8 +192,9 @@ class GatewayReplica:
         )
         if self._control is not None and self._shipper is not None:
             feed, shipper = self._control.feed, self._shipper
-            services.metrics.snapshot_age(lambda: feed.age_s)
-            services.metrics.unshipped(lambda: shipper.behind)
+            services.metrics.watch(
+                snapshot_age_seconds=lambda: feed.age_s, usage_unshipped_bytes=lambda: shipper.behind
+            )
         self._services = services
         if self._control is not None:
             self._live = RemoteLive(self._receiver.ticket.gateway, services.live.pulse, self._control)
