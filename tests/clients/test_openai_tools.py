@@ -175,8 +175,11 @@ def test_a_named_tool_is_called_and_no_other(sdk: Sdk) -> None:
     assert choice.finish_reason == "tool_calls"
 
 
-def test_a_custom_tool_is_called_with_a_text_and_answered(sdk: Sdk) -> None:
-    form = {"type": "grammar", "grammar": {"syntax": "regex", "definition": "[a-z]{3,9}"}}
+@pytest.mark.parametrize(
+    ("syntax", "definition"), [("regex", "[a-z]{3,9}"), ("lark", "start: WORD\nWORD: /[a-z]/~3..9")]
+)
+def test_a_custom_tool_is_called_with_a_text_and_answered(sdk: Sdk, syntax: str, definition: str) -> None:
+    form = {"type": "grammar", "grammar": {"syntax": syntax, "definition": definition}}
     tool: Any = {"type": "custom", "custom": {"name": "note", "description": "Note it.", "format": form}}
     wanted: dict[str, Any] = {"model": MODEL, "tools": [tool], "temperature": 0, "max_tokens": 60}
     forced = {**wanted, "messages": [HELLO], "tool_choice": {"type": "custom", "custom": {"name": "note"}}}

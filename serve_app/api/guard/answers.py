@@ -291,7 +291,7 @@ def _tools_with_a_form(request: GenerateRequest) -> frozenset[str]:
     if request.tool_choice.mode not in (ToolMode.REQUIRED, ToolMode.NAMED):
         return frozenset()
     functions = (tool.get("function", {}) for tool in request.prompt.tools)
-    return frozenset(each["name"] for each in functions if _has_form(each.get("parameters")))
+    return frozenset(each["name"] for each in functions if _has_form(each))
 
 
 def _has_form(schema: Any) -> bool:

@@ -46,9 +46,9 @@ class ForeignSyntax(ValueError):
     """The pattern uses syntax of another dialect."""
 
 
-def read(pattern: str) -> Node:
-    """The tree of a pattern. Raises PatternError and ForeignSyntax."""
-    reader = _Reader(pattern)
+def read(pattern: str, line_ends: tuple[Range, ...] = LINE_ENDS) -> Node:
+    """The tree of a pattern; a dot matches all but `line_ends`. Raises PatternError and ForeignSyntax."""
+    reader = _Reader(pattern, line_ends)
     try:
         tree = reader.choice()
     except IndexError:
@@ -61,9 +61,10 @@ def read(pattern: str) -> Node:
 
 
 class _Reader:
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, line_ends: tuple[Range, ...]) -> None:
         self.at = 0
         self._text = text
+        self._line_ends = line_ends
         self._groups: dict[
             str, tuple[Node, int]
         ] = {}  # number and name -> what it matches, its length in the text
@@ -114,7 +115,7 @@ class _Reader:
             case "^" | "$":
                 return Unsure() if self._lines else Anchor.START if char == "^" else Anchor.END
             case ".":
-                return Chars((() if self._dot_all else LINE_ENDS), negated=True)
+                return Chars((() if self._dot_all else self._line_ends), negated=True)
             case "(":
                 return self._group()
             case "[":

@@ -10,13 +10,12 @@ from typing import Any, Final
 
 from serve_app.errors import UnsupportedField
 from serve_app.json_schema import COMPACT, SPACE
-from serve_app.json_schema.numerals import dumps
 from serve_app.text.answer.grammar import FIELD, form_of
 from serve_app.text.answer.parser import AnswerParser
 from serve_app.text.answer.reasoning import ReasoningFormat, ReasoningParser, find_reasoning_format
 from serve_app.text.answer.tools.detect import find_tool_format
 from serve_app.text.answer.tools.forcing import FIELD as TOOLS_FIELD
-from serve_app.text.answer.tools.forcing import CallRules, ThinkingRules, answer_grammar, arguments
+from serve_app.text.answer.tools.forcing import CallRules, ThinkingRules, answer_grammar, call_grammar
 from serve_app.text.answer.tools.format import ToolFormat
 from serve_app.text.answer.tools.parser import ToolParser
 from serve_app.text.tokens.tokenizer import Tokenizer
@@ -105,15 +104,7 @@ class AnswerReader:
         """The tools whose calls have a grammar, each with that of its arguments."""
         if self._call_rules() is None:
             return []
-        return [
-            (
-                function["name"],
-                Grammar(
-                    kind=GrammarKind.SCHEMA, text=dumps(arguments(function["parameters"])), space=self._space
-                ),
-            )
-            for function in self._functions
-        ]
+        return [(function["name"], call_grammar(function, self._space)) for function in self._functions]
 
     def parser(self) -> AnswerParser | None:
         """A parser for one choice; None when its text is all there is."""

@@ -245,13 +245,20 @@ async def test_masks_that_exclude_every_token_are_an_error_of_their_fields(clien
 
 
 PATTERN = '[+-]"[a-c]{2}"\\n'
-CUSTOM = {
-    "type": "custom",
-    "custom": {
-        "name": "p",
-        "format": {"type": "grammar", "grammar": {"syntax": "regex", "definition": PATTERN}},
-    },
-}
+LARK = r"""
+start: sign WORD LF
+sign: "+" | "-"
+WORD: "\"" /[a-c]/~2 "\""
+LF: /\n/
+"""
+
+
+def custom(syntax: str, definition: str) -> dict[str, Any]:
+    form = {"type": "grammar", "grammar": {"syntax": syntax, "definition": definition}}
+    return {"type": "custom", "custom": {"name": "p", "format": form}}
+
+
+CUSTOM = custom("regex", PATTERN)
 
 
 @module_loop
@@ -265,11 +272,12 @@ CUSTOM = {
     ],
     ids=["required", "named", "among"],
 )
+@pytest.mark.parametrize("tool", [CUSTOM, custom("lark", LARK)], ids=["regex", "lark"])
 async def test_a_forced_call_of_a_custom_tool_is_a_text_of_its_form(
-    client: httpx.AsyncClient, choice: Any
+    client: httpx.AsyncClient, choice: Any, tool: dict[str, Any]
 ) -> None:
     """Whole, and in a stream."""
-    fields = {"tools": [CUSTOM], "tool_choice": choice, "seed": 1, "max_tokens": 60}
+    fields = {"tools": [tool], "tool_choice": choice, "seed": 1, "max_tokens": 60}
     found = await ROUTE.ask(client, **fields)
     assert "x-ignored-fields" not in found.headers
     (call,) = found.json()["choices"][0]["message"]["tool_calls"]
@@ -304,11 +312,31 @@ async def test_documents_that_the_template_does_not_show_are_an_error(client: ht
 async def test_a_form_that_is_no_regular_expression_is_an_error_of_the_tools(
     client: httpx.AsyncClient,
 ) -> None:
-    form = {"type": "grammar", "grammar": {"syntax": "regex", "definition": "(a"}}
-    tools = [{"type": "custom", "custom": {"name": "p", "format": form}}]
-    found = await ROUTE.ask(client, tools=tools, tool_choice="required")
+    found = await ROUTE.ask(client, tools=[custom("regex", "(a")], tool_choice="required")
     assert found.status_code == 400
     assert error_of(found)["param"] == "tools.0.custom.parameters"
+
+
+@module_loop
+@pytest.mark.own_server
+@pytest.mark.parametrize(
+    ("definition", "param", "told"),
+    [
+        (
+            "start: /a/\n  | b",
+            "tools.0.custom.format.grammar.definition",
+            'tool "p": line 2: there is no rule b',
+        ),
+        (r'start: "\ud800"', "tools", 'tool "p": '),  # which only the parser finds
+    ],
+)
+async def test_a_grammar_that_no_call_can_match_is_an_error_of_its_tool(
+    client: httpx.AsyncClient, definition: str, param: str, told: str
+) -> None:
+    found = await ROUTE.ask(client, tools=[custom("lark", definition)], tool_choice="required")
+    assert found.status_code == 400
+    assert error_of(found)["param"] == param
+    assert told in error_of(found)["message"]
 
 
 @pytest.mark.parametrize("path", [CHAT, "/openai" + CHAT])

@@ -493,14 +493,42 @@ async def test_a_forced_call_of_a_custom_tool_is_its_text(client: httpx.AsyncCli
 
 @module_loop
 @pytest.mark.own_server
-async def test_a_forced_text_matches_a_regular_expression(client: httpx.AsyncClient) -> None:
-    form = {"type": "grammar", "syntax": "regex", "definition": '[+-]"[a-c]{2}"\\n'}
-    reply = await ROUTE.ask(
-        client, tools=[{**CUSTOM, "format": form}], tool_choice="required", seed=1, max_output_tokens=60
-    )
+@pytest.mark.parametrize(
+    "choice", ["required", {"type": "custom", "name": "patch"}], ids=["required", "named"]
+)
+@pytest.mark.parametrize(
+    ("syntax", "definition"),
+    [("regex", '[+-]"[a-c]{2}"\\n'), ("lark", 'start: ("+" | "-") "\\"" /[a-c]/~2 "\\"\\n"')],
+    ids=["regex", "lark"],
+)
+async def test_a_forced_text_matches_its_format(
+    client: httpx.AsyncClient, syntax: str, definition: str, choice: Any
+) -> None:
+    form = {"type": "grammar", "syntax": syntax, "definition": definition}
+    options = {
+        "tools": [{**CUSTOM, "format": form}], "tool_choice": choice, "seed": 1, "max_output_tokens": 60,
+    }  # fmt: skip
+    reply = await ROUTE.ask(client, **options)
     assert "x-ignored-fields" not in reply.headers
     (call,) = reply.json()["output"]
-    assert re.fullmatch(form["definition"], call["input"])
+    assert re.fullmatch('[+-]"[a-c]{2}"\n', call["input"])
+    events = await streamed(client, **options)
+    deltas = [e.delta for e in events if e.type == "response.custom_tool_call_input.delta"]
+    assert "".join(deltas) == call["input"]
+
+
+async def test_a_grammar_that_cannot_be_read_names_its_place_and_line() -> None:
+    group = {
+        "type": "namespace",
+        "name": "n",
+        "tools": [{**CUSTOM, "format": {**LARK, "definition": "start:\nb"}}],
+    }
+    async with gateway(FakeBackend()) as g:
+        body = ROUTE.body(model="demo", tools=[TOOL, group], tool_choice="required")
+        answer = await g.post(ROUTE.path, body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "tools.1.tools.0.format.definition"
+    assert 'tool "patch": line 2: a colon must follow b' in answer.json()["error"]["message"]
 
 
 @module_loop

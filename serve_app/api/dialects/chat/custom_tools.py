@@ -1,32 +1,36 @@
 """Custom tools: called with a text, not with arguments as JSON.
 
-To the model such a tool is a function of one text. A format that is a regular expression becomes a pattern
-of the text, which forced calls match. One in Lark's notation cannot be a rule within JSON.
+To the model such a tool is a function of one text. Forced calls match its format: a regular expression
+becomes a pattern of the text, and a grammar in Lark's notation a member of the function.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final
 
 import pydantic_core
 
 from serve_app.errors import InvalidField
+from serve_app.json_schema.lark import LarkError, in_json
 from serve_app.limits import MAX_GRAMMAR_CHARS, MAX_REGEX_CHARS
 from serve_app.types import ToolCallDelta, ToolChoice, ToolMode
 
 CUSTOM: Final = "custom"
 INPUT: Final = "input"  # the only argument, which is a text
 REGEX: Final = "regex"
-SYNTAXES: Final = ("lark", REGEX)
+LARK: Final = "lark"
+SYNTAXES: Final = (LARK, REGEX)
+FORMAT: Final = "format"
+_Placed = tuple[dict[str, Any], str]  # a custom tool with `name` and `format`, and where it lies
 
 
 def function_of(tool: dict[str, Any], where: str) -> dict[str, Any]:
     """A custom tool, with `name`, `description` and `format`, as a function. Raises InvalidField."""
-    grammar = _grammar_of(tool, where)
+    syntax, definition, _ = _grammar_of(tool, where)
     text = {"type": "string"}
-    if grammar is not None and grammar["syntax"] == REGEX:
-        text["pattern"] = f"^(?:{grammar['definition']})$"
+    if syntax == REGEX:
+        text["pattern"] = f"^(?:{definition})$"
     parameters = {
         "type": "object",
         "properties": {INPUT: text},
@@ -36,13 +40,44 @@ def function_of(tool: dict[str, Any], where: str) -> dict[str, Any]:
     return {"name": tool.get("name"), "description": tool.get("description"), "parameters": parameters}
 
 
-def is_followed(tool: dict[str, Any], choice: ToolChoice) -> bool:
-    """Whether calls of a checked custom tool are made to match its format."""
-    grammar = _grammar_of(tool, "")
-    if grammar is None:
-        return True
+def with_grammars(
+    offered: tuple[dict[str, Any], ...], customs: Sequence[_Placed]
+) -> tuple[dict[str, Any], ...]:
+    """`offered`, with the grammars of those that are custom tools. Raises InvalidField."""
+    grammars: dict[str, dict[str, Any]] = {}
+    for tool, where in customs:
+        syntax, definition, _ = _grammar_of(tool, where)
+        if syntax == LARK:
+            grammars[tool["name"]] = {"type": "grammar", "syntax": LARK, "definition": definition}
+    if sum(len(each["definition"]) for each in grammars.values()) > MAX_GRAMMAR_CHARS:
+        raise InvalidField("tools", f"the grammars may have {MAX_GRAMMAR_CHARS} characters together")
+    functions = [tool["function"] for tool in offered]
+    return tuple(
+        {
+            "type": "function",
+            "function": {**each, FORMAT: grammars[each["name"]]} if each["name"] in grammars else each,
+        }
+        for each in functions
+    )
+
+
+def ignored_formats(customs: Sequence[_Placed], choice: ToolChoice) -> list[str]:
+    """The places of formats that calls are not made to match.
+
+    Raises InvalidField for a grammar that a forced call cannot be made to match.
+    """
     is_forced = choice.mode in (ToolMode.REQUIRED, ToolMode.NAMED)
-    return grammar["syntax"] == REGEX and is_forced
+    ignored: list[str] = []
+    for tool, where in customs:
+        syntax, definition, at = _grammar_of(tool, where)
+        if syntax and not is_forced:
+            ignored.append(f"{where}.format")
+        elif syntax == LARK and choice.name in (None, tool["name"]):
+            try:
+                in_json(definition, CUSTOM)
+            except LarkError as error:
+                raise InvalidField(at, f'tool "{tool["name"]}": {error}') from None
+    return ignored
 
 
 def text_of(arguments: str) -> str:
@@ -78,25 +113,25 @@ class HeldCalls:
             yield place[1], text_of("".join(self._held.pop(place)))
 
 
-def _grammar_of(tool: dict[str, Any], where: str) -> dict[str, Any] | None:
-    """The syntax and the definition of a format; None: any text.
+def _grammar_of(tool: dict[str, Any], where: str) -> tuple[str, str, str]:
+    """The syntax and the definition of a format, and where the definition lies; no syntax: any text.
 
     In chats both lie below `grammar`, in responses beside `type`. Raises InvalidField.
     """
-    form = tool.get("format")
+    form = tool.get(FORMAT)
     if form is None:
-        return None
+        return "", "", ""
     at = f"{where}.format"
     if not isinstance(form, dict) or form.get("type") not in ("text", "grammar"):
         raise InvalidField(f"{at}.type", "must be text or grammar")
     if form["type"] == "text":
-        return None
+        return "", "", ""
     grammar = form.get("grammar", form)
     at = f"{at}.grammar" if "grammar" in form else at
     if not isinstance(grammar, dict) or grammar.get("syntax") not in SYNTAXES:
         raise InvalidField(f"{at}.syntax", f"must be {' or '.join(SYNTAXES)}")
-    most = MAX_REGEX_CHARS if grammar["syntax"] == REGEX else MAX_GRAMMAR_CHARS
-    definition = grammar.get("definition")
+    syntax, definition = grammar["syntax"], grammar.get("definition")
+    most = MAX_REGEX_CHARS if syntax == REGEX else MAX_GRAMMAR_CHARS
     if not isinstance(definition, str) or not 1 <= len(definition) <= most:
         raise InvalidField(f"{at}.definition", f"must be a string of 1 to {most} characters")
-    return grammar
+    return syntax, definition, f"{at}.definition"

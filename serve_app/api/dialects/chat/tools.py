@@ -101,22 +101,22 @@ def parse_tools(
     """
     form = ToolForm(max_tools=max_tools, subset=subset)
     kinds = (FUNCTION, CUSTOM) if is_openai else (FUNCTION,)
-    listed = offered = parse_offered(tools, "tools", partial(_function_of_tool, kinds), form)
+    listed = parse_offered(tools, "tools", partial(_function_of_tool, kinds), form)
+    given = list(tools or ())
+    places = [f"tools.{i}.{tool['type']}" for i, tool in enumerate(given)]
+    customs = [
+        (tool[CUSTOM], place) for tool, place in zip(given, places, strict=True) if tool["type"] == CUSTOM
+    ]
+    listed = offered = custom_tools.with_grammars(listed, customs)
     if is_openai and isinstance(choice, dict) and choice.get("type") == ALLOWED:
         among = choice.get(ALLOWED)
         offered, choice = allowed_of(among, f"tool_choice.{ALLOWED}", listed, partial(_named_in, kinds))
     chosen = parse_choice(choice, "tool_choice", offered, partial(_named_tool, kinds), parallel=parallel)
-    given = list(tools or ())
-    places = [f"tools.{i}.{tool['type']}" for i, tool in enumerate(given)]
-    formats = [
-        f"{place}.format"
-        for tool, place in zip(given, places, strict=True)
-        if tool["type"] == CUSTOM and not custom_tools.is_followed(tool[CUSTOM], chosen)
-    ]
+    formats = custom_tools.ignored_formats(customs, chosen)
     return ToolOffer(
         offered,
         chosen,
-        customs=frozenset(tool[CUSTOM]["name"] for tool in given if tool["type"] == CUSTOM),
+        customs=frozenset(tool["name"] for tool, _ in customs),
         ignored=(*formats, *not_enforced(listed, chosen, places)),
     )
 

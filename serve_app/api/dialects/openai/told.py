@@ -132,8 +132,8 @@ CHAT: Final[Mapping[str, FieldDoc]] = {
         accepts=f"a list of up to {limits.MAX_TOOLS} function and custom tools",
     ),
     "tools.custom.format": FieldDoc(
-        "default text; forced calls match a regular expression; with calls that are not forced, or in Lark's "
-        "notation, it is ignored and listed",
+        "default text; forced calls match the regular expression or the Lark grammar; with calls that are "
+        "not forced it is ignored and listed",
         accepts="an object: `type` is text or grammar; then `grammar` has `syntax` and `definition`",
     ),
     "tool_choice": FieldDoc(

@@ -45,7 +45,7 @@ FIELDS: Final[Mapping[str, FieldDoc]] = {
     ),
     "tools": FieldDoc(
         "default none; the model may call them; a custom tool is called with a text; forced calls match its "
-        "`format` if it is a regular expression, else the format is ignored and listed, as are "
+        "`format`, a regular expression or a Lark grammar, else the format is ignored and listed, as are "
         f"{', '.join(UNASKED)}",
         accepts=f"a list of up to {limits.MAX_TOOLS} function and custom tools, local_shell, shell and "
         "apply_patch, and namespaces of them",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 from serve_app.api.dialects.chat import custom_tools
@@ -19,7 +18,6 @@ from serve_app.api.dialects.chat.tools import (
 from serve_app.api.dialects.responses import client_tools
 from serve_app.errors import InvalidField, UnsupportedField
 from serve_app.limits import MAX_TOOLS
-from serve_app.types import ToolChoice
 
 NAMESPACE: Final = "namespace"
 # Of a server that runs tools. Agents offer them unasked, and a model that may call them need not.
@@ -70,7 +68,9 @@ def parse_tools(
         return value["function"] if nested and "function" in value else value
 
     items, unasked = _flat(tools)
-    listed = offered = parse_each(items, "tools", function_of, ToolForm(subset=subset))
+    listed = parse_each(items, "tools", function_of, ToolForm(subset=subset))
+    customs = [(item, where) for item, where in items if item["type"] == CUSTOM]
+    listed = offered = custom_tools.with_grammars(listed, customs)
     if isinstance(choice, dict) and choice.get("type") == ALLOWED:
         offered, choice = allowed_of(choice, _FIELD, listed, _named_in)
     chosen = parse_choice(
@@ -81,7 +81,9 @@ def parse_tools(
         parallel=parallel,
         ignored=[f"{place} ({kind})" for place, kind in unasked.items()],
     )
-    return ToolOffer(offered, chosen, ignored=(*unasked, *_not_followed(items, listed, chosen, function_of)))
+    formats = custom_tools.ignored_formats(customs, chosen)
+    places = [function_of(item, where)[1] for item, where in items]
+    return ToolOffer(offered, chosen, ignored=(*unasked, *formats, *not_enforced(listed, chosen, places)))
 
 
 def shown(tools: Any) -> list[dict[str, Any]]:
@@ -134,22 +136,6 @@ def _grouped(group: dict[str, Any], where: str) -> list[_Placed]:
     if not isinstance(tools, list):
         raise InvalidField(f"{where}.tools", "is required and must be a list of tools")
     return [(tool, f"{where}.tools.{i}") for i, tool in enumerate(tools)]
-
-
-def _not_followed(
-    items: list[_Placed],
-    listed: tuple[dict[str, Any], ...],
-    choice: ToolChoice,
-    function_of: Callable[[Any, str], _Placed],
-) -> list[str]:
-    """What calls are not made to match: keywords of parameters, and formats of custom tools."""
-    formats = [
-        f"{where}.format"
-        for item, where in items
-        if item["type"] == CUSTOM and not custom_tools.is_followed(item, choice)
-    ]
-    places = [function_of(item, where)[1] for item, where in items]
-    return [*formats, *not_enforced(listed, choice, places)]
 
 
 def _named_in(tool: dict[str, Any]) -> Any:

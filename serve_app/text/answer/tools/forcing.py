@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from serve_app.errors import InvalidField
+from serve_app.json_schema.lark import LarkError, in_json
+from serve_app.json_schema.numerals import dumps
 from serve_app.text.answer.grammar import form_of_schema
 from serve_app.text.answer.reasoning import ReasoningFormat
 from serve_app.text.answer.tools.format import Spelling
@@ -42,7 +44,10 @@ class ThinkingRules:
 
 @dataclass(frozen=True, slots=True)
 class CallRules:
-    """Calls of `functions`, each with a name, parameters and perhaps `strict`."""
+    """Calls of `functions`, each with a name, parameters and perhaps `strict`.
+
+    One with a `format` has one parameter, a text that matches its grammar in Lark's notation.
+    """
 
     spelling: Spelling
     functions: Sequence[Mapping[str, Any]]  # at least one
@@ -83,12 +88,34 @@ def _call_rules(calls: CallRules, token_ids: Mapping[str, int]) -> list[str]:
     rules = [f"calls: {_terms(spelling.first, token_ids)} call{more} {_terms(spelling.last, token_ids)}"]
     for i, function in enumerate(calls.functions):
         before = _terms(f"{spelling.name}{function['name']}{spelling.arguments}", token_ids)
-        try:
-            form = form_of_schema(arguments(function["parameters"]), calls.space)
-        except InvalidField as error:
-            raise of_tool(function["name"], error) from error
-        rules.append(f"call_{i}: {before} {form} {_terms(spelling.end, token_ids)}")
+        rules.append(f"call_{i}: {before} arguments_{i} {_terms(spelling.end, token_ids)}")
+        rules += _argument_rules(function, calls.space, f"arguments_{i}")
     return [*rules, "call: " + " | ".join(f"call_{i}" for i in range(len(calls.functions)))]
+
+
+def call_grammar(function: Mapping[str, Any], space: str) -> Grammar:
+    """The grammar of the arguments of a call by themselves. Raises InvalidField."""
+    if "format" not in function:
+        return Grammar(kind=GrammarKind.SCHEMA, text=dumps(arguments(function["parameters"])), space=space)
+    rules = ["%llguidance {}", "start: arguments", *_argument_rules(function, space, "arguments")]
+    return Grammar(kind=GrammarKind.LARK, text="\n".join(rules))
+
+
+def _argument_rules(function: Mapping[str, Any], space: str, name: str) -> list[str]:
+    """The rule `name` of the arguments of a call, and those it needs. Raises InvalidField."""
+    try:
+        if "format" not in function:
+            return [f"{name}: {form_of_schema(arguments(function['parameters']), space)}"]
+        text = in_json(function["format"]["definition"], f"{name}_text")
+    except LarkError as error:
+        raise of_tool(function["name"], InvalidField(FIELD, str(error))) from None
+    except InvalidField as error:
+        raise of_tool(function["name"], error) from error
+    (parameter,) = function["parameters"]["properties"]
+    pattern = space.replace("/", r"\/")
+    blank = f" /{pattern}/ " if space else " "
+    key = json.dumps(json.dumps(parameter))
+    return [f"{name}: " + blank.join(('"{"', key, '":"', f'"\\"" {name}_text "\\""', '"}"')), *text]
 
 
 def of_tool(name: str, error: InvalidField) -> InvalidField:

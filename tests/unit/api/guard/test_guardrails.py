@@ -426,6 +426,17 @@ async def test_a_forced_call_whose_arguments_have_a_form_is_blocked(stream: bool
                 assert ("content_filter" in answer.text) is (is_blocked and choice != "auto")
 
 
+@pytest.mark.parametrize("choice", ["auto", "required"])
+async def test_a_forced_call_of_a_custom_tool_with_a_grammar_is_blocked(choice: str) -> None:
+    form = {"type": "grammar", "grammar": {"syntax": "lark", "definition": "start: /.+/"}}
+    tool = {"type": "custom", "custom": {"name": "send", "format": form}}
+    async with guarded(output=MASKS, backend=Calling()) as (g, _):
+        answer = await g.chat(tools=[tool], tool_choice=choice)
+        assert answer.status_code == 200, answer.text
+        assert "john" not in answer.text
+        assert ("content_filter" in answer.text) is (choice == "required")
+
+
 async def test_each_choice_is_checked_by_itself() -> None:
     async with guarded(output=KEYWORDS) as (g, backend):
         backend.words = ("fal", "con", " is", " here")  # the first word of choice 1 is `fal1`

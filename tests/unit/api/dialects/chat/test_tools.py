@@ -7,7 +7,7 @@ from openai.types.chat import ChatCompletion
 
 from serve_app.api.protocol.dialect import Choice
 from serve_app.errors import InvalidField, UnsupportedField
-from serve_app.limits import MAX_TOOL_SCHEMA_BYTES, MAX_TOOLS
+from serve_app.limits import MAX_GRAMMAR_CHARS, MAX_TOOL_SCHEMA_BYTES, MAX_TOOLS
 from serve_app.types import FinishReason, TokenDelta, ToolCallDelta, ToolChoice, ToolMode, Usage
 from tests.support.fakes_backend import logprob_of, model_info
 from tests.unit.api.dialects.openai.asks import parse_chat as parse
@@ -131,7 +131,10 @@ def test_other_kinds_are_unsupported(fields):
     assert isinstance(refused(**fields), UnsupportedField)
 
 
-LARK = {"type": "grammar", "grammar": {"syntax": "lark", "definition": "start: /a+/"}}
+def lark(definition="start: /a+/"):
+    return {"type": "grammar", "grammar": {"syntax": "lark", "definition": definition}}
+
+
 REGEX = {"type": "grammar", "grammar": {"syntax": "regex", "definition": "a+|b"}}
 
 
@@ -140,8 +143,9 @@ def custom(name="p", **fields):
 
 
 def test_a_custom_tool_is_a_function_of_a_text_to_the_model():
-    call = parse(tools=[custom(description="Patches.", format={"type": "text"}), custom("q", format=REGEX)])
-    one, other = (each["function"] for each in call.requests[0].prompt.tools)
+    tools = [custom(description="Patches.", format={"type": "text"}), custom("q", format=REGEX)]
+    call = parse(tools=[*tools, custom("r", format=lark())])
+    one, other, third = (each["function"] for each in call.requests[0].prompt.tools)
     text = {"type": "object", "required": ["input"], "additionalProperties": False}
     assert one == {
         "name": "p",
@@ -152,6 +156,11 @@ def test_a_custom_tool_is_a_function_of_a_text_to_the_model():
         "name": "q",
         "parameters": {**text, "properties": {"input": {"type": "string", "pattern": "^(?:a+|b)$"}}},
     }
+    assert third == {
+        "name": "r",
+        "parameters": {**text, "properties": {"input": {"type": "string"}}},
+        "format": {"type": "grammar", "syntax": "lark", "definition": "start: /a+/"},
+    }
 
 
 @pytest.mark.parametrize(
@@ -159,13 +168,36 @@ def test_a_custom_tool_is_a_function_of_a_text_to_the_model():
     [
         (None, ("tools.0.custom.format", "tools.1.custom.format")),
         ("none", ("tools.0.custom.format", "tools.1.custom.format")),
-        ("required", ("tools.0.custom.format",)),
-        ({"type": "custom", "custom": {"name": "q"}}, ("tools.0.custom.format",)),
+        ("required", ()),
+        ({"type": "custom", "custom": {"name": "q"}}, ()),
     ],
 )
 def test_a_format_that_calls_need_not_match_is_listed(choice, ignored):
-    call = parse(tools=[custom(format=LARK), custom("q", format=REGEX)], tool_choice=choice)
+    call = parse(tools=[custom(format=lark()), custom("q", format=REGEX)], tool_choice=choice)
     assert call.ignored == ignored
+
+
+def test_a_grammar_that_forced_calls_cannot_match_names_its_place_and_line():
+    tools = [tool(), custom("q", format=lark('start: "a"\n  | [x')), custom()]
+    for choice in ("required", {"type": "custom", "custom": {"name": "q"}}):
+        error = refused(tools=tools, tool_choice=choice)
+        assert error.param == "tools.1.custom.format.grammar.definition"
+        assert 'tool "q": line 2: there is no rule x' in error.message
+    for choice in ("auto", {"type": "custom", "custom": {"name": "p"}}):
+        parse(tools=tools, tool_choice=choice)
+
+
+def test_the_grammars_of_all_tools_are_bounded_together():
+    half = lark("start: /a/ //" + "x" * (MAX_GRAMMAR_CHARS // 2))
+    parse(tools=[custom(format=half), custom("q")])
+    error = refused(tools=[custom(format=half), custom("q", format=half)])
+    assert error.param == "tools"
+    assert "grammars may have 131072 characters together" in error.message
+
+
+def test_a_function_has_no_format_of_its_client():
+    given = tool(format={"type": "grammar", "syntax": "lark", "definition": "start: /a/"})
+    assert "format" not in request(tools=[given]).prompt.tools[0]["function"]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -11,12 +13,13 @@ import tokenizers
 from llguidance import LLMatcher, LLTokenizer
 
 from serve_app.engine.grammar.constraint import Constraint
+from serve_app.errors import InvalidField
 from serve_app.json_schema import SPACE
 from serve_app.models.catalogue import demo_folder
 from serve_app.text.answer.grammar import form_of, serialise
 from serve_app.text.answer.reasoning import FORMATS as REASONING
 from serve_app.text.answer.tools.detect import FORMATS
-from serve_app.text.answer.tools.forcing import CallRules, ThinkingRules, answer_grammar
+from serve_app.text.answer.tools.forcing import CallRules, ThinkingRules, answer_grammar, call_grammar
 from serve_app.text.answer.tools.mistral import MISTRAL_ARGS
 from serve_app.types import Grammar, GrammarKind
 
@@ -31,6 +34,11 @@ WEATHER = {
 }
 NOW = {"name": "now", "parameters": {"type": "object", "properties": {}}}
 ALL = {**FORMATS, "mistral_args": MISTRAL_ARGS}
+PATCH = {
+    "name": "patch",
+    "parameters": {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]},
+    "format": {"type": "grammar", "syntax": "lark", "definition": 'start: ("+" /(.*)/ "\\n")+ "\\"end\\""'},
+}
 OSLO = '{"city": "Oslo", "days": [1, 2]}'
 
 
@@ -234,3 +242,35 @@ def test_thoughts_are_limited_where_their_markers_are_tokens() -> None:
     ):
         rules = ThinkingRules(format, opened, most=3)
         assert rules.can_be_limited({token: i for i, token in enumerate(known)}) is can
+
+
+@pytest.mark.parametrize("space", [SPACE, ""])
+@pytest.mark.parametrize("functions", [(PATCH,), (WEATHER, PATCH, {**PATCH, "name": "other"})])
+def test_a_text_matches_its_grammar(space: str, functions: tuple[Any, ...]) -> None:
+    rules = replace(calls("hermes", *functions, several=True), space=space)
+    grammar = answer_grammar(ids("<tool_call>", "</tool_call>"), calls=rules)
+    alone = call_grammar(PATCH, space)
+
+    def call(text: str, name: str = "patch") -> str:
+        return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments(text)}}}\n</tool_call>'
+
+    def arguments(text: str) -> str:
+        gap = " " if space else ""
+        return f'{{"input":{gap}{json.dumps(text, ensure_ascii=False)}}}'
+
+    for text, is_good in (
+        ('+a "b" \\\n"end"', True),
+        ('+\n+é\t\n"end"', True),
+        ('"end"', False),
+        ('+a\n"end', False),
+        ("+a", False),
+    ):
+        assert matches(grammar, call(text)) is is_good
+        assert matches(alone, arguments(text)) is is_good
+    assert matches(grammar, "\n".join([call('+\n"end"')] * 2))
+    assert matches(grammar, call('+\n"end"', "other")) is (len(functions) > 1)
+
+
+def test_a_grammar_that_cannot_be_read_is_an_error_of_its_tool() -> None:
+    with pytest.raises(InvalidField, match='tool "patch": line 1: there is no rule x'):
+        call_grammar({**PATCH, "format": {"definition": "start: x"}}, SPACE)

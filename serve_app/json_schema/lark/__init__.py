@@ -1,0 +1,6 @@
+"""Grammars in Lark's notation, enforced on the text of a JSON string."""
+
+from serve_app.json_schema.lark.notation import LarkError
+from serve_app.json_schema.lark.writing import in_json
+
+__all__ = ["LarkError", "in_json"]
