@@ -1,4 +1,4 @@
-"""Where this user's servers keep what must outlive them. The environment goes before a deploy file."""
+"""The folders for data that outlives a server. The environment goes before a deploy file."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ DATABASE_FILE: Final = "control.db"
 
 
 def state_dir(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where this user's servers keep what must outlive them: `XDG_STATE_HOME` or ~/.local/state."""
+    """The folder of this user's servers: in `XDG_STATE_HOME` or ~/.local/state."""
     base = environ.get("XDG_STATE_HOME")
     return (Path(base) if base else Path.home() / ".local" / "state") / "serve-app"
 
 
 def default_usage_dir(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where usage is written down unless `usage_dir` says otherwise."""
+    """The folder of the usage journal, unless `usage_dir` names another."""
     given = environ.get(USAGE_DIR)
     return Path(given) if given else state_dir(environ) / "usage"
 
 
 def database_folder(usage_dir: str | Path | None, environ: Mapping[str, str] = os.environ) -> Path:
-    """The folder of the control plane's own database, where no other one is named."""
+    """The folder of the control plane's database, unless a URL is given."""
     return Path(usage_dir or state_dir(environ)).absolute()
 
 

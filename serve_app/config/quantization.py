@@ -1,4 +1,4 @@
-"""What `quantization` makes of the weights of linear layers: what can be said of a format without torch."""
+"""The formats of `quantization` for linear layers: their sizes and devices. No torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings of OpenAI's responses: what is kept of them."""
+"""The settings of OpenAI's responses: how long and how many are kept."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from serve_app.config.base import ConfigModel
 
 
 class ResponsesConfig(ConfigModel):
-    """What is kept of responses for later requests of the same key."""
+    """How responses are kept for later requests of the same key."""
 
     keep: bool = Field(
         True,

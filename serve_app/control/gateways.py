@@ -1,4 +1,4 @@
-"""What gateways said of themselves last, and which of them live. After a restart they tell it again."""
+"""The last reports of gateways, and which of them live. After a restart they report again."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Gateways:
         self._clock = clock
         self._since = clock()
         self._heard: dict[str, _Heard] = {}
-        self._given_up: set[str] = set()  # gateways that did not follow in time, and said nothing since
+        self._given_up: set[str] = set()  # gateways that did not follow in time, without a report since
         self._declared: dict[str, Any] = {}
 
     def take(self, report: GatewayReport, number: int = 0) -> bool:
-        """Note a report. Whether it says anything new. `number` grows with each report of a gateway."""
+        """Record a report; returns whether it is new. `number` grows with each report of a gateway."""
         before = self._heard.get(report.gateway)
         if before is not None and before.number > number:
             return False
@@ -45,19 +45,19 @@ class Gateways:
 
     @property
     def declared(self) -> dict[str, Any]:
-        """The catalogue of the deploy file, as the gateway that was heard last has it; {}: none was heard."""
+        """The catalogue of the deploy file from the newest report; {} without any report."""
         return self._declared
 
     @property
     def ready(self) -> frozenset[str]:
-        """The applications that some gateway says can answer."""
+        """The applications that can answer according to some gateway."""
         return frozenset(app for report in self for app in report.ready)
 
     def follow(self, version: int, endpoint: str, apps: frozenset[str] = frozenset()) -> bool:
         """Whether all gateways route `endpoint` by the snapshot `version` or a newer one, and reach `apps`.
 
-        True without any gateway: then nobody routes by an older one. But a control plane that has just
-        started has yet to hear of them.
+        True without any gateway: then no gateway routes by an older one. But after a start of the control
+        plane their reports are yet to come.
         """
         return self.are_known and not any(
             _is_behind(report, version, endpoint) or not apps.issubset(report.ready) for report in self
@@ -65,7 +65,7 @@ class Gateways:
 
     @property
     def are_known(self) -> bool:
-        """Whether all gateways have been heard of, as far as anybody can tell."""
+        """Whether every gateway has had the time to report."""
         return len(self) > 0 or self._clock() >= self._since + FIRST_S
 
     def behind(self, version: int, endpoint: str = "") -> frozenset[str]:
@@ -73,11 +73,11 @@ class Gateways:
         return frozenset(each.gateway for each in self if _is_behind(each, version, endpoint))
 
     def awaited(self, gateways: frozenset[str]) -> frozenset[str]:
-        """Those of `gateways` that are worth a wait."""
+        """The gateways of `gateways` to wait for."""
         return gateways - self._given_up
 
     def give_up(self, gateways: frozenset[str]) -> None:
-        """Nobody waits for `gateways` any more until they say something: they may be dead."""
+        """Stop waiting for `gateways` until they report again: they may be dead."""
         self._given_up = (self._given_up | gateways) & self._heard.keys()
 
     def __iter__(self) -> Iterator[GatewayReport]:

@@ -1,4 +1,4 @@
-"""Which part of the control plane answers which command."""
+"""The handlers of commands, by part of the control plane."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from serve_app.types import Caller
 from serve_app.types.control import Command
 
-Handler: TypeAlias = Callable[[Any, Caller], Awaitable[Any]]  # (command, who sent it) -> its reply
+Handler: TypeAlias = Callable[[Any, Caller], Awaitable[Any]]  # (command, its sender) -> reply
 Handlers: TypeAlias = Mapping[type[Command[Any]], Handler]
 
 

@@ -1,4 +1,4 @@
-"""What happens now on all gateways, in memory alone: nothing here needs the database."""
+"""Live figures of all gateways, in memory alone: nothing here needs the database."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ logger = logging.getLogger(__name__)
 
 
 class Live:
-    """Sums up the slots that gateways tell. After a restart every gateway tells all that it has."""
+    """Sums up the slots that gateways report. After a restart every gateway reports all its slots."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         """`clock`: Unix seconds. Those of gateways must agree with it within seconds."""
         self._slots = Ring(clock)
         self._newest: dict[str, int] = {}  # gateway -> the last of its slots that was taken
-        self._ahead: set[str] = set()  # gateways whose clock was ahead when they last told something
+        self._ahead: set[str] = set()  # gateways whose clock was ahead at their last report
 
     def handlers(self) -> Handlers:
         return {TellLive: self._take, ReadLive: self._read}
@@ -37,7 +37,7 @@ class Live:
         slots = [slot for slot in command.slots if slot.number <= latest]
         self._note_clock(command.gateway, is_ahead=len(slots) < len(command.slots))
         for slot in slots:
-            if newest is None or slot.number > newest:  # else the gateway never heard that it was taken
+            if newest is None or slot.number > newest:  # otherwise it was taken, and the reply was lost
                 self._slots.add(slot)
         if slots:
             self._newest[command.gateway] = max(newest or 0, slots[-1].number)

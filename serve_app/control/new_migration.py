@@ -16,7 +16,7 @@ from serve_app.control.database.url import open_engine
 
 
 def write_migration(message: str) -> list[Path]:
-    """Write the step, and tell its file: none where nothing changed. Read it before you commit it."""
+    """Write the step, and return its file, or None if nothing changed. Read it before you commit it."""
     engine = open_engine("sqlite://")
     upgrade(engine)
     with engine.begin() as connection:

@@ -36,7 +36,7 @@ WAITING: Final = "the control plane waits for its database"
 
 
 class ControlPlane:
-    """Does what commands say; an `api.backend.Management` of this process."""
+    """Executes commands; an `api.backend.Management` of this process."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class ControlPlane:
         say: Callable[[str], None] = lambda problem: None,
         guardrails_model: str | None = None,
     ) -> None:
-        """`say` hears why the database cannot be opened, whenever that changes, and when it is open.
+        """`say` gets the reason why the database cannot be opened, and a line once it is open.
 
         `guardrails_model`: see `GatewayConfig`.
         """
@@ -105,12 +105,12 @@ class ControlPlane:
 
     @property
     def problem(self) -> str | None:
-        """Why commands are not done; None: they are."""
+        """The reason why commands fail; None: they do not."""
         return self._database.problem or (None if self._is_open else WAITING)
 
     @property
     def is_broken(self) -> bool:
-        """Whether it has stopped by itself. Only a restart helps."""
+        """Whether it has stopped by itself, so that only a restart helps."""
         return self._running is not None and self._running.done()
 
     async def close(self) -> None:

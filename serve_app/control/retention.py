@@ -1,6 +1,6 @@
-"""Removes what is older than it is to be kept: usage, spending, feedback and responses. Knows no journal.
+"""Removes old usage, spending, feedback and responses. Knows no journal.
 
-Rows go in small transactions, between which others get their turn.
+Rows are removed in small transactions, between which others run.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from serve_app.errors import Unavailable
 
 logger = logging.getLogger(__name__)
 
-EVERY_S: Final = 3600.0  # between two looks for old rows
+EVERY_S: Final = 3600.0  # between two sweeps
 ROWS_AT_ONCE: Final = 1000  # of one transaction: some 20 ms
 DAY_S: Final = 86_400.0
 
 
 class Retention:
-    """Keeps the database at the size of so many days."""
+    """Bounds the age of rows in the database."""
 
     def __init__(
         self,
@@ -55,12 +55,12 @@ class Retention:
                 removed = await self.sweep()
                 if removed:
                     logger.info("%d rows of usage, feedback and responses were old, and are removed", removed)
-            except Unavailable:  # the next look finds the rows again
+            except Unavailable:  # the next sweep finds the rows again
                 pass
             await asyncio.sleep(self._every_s)
 
     async def sweep(self) -> int:
-        """Remove all that is old now. How many rows there were. Raises Unavailable."""
+        """Remove all old rows. Returns their number. Raises Unavailable."""
         now = self._clock()
         before = now - self._keep_s
         removed = 0
@@ -76,7 +76,7 @@ class Retention:
 
 
 def _remove(session: Session, table: type[Table], is_old: ColumnElement[bool]) -> int:
-    """Remove some rows. How many; 0: there are none."""
+    """Remove some rows. Returns their number; 0 if there are none."""
     key = tuple_(*table.__table__.primary_key)
     rows = session.execute(select(*table.__table__.primary_key).where(is_old).limit(ROWS_AT_ONCE)).all()
     if rows:

@@ -1,8 +1,8 @@
-"""Makes snapshots and gives them to gateways, which wait for the next one in a long poll.
+"""Makes snapshots and returns them to gateways, which wait for the next one in a long poll.
 
 An area of the control plane calls `changed` after its data changed. A snapshot is then read from the
-database in one transaction, and has a new version if it differs from the one before. Who made the change may
-wait until all gateways serve by it.
+database in one transaction, and has a new version if it differs from the one before. The author of a change
+may wait until it is in force in all gateways.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from serve_app.types.control import AwaitChanges, Followed, Grant, KnownKey, Sna
 logger = logging.getLogger(__name__)
 
 RETRY_S: Final = 1.0  # after the database did not answer
-FOLLOW_S: Final = 5.0  # for gateways to serve by a change; a living one takes milliseconds
+FOLLOW_S: Final = 5.0  # for gateways to put a change into force; a living one takes milliseconds
 
 
 @dataclass(slots=True)
 class SnapshotParts:
-    """Where the parts of a snapshot come from. Each reads inside of the snapshot's transaction."""
+    """The sources of the parts of a snapshot. Each reads within the snapshot's transaction."""
 
     endpoints: Callable[[Session], dict[str, bytes]] = lambda session: {}
     unready: Callable[[Session], dict[str, str]] = lambda session: {}
     keys: Callable[[Session], tuple[KnownKey, ...]] = lambda session: ()
     grants: Callable[[Session], dict[str, tuple[Grant, ...]]] = lambda session: {}
-    # Name of a key -> why its requests are refused, and what its answers say; "": nothing.
+    # Name of a key -> why its requests are refused, and the warning in its answers; "": none.
     over_budget: Callable[[Session], Mapping[str, tuple[str, str]]] = lambda session: {}
-    # The month, and what keys have spent of their budgets in it, by name.
+    # The month, and the spending of keys in it, by name.
     spent: Callable[[Session], tuple[str, Mapping[str, float]]] = lambda session: ("", {})
 
 
 class Snapshots:
-    """The newest snapshot, and who waits for the next."""
+    """The newest snapshot, and the gateways that wait for the next."""
 
     def __init__(self, database: Database, parts: SnapshotParts, gateways: Gateways) -> None:
         self._database = database
@@ -113,10 +113,10 @@ class Snapshots:
         return replace(found, version=counters.advance(session, counters.SNAPSHOT))
 
     async def _watch(self, command: WatchSnapshot, caller: Caller) -> Snapshot:
-        """The newest snapshot, as soon as it is another one than the gateway has.
+        """The newest snapshot, as soon as it differs from the gateway's.
 
-        One that has only its version where there is none by the end of the wait. A gateway may come with a
-        version of another database, so any other version is news.
+        At the end of the wait, a snapshot with only its version. A gateway may have a version of another
+        database, so any different version counts as new.
         """
         if self._gateways.take(command.report, command.number):
             self._announce()
@@ -132,9 +132,9 @@ class Snapshots:
             return Snapshot(version=command.after, problem=self._database.problem or "")
 
     async def _follow(self, command: AwaitChanges, caller: Caller) -> Followed:
-        """How many gateways do not serve by the changes until now, after a wait for them.
+        """Wait for gateways; returns the number of those in which the changes so far are not in force.
 
-        A gateway that did not follow in time is not waited for again before it says something.
+        A gateway that did not follow in time is not waited for again until it reports.
         """
         changes, endpoint, gateways = self._changes, command.endpoint, self._gateways
         version: int | None = None  # of the first snapshot that has the changes

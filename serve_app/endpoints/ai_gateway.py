@@ -1,4 +1,4 @@
-"""What is asked of the traffic of one endpoint: limits, guardrails, records; in Databricks' words.
+"""Rules for the traffic of one endpoint: limits, guardrails, records; in Databricks' words.
 
 A deploy file may have them under `ai_gateway` of an endpoint; the management API sets them at run time.
 """
@@ -29,7 +29,7 @@ def _check_installed(package: str, extra: str) -> None:
 
 
 class RateLimit(ConfigModel):
-    """Calls or tokens in a minute, of the whole endpoint or of each or one of its callers."""
+    """Calls or tokens in a minute: of the whole endpoint, of each caller, or of one caller."""
 
     calls: int | None = Field(None, ge=0, le=10**9, description="Requests in a minute.")
     tokens: int | None = Field(None, ge=0, le=10**12, description="Tokens in a minute, prompt and output.")
@@ -75,7 +75,7 @@ class Pii(ConfigModel):
 
 
 class GuardrailRules(ConfigModel):
-    """What prompts, or answers, must keep to."""
+    """The rules for prompts, or for answers."""
 
     pii: Pii | None = None
     invalid_keywords: tuple[Words, ...] = Field(
@@ -115,7 +115,7 @@ class Guardrails(ConfigModel):
     )
 
     def check_judge(self, guardrails_model: str | None) -> None:
-        """Raises ValueError where a model must be asked and none is named, here or by `guardrails_model`."""
+        """Raises ValueError if a model must judge and none is named, here or by `guardrails_model`."""
         if self.model is not None or guardrails_model is not None:
             return
         for side in ("input", "output"):
@@ -158,7 +158,7 @@ class Switch(ConfigModel):
 
 
 class AiGateway(ConfigModel):
-    """All of them; what is not set does nothing."""
+    """All settings; one that is not set has no effect."""
 
     rate_limits: tuple[RateLimit, ...] = Field(
         (), max_length=100, description="All of them hold; the first that is used up refuses."
@@ -177,7 +177,7 @@ class AiGateway(ConfigModel):
 
 
 class Shadow(ConfigModel):
-    """A share of the requests is sent to another entity too, whose answers nobody gets."""
+    """A share of the requests is also sent to another entity, whose answers are dropped."""
 
     entity: str = Field(min_length=1, max_length=256, description="A served entity of the endpoint.")
     percentage: int = Field(ge=0, le=100, description="Of the requests that other entities answer.")

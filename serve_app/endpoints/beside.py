@@ -1,4 +1,4 @@
-"""Endpoints that were made at run time beside those of a deploy file, which go first. Pure logic.
+"""Joins run-time endpoints with those of a deploy file, which go first. Pure logic.
 
 A change costs what changes, however many endpoints there are.
 """
@@ -15,7 +15,7 @@ Changes: TypeAlias = dict[str, Endpoint | None]  # by name; None: there is no su
 
 
 class Beside:
-    """The declared endpoints, and all of run time that fit. Of those that do not fit, the first stays."""
+    """The declared endpoints, and all run-time endpoints that fit. Of two that conflict, the first stays."""
 
     def __init__(self) -> None:
         self.left_out: dict[str, str] = {}  # run-time endpoints that do not fit, and why
@@ -35,7 +35,7 @@ class Beside:
         return frozenset(self._taken.keys() - self._declared.keys())
 
     def declare(self, endpoints: Iterable[Endpoint]) -> Changes:
-        """`endpoints` are the declared ones from now on. What changes of all, also at run time."""
+        """Replace the declared endpoints. Returns all changes that follow, run-time endpoints included."""
         before, self._taken, self._users, self.left_out = self._taken, {}, {}, {}
         self._declared = {endpoint.name: endpoint for endpoint in endpoints}
         for endpoint in self._declared.values():
@@ -48,7 +48,7 @@ class Beside:
         }
 
     def change(self, run_time: Mapping[str, Endpoint | None]) -> Changes:
-        """What changes of all by these changes at run time."""
+        """Apply changes at run time. Returns all changes that follow."""
         before = {name: self._taken.get(name) for name in run_time}
         for name, endpoint in run_time.items():
             self._run_time.pop(name, None)

@@ -61,7 +61,7 @@ class Catalogue(ConfigModel):
         return tuple(dict.fromkeys(e.app for endpoint in self.endpoints for e in endpoint.served_entities))
 
     def dump(self) -> dict[str, Any]:
-        """As a `user_config`: plain values, without what is left out by default."""
+        """As a `user_config`: plain values, without defaults."""
         return self.model_dump(mode="json", exclude_defaults=True)
 
 
@@ -105,7 +105,7 @@ def _known_keys(location: tuple[str | int, ...]) -> list[str]:
 
 
 def _endpoint_name(raw: Mapping[str, Any], location: tuple[str | int, ...]) -> str:
-    """The name beside the index, because nobody counts entries of a file."""
+    """The name beside the index, because entries of a file are hard to count."""
     try:
         name = raw["endpoints"][location[1]]["name"] if location[0] == "endpoints" else None
     except (LookupError, TypeError):

@@ -164,7 +164,7 @@ def checked_traffic(traffic: Mapping[str, int], names: Sequence[str]) -> dict[st
 
 
 def repeated(names: Sequence[str]) -> str | None:
-    """The first in the alphabet of the names that are there more than once; None: each is there once."""
+    """The alphabetically first name that occurs more than once; None if each occurs once."""
     return min((name for name in names if names.count(name) > 1), default=None)
 
 

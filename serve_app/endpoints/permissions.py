@@ -1,8 +1,8 @@
 """What a caller may do with an endpoint: its key's own limit, and the grants of the endpoint.
 
-The words are Databricks'. CAN_MANAGE includes CAN_QUERY, which includes CAN_VIEW. An endpoint without grants
-is open to every key. A key with the scope `manage` is an administrator's: it may do everything with the
-endpoints that it may use. Grants never widen a key's own list of endpoints. Knows no scope but that one, and
+The words are Databricks'. CAN_MANAGE includes CAN_QUERY, which includes CAN_VIEW. An endpoint without
+grants is open to every key. A key with the scope `manage` is an administrator's: it may do everything with
+the endpoints that it may use. Grants never widen a key's own list of endpoints. Knows no other scope, and
 not where grants come from.
 """
 

@@ -13,7 +13,7 @@ from serve_app.endpoints.endpoint import Endpoint, ServedEntity
 
 @dataclass(frozen=True, slots=True)
 class Succession:
-    """What is in effect while one catalogue replaces another."""
+    """The endpoints in effect while one catalogue replaces another."""
 
     endpoints: tuple[Endpoint, ...]
     waiting: dict[str, tuple[str, ...]]  # name of an endpoint that waits -> the applications it waits for
@@ -24,9 +24,9 @@ def succession(
 ) -> Succession:
     """The endpoints of `new`; an endpoint that must wait stays as it is in `old`.
 
-    A changed endpoint waits while an application that is new to its traffic cannot answer. It does not
-    wait where none of its former entities can answer and one of its new entities can. `answers` tells
-    whether an entity, old or new, can answer.
+    A changed endpoint waits while an application that is new to its traffic cannot answer. It does not wait
+    if none of its former entities can answer and one of its new entities can. `answers` says whether an
+    entity, old or new, can answer.
     """
     former = {endpoint.name: endpoint for endpoint in old}
     taken: list[Endpoint] = []

@@ -1,9 +1,8 @@
 """A client's LoRA adapter before it runs: two tensors of a request -> checked matrices.
 
-Nothing of an adapter reaches a model that it does not fit: shapes, types, ranks, layers and
-values are checked here. It does not know the engine; what the model can take comes as a
-table of shapes. Rows are laid out as TensorRT-LLM's clients send them: A flat, B flat, and
-padding up to a common width.
+Checks shapes, types, ranks, layers and values, so that an adapter never reaches a model that it does not
+fit. Does not know the engine; a table of shapes says what the model accepts. Rows are laid out as
+TensorRT-LLM's clients send them: A flat, B flat, and padding up to a common width.
 """
 
 from __future__ import annotations
@@ -141,7 +140,7 @@ def fingerprint(updates: Sequence[Update]) -> str:
 
 
 def split_modules(update: Update, accepts: Accepts) -> Iterator[Update]:
-    """One update for each of the modules that `update` has side by side."""
+    """One update for each of the modules that `update` joins side by side."""
     row = 0
     for module in SIDE_BY_SIDE.get(update.module, (update.module,)):
         n, _ = accepts.shapes[update.layer, module]

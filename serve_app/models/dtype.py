@@ -20,7 +20,7 @@ _WIDE: Final = frozenset({"gemma2", "gemma3", "gemma3_text", "gemma3n", "gemma3n
 
 
 def choose_device(wanted: str) -> torch.device:
-    """`auto` is CUDA where there is one; asking for a CUDA that is not there raises ModelLoadError."""
+    """`auto` is CUDA if there is one; requesting a missing CUDA raises ModelLoadError."""
     has_cuda = torch.cuda.is_available()
     if wanted == "cuda" and not has_cuda:
         raise ModelLoadError(

@@ -31,7 +31,7 @@ from serve_app.models.sentence import SentenceFormat, is_sentence_model, read_se
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedEmbedder:
-    """A module in eval mode on its device that gives hidden states, and what the rest needs to know of it."""
+    """A module in eval mode on its device that returns hidden states, and facts about it for the server."""
 
     module: PreTrainedModel
     folder: Path  # with the tokenizer's files
@@ -59,7 +59,7 @@ def is_embedder(config: ModelConfig, folder: Path) -> bool:
 def load_embedder(config: ModelConfig, progress: Callable[[str], None]) -> LoadedEmbedder:
     """Find, check and load the model of `config`; `progress` gets a line for each stage.
 
-    ModelLoadError when it cannot be had or must not be served; its message says what to do.
+    Raises ModelLoadError if it is missing or must not be served; the message says what to do.
     """
     if config.quantization != "none":
         raise ModelLoadError(
@@ -104,7 +104,7 @@ def load_embedder(config: ModelConfig, progress: Callable[[str], None]) -> Loade
 
 
 def first_position(module: torch.nn.Module) -> int:
-    """The number of a text's first position: behind the padding's, where a table of positions has one."""
+    """The number of a text's first position: after the padding's, if the table of positions has one."""
     for name, part in module.named_modules():
         if name.endswith("position_embeddings") and isinstance(part, torch.nn.Embedding):
             return 0 if part.padding_idx is None else part.padding_idx + 1
@@ -127,7 +127,7 @@ def _check(config: PreTrainedConfig) -> None:
 
 
 def _without_head(config: PreTrainedConfig) -> dict[str, bool]:
-    """The option that leaves out a module's own pooler, which many checkpoints lack; ours takes its place."""
+    """The option that leaves out a module's own pooler: many checkpoints lack it, and ours replaces it."""
     option = "add_pooling_layer"
     return {option: False} if option in signature(MODEL_MAPPING[type(config)].__init__).parameters else {}
 

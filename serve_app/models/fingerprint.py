@@ -1,7 +1,7 @@
-"""A digest of all that decides over the tokens of a model: equal digests, equal answers.
+"""A digest of everything that decides a model's tokens: equal digests, equal answers.
 
 Weights are sampled, not read: a few blocks of every tensor, with its name, type and shape. A training
-step changes almost every number of a tensor, so blocks show it, and 100 GB cost seconds. Names of
+step changes almost every number of a tensor, so blocks show it. 100 GB take seconds. Names of
 folders, shards, the device and the sizes of batches have no part in it. Knows files and settings only.
 """
 

@@ -1,8 +1,8 @@
 """The least memory that a replica takes, read from a model's files without loading any.
 
 Weights count by their headers and the settings, the KV cache by config.json and the settings. The figure is
-never too large: activations, adapters, scales, packed copies of weights, and a cache beyond what the settings
-insist on, are left out.
+a lower bound: activations, adapters, scales, packed copies of weights, and a cache beyond the settings'
+minimum are left out.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def least_memory(config: ModelConfig) -> int | None:
 
 
 def cache_bytes(shape: Mapping[str, Any], engine: EngineConfig, item_bytes: int) -> int:
-    """Bytes of the KV cache that the settings insist on. `shape`: config.json."""
+    """Bytes of the smallest KV cache that the settings allow. `shape`: config.json."""
     if engine.kv_cache_bytes is not None and engine.num_blocks is None:
         return engine.kv_cache_bytes
     found = shape.get("text_config") or shape

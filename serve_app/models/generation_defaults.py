@@ -1,7 +1,7 @@
-"""How a model's makers advise to sample from it: generation_config.json, and the operator's word over it.
+"""The sampling defaults that a model's makers advise (generation_config.json), and the operator's changes.
 
-Read are the fields of `GenerationDefaults`, no others: whether to sample at all
-(`do_sample`) is the client's choice here, who says it with the temperature.
+Reads the fields of `GenerationDefaults` only: whether to sample at all (`do_sample`) is the client's
+choice here, by the temperature.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What we refuse to serve, decided before a weight is read: a refusal beats a wrong answer.
+"""Decides which models are refused, before a weight is read: a refusal beats a wrong answer.
 
 Covered here, from the configuration alone: models that are not causal decoders,
 attention that does not go through transformers' interface, position biases
@@ -20,9 +20,9 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from serve_app.models.errors import ModelLoadError
 
 LAYER_TYPES: Final = frozenset({"full_attention", "sliding_attention"})
-ALIBI_TYPES: Final = frozenset({"bloom", "mpt"})  # they have it without saying so in their configuration
+ALIBI_TYPES: Final = frozenset({"bloom", "mpt"})  # their configurations do not mention it
 
-# Attributes of a configuration that mean a mask or a layer which our attention never sees.
+# Attributes of a configuration for masks or layers that our attention never sees.
 FOREIGN: Final = {
     "attention_chunk_size": "chunked attention",
     "use_bidirectional_attention": "bidirectional attention",
@@ -118,7 +118,7 @@ def context_window(config: PreTrainedConfig, max_model_len: int | None) -> int:
 
 
 def pin_rope(module: torch.nn.Module, config: PreTrainedConfig, window: int) -> str | None:
-    """Fix the frequencies of `dynamic` and `longrope` for `window`; returns what to tell the operator.
+    """Fix the frequencies of `dynamic` and `longrope` for `window`; returns the message for the operator.
 
     `dynamic` changes nothing up to the model's own window, which is never
     exceeded, so its first set is exact. Whichever is pinned, no sequence can

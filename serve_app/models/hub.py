@@ -94,10 +94,10 @@ def _download(
 
 
 def _note(snapshot: Path, revision: str, commit: str) -> None:
-    """Have the cache find `snapshot` by the name that was asked for: only its commit was downloaded."""
+    """Make the cache find `snapshot` by the requested name, because only its commit was downloaded."""
     if revision != commit:
         ref = snapshot.parents[1] / "refs" / revision
-        with suppress(OSError):  # found by the hub's answer alone, then
+        with suppress(OSError):  # then it is found only with the hub's answer
             ref.parent.mkdir(parents=True, exist_ok=True)
             ref.write_text(commit, "utf-8")
 
@@ -109,7 +109,7 @@ def wanted_weights(names: list[str]) -> list[str]:
 
 
 def cached(repo: str, revision: str | None) -> Path | None:
-    """The folder of `repo` in the local cache; None where it is not there as a whole. Asks nobody."""
+    """The folder of `repo` in the local cache; None if it is incomplete. Uses no network."""
     try:
         return _cached(repo, revision, lambda line: None)[0]
     except (LocalEntryNotFoundError, HFValidationError, OSError, ValueError, KeyError):

@@ -36,7 +36,7 @@ from serve_app.models.weights import check_finite, check_names
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedModel:
-    """A causal language model in eval mode on its device, and what the rest needs to know of it."""
+    """A causal language model in eval mode on its device, and facts about it for the server."""
 
     name: str
     architecture: str
@@ -47,7 +47,7 @@ class LoadedModel:
     dtype: torch.dtype
     device: torch.device
     context_window: int  # tokens the positions allow; the cache may hold fewer
-    vocab_size: int  # as the configuration says; what the module computes counts
+    vocab_size: int  # of the configuration; the module's own width is what counts
     eos_token_ids: tuple[int, ...]
 
 
@@ -58,7 +58,7 @@ def load_model(
 
     `fast_bfloat16`: the engine is fast in bfloat16 even on a CPU without instructions for it.
 
-    ModelLoadError when it cannot be had or must not be served; its message says what to do.
+    Raises ModelLoadError if it is missing or must not be served; the message says what to do.
     """
     folder, revision = locate(config.source, config.revision, progress)
     check_files(folder)
@@ -160,7 +160,7 @@ def read_weights(
         raise ModelLoadError(
             f"the weights of {architecture} in {folder} could not be read: {error}; fetch the model again"
         ) from error
-    except (AttributeError, KeyError, TypeError) as error:  # of code that met a setting it did not expect
+    except (AttributeError, KeyError, TypeError) as error:  # transformers met an unexpected setting
         raise ModelLoadError(
             f"transformers could not build {architecture} from the config.json in {folder} "
             f"({type(error).__name__}: {error}); check that the file is the checkpoint's own"
@@ -175,7 +175,7 @@ def _load(kind: Any, folder: Path, config: PreTrainedConfig, device: torch.devic
     """What `from_pretrained` returns, its tensors on `device` or still on the CPU."""
     if not streams_to(device):
         return kind.from_pretrained(folder, config=config, use_safetensors=True, **options)
-    # Tensors instead of a folder are taken by the class of a model alone, and `kind` does not tell its class.
+    # Only a model's own class accepts tensors instead of a folder, and `kind` is not that class.
     with torch.device("meta"):
         empty = kind.from_config(copy.deepcopy(config), trust_remote_code=False)
     tensors = streamed_tensors(folder, device)

@@ -1,7 +1,7 @@
 """The operator's LoRA adapters: folders in PEFT's layout -> checked matrices.
 
-What an adapter asks for beyond plain LoRA is refused by its name in adapter_config.json:
-a refusal beats a wrong answer. Safetensors only. It does not know the engine.
+A feature beyond plain LoRA is refused by its name in adapter_config.json: a refusal beats a wrong answer.
+Safetensors only. It does not know the engine.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def read_folder(folder: Path, accepts: Accepts) -> list[Update]:
 
 
 def _read_peft_config(path: Path) -> tuple[int, float]:
-    """The rank, and what the product is multiplied by."""
+    """The rank, and the scale of the product."""
     try:
         config: Any = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""What a model folder says of making sentences into vectors, in sentence-transformers' layout.
+"""The settings for sentence vectors in a model folder, in sentence-transformers' layout.
 
 `modules.json` lists the parts: the transformer, its pooling, perhaps a normalisation. Any
 other part would change the vectors, so a model with one is refused by its name.
@@ -13,7 +13,7 @@ from typing import Final
 from serve_app.models.errors import ModelLoadError
 from serve_app.models.files import read_json, read_json_list
 
-# The key of 1_Pooling/config.json -> our word, in the order in which several are put side by side.
+# The key of 1_Pooling/config.json -> our word, in the order of concatenation.
 _FLAGS: Final = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -36,9 +36,9 @@ _UNLIMITED: Final = 10**6  # tokenizers without a limit state an astronomical on
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentenceFormat:
-    """How sentences become vectors. Fields are as if nothing was said where the folder says nothing."""
+    """How sentences become vectors. A field that the folder does not set has its default."""
 
-    poolings: tuple[str, ...] = ()  # side by side; none: the folder does not say
+    poolings: tuple[str, ...] = ()  # side by side; empty: the folder names none
     pools_prompt: bool = True  # the tokens of an instruction count as the text's own
     normalized: bool = False
     prompt: str = ""  # stands before every text that has no instruction

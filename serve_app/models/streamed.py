@@ -32,7 +32,7 @@ _TYPES: Final[Mapping[str, torch.dtype]] = {
 
 
 def streams_to(device: torch.device) -> bool:
-    """Whether weights go there one by one. A CPU's lie in the machine's own memory in any case."""
+    """Whether weights go to `device` one by one. On a CPU they stay in the machine's own memory."""
     return device.type != "cpu"
 
 
@@ -40,7 +40,7 @@ class StreamedTensor:
     """Stands for a tensor where transformers loads a `state_dict`.
 
     Transformers asks a stored tensor for all of it, `[...]`, and then moves that to where the model is
-    built, which is the CPU. This one is read when it is moved, and goes to the device instead.
+    built, which is the CPU. This tensor is read when it is moved, and goes to the device instead.
     """
 
     def __init__(self, stored: StoredTensor, device: torch.device) -> None:

@@ -1,7 +1,7 @@
-"""What must be true of loaded weights before they are served: all there, all used, all numbers.
+"""Checks loaded weights before they are served: none is missing, unused or not finite.
 
 Transformers fills missing tensors with random numbers, drops tensors that it does not
-know, and loads NaN like any number; each would be served without a word.
+know, and loads NaN like any number; each would be served silently.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def check_names(
     """Raise ModelLoadError for a missing tensor, and for one that an existing layer ignores.
 
     Tensors of parts that the module does not have at all (a vision tower, layers that only
-    draft) change nothing that it computes: `progress` is told.
+    draft) do not change its results: `progress` gets a line.
     """
     kind = type(module).__name__
     if lacking := sorted(missing):

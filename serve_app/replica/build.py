@@ -43,19 +43,19 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class LoadedReplica:
-    """One loaded model and all that answers requests with it, except the server."""
+    """One loaded model and everything that its server needs."""
 
     info: ModelInfo
     encoder: PromptEncoder
     grammars: GrammarCompiler
     questions: Questions
     max_adapters: int
-    window: Callable[[Beam | None], int]  # the tokens that a sequence may have, of a search or without one
+    window: Callable[[Beam | None], int]  # the most tokens of a sequence, in a search or without one
     new_driver: Callable[[OnOutputs], AdaptingLoop]  # the argument gets the outputs of each step
 
 
 def load(config: ModelConfig, progress: Progress) -> LoadedReplica:
-    """Load everything that `config` names. Raises ModelLoadError, whose message says what to do next."""
+    """Load the model of `config`. Raises ModelLoadError, whose message says what to do next."""
     engine, model, tokenizer = _load_halves(config, progress)
     new_driver = partial(AdaptingLoop, engine, make_loader(engine, config))
     folder = model.folder
@@ -126,9 +126,9 @@ def load_engine(config: ModelConfig, progress: Progress) -> tuple[Engine, Loaded
 
 
 def _load_halves(config: ModelConfig, progress: Progress) -> tuple[Engine, LoadedModel, Tokenizer]:
-    """Both halves at once: the tokens in a thread of their own, while the weights are read and packed."""
+    """Load both halves at once: the tokenizer in a thread, while the weights are read and packed."""
     folder, _ = locate(config.source, config.revision, progress)
-    # The folder that was found is the one that is loaded: it is not looked up a second time.
+    # Load the folder that was found, without a second look-up.
     config = config.model_copy(update={"source": str(folder), "revision": None})
     with ThreadPoolExecutor(1, "tokens") as thread:
         tokenizer = thread.submit(load_tokenizer, config, folder)
@@ -136,7 +136,7 @@ def _load_halves(config: ModelConfig, progress: Progress) -> tuple[Engine, Loade
         tokens = thread.submit(lambda: _grammar_tokens(tokenizer.result(), model, model.vocab_size))
 
         def make_grammars(vocab_size: int) -> GrammarQueue | None:
-            """Grammars over the tokens; None, and a line of progress, where the tokenizer allows none."""
+            """Grammars over the tokens; None, and a line of progress, if the tokenizer allows none."""
             try:
                 if vocab_size == model.vocab_size:
                     return GrammarQueue(tokens.result())

@@ -21,7 +21,7 @@ class Fitted:
 
     request: GenerateRequest
     token_ids: list[int]
-    clamped: int | None = None  # the most tokens of output, if fewer than the request asked for
+    clamped: int | None = None  # the limit of output tokens, if lower than requested
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class ContextWindow:
     default_output: int | None = None  # the model's own limit, for a request that leaves it to the model
 
     def check_fewest(self, request: GenerateRequest, tokens: int) -> None:
-        """Raise PromptTooLong if a prompt of at least `tokens` can be refused before it is counted."""
+        """Raise PromptTooLong if a prompt of at least `tokens` tokens cannot fit."""
         is_cut = request.truncate_prompt is not None or request.overflow is Overflow.TRUNCATE
         window = self.context(request.beam)
         if not is_cut and tokens > window:
@@ -59,7 +59,7 @@ class ContextWindow:
         return Fitted(limited, kept, clamped=None if asked is None else most)
 
     def _output(self, request: GenerateRequest) -> int | None:
-        """The most tokens of output by request, model and operator; None: what the window leaves.
+        """The limit of output tokens by request, model and operator; None: what the window leaves.
 
         Raises InvalidField.
         """
@@ -79,7 +79,7 @@ class ContextWindow:
         quarter = max(1, window // 4)
         keep = request.truncate_prompt
         if keep is not None:
-            # A length that fills the window by itself leaves a prompt all but a quarter.
+            # A length that fills the whole window is cut to a quarter of it, to leave room for the prompt.
             beside = 1 if most is None else most if most < window else quarter
             token_ids = token_ids[-(window - beside if keep == -1 else keep) :]
         if request.overflow is Overflow.TRUNCATE and len(token_ids) >= window:

@@ -18,7 +18,7 @@ from serve_app.types import EngineRequest, GenerateRequest, SamplingParams, Tool
 
 @dataclass(frozen=True, slots=True)
 class PromptEncoder:
-    """Everything a model has to turn prompts into ids."""
+    """Everything that turns a model's prompts into ids."""
 
     tokenizer: Tokenizer
     template: ChatTemplate | None
@@ -27,7 +27,7 @@ class PromptEncoder:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, answers: AnswerFormat) -> PromptEncoder:
-        """What the tokenizer's own files offer."""
+        """From the tokenizer's own files."""
         return cls(tokenizer, ChatTemplate.find(tokenizer), FillInTheMiddle.find(tokenizer), answers)
 
     async def encode(
@@ -127,7 +127,7 @@ class PromptEncoder:
 def is_ranked(request: GenerateRequest) -> bool:
     """Whether the choices are ranked by likelihood, which only the ends of the sequences can tell.
 
-    They are with more candidates than choices, or where the request names a penalty and does not stream.
+    True with more candidates than choices, or with a length penalty in a request that does not stream.
     """
     if num_sequences(request) > request.n:
         return True
@@ -135,12 +135,12 @@ def is_ranked(request: GenerateRequest) -> bool:
 
 
 def num_sequences(request: GenerateRequest) -> int:
-    """The number of sequences that the engine reports: hypotheses of a search, else all candidates."""
+    """The number of sequences that the engine reports: hypotheses of a search, otherwise all candidates."""
     return request.n if request.beam is not None else request.best_of or request.n
 
 
 def _shown_tools(request: GenerateRequest) -> list[dict[str, Any]]:
-    """The tools as the template gets them: none where calls are forbidden, and without `strict`."""
+    """The tools for the template: none if calls are forbidden, and without `strict`."""
     if request.tool_choice.mode is ToolMode.NONE:
         return []
     functions = [tool["function"] for tool in request.prompt.tools]

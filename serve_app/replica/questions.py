@@ -39,7 +39,7 @@ class Questions:
         self._watermark_key = watermark_key
 
     async def answer(self, question: Question[ReplyT]) -> ReplyT:
-        """Raises InvalidField, PromptTooLong, or UnsupportedField for what a generator does not know."""
+        """Raises InvalidField, PromptTooLong, or UnsupportedField for other questions."""
         if isinstance(question, TokenizeRequest):
             return cast("ReplyT", await told_tokens(self._tokenizer, await self._ids(question), question))
         if isinstance(question, DetokenizeRequest):

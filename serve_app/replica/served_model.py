@@ -1,4 +1,4 @@
-"""What every loaded model can do, and which kind of server a model needs."""
+"""The interface of a loaded model, and the choice of the server that a model needs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ServedModel(Protocol):
     def stats(self) -> EngineStats: ...
 
     def check_health(self) -> None:
-        """Raise Unavailable when the model will not answer any more."""
+        """Raise Unavailable when the model can no longer answer."""
         ...
 
     async def stop(self) -> None:
@@ -42,7 +42,7 @@ class ServedModel(Protocol):
 async def start(config: ModelConfig, progress: Callable[[str], None]) -> ServedModel:
     """The server that the model of `config` needs, loaded and warmed up. Raises ModelLoadError."""
     folder, _ = await asyncio.to_thread(locate, config.source, config.revision, progress)
-    # The folder that was found is the one that is loaded: it is not looked up a second time.
+    # Load the folder that was found, without a second look-up.
     found = config.model_copy(update={"source": str(folder), "revision": None})
     server = EmbeddingServer if is_embedder(config, folder) else ModelServer
     return await server.start(found, progress)

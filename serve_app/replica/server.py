@@ -53,11 +53,11 @@ logger = logging.getLogger(__name__)
 HEARTBEAT_LIMIT_S = 30.0  # a step that lasts longer means the engine hangs
 STOP_TIMEOUT_S = 10.0
 
-_NAMING_S: Final = 2.0  # to find out which of a request's tools is refused
+_NAMING_S: Final = 2.0  # to find which of a request's tools is refused
 
 
 class DeltaSink(Protocol):
-    """Where the deltas of some requests go: a gateway's connection, a queue, a test's list."""
+    """The receiver of some requests' deltas: a gateway's connection, a queue, a test's list."""
 
     def send(self, deltas: list[TokenDelta]) -> None:
         """Take all deltas of one step for this sink. Never blocks; called on the event loop."""
@@ -108,10 +108,10 @@ class ModelServer:
     async def generate(self, request: GenerateRequest, sink: DeltaSink) -> None:
         """Send the deltas of `request` to `sink`; returns after the last one.
 
-        With `resume` it goes on with an answer that another replica began: the first delta is the
-        one after those that the client has. Raises ServeError only before the first delta, and
-        Unavailable where other weights began the answer; a later failure is a delta with finish
-        ERROR. Cancelling the call aborts the request and frees its blocks.
+        With `resume` it continues an answer that another replica began: the first delta follows those that
+        the client has. Raises ServeError only before the first delta, for example Unavailable if other
+        weights began the answer; a later failure is a delta with finish ERROR. Cancelling the call aborts
+        the request and frees its blocks.
         """
         if self._stopping:
             raise Unavailable("the model is shutting down; try again", retry_after_s=1.0)
@@ -199,7 +199,7 @@ class ModelServer:
         return replace(request, grammar=compiled, sampling=replace(request.sampling, ignore_eos=False))
 
     async def _refused_tool(self, reader: AnswerReader) -> InvalidField | None:
-        """The error of the tool whose arguments are refused by themselves, if that is soon known."""
+        """The error of the tool whose schema is refused, if it is found in time."""
         until = time.monotonic() + _NAMING_S
         for name, grammar in reader.call_grammars:
             if time.monotonic() > until:
@@ -211,7 +211,7 @@ class ModelServer:
         return None
 
     def _prompt_text(self, request: GenerateRequest, whole: list[int], token_ids: list[int]) -> str:
-        """The text of the prompt as it is computed: of one that was cut, the text of what is left."""
+        """The text of the prompt as computed, so of a shortened prompt the rest."""
         if request.prompt.text is not None and len(token_ids) == len(whole):
             return request.prompt.text
         return self._encoder.tokenizer.decode(token_ids, skip_special_tokens=False)

@@ -1,4 +1,4 @@
-"""What one replica makes, in tokens per second: a closed loop of requests straight into a `ModelServer`.
+"""Measures one replica in tokens per second: a closed loop of requests straight into a `ModelServer`.
 
 As many requests as `Mix.concurrency` are always open. The first of each client has an
 output of its own length, so that requests end one by one from then on, as they do in
@@ -27,14 +27,14 @@ from serve_app.types import GenerateRequest, Prompt, SamplingParams, TokenDelta,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mix:
-    """What the clients ask for; all numbers from 1."""
+    """The requests of the clients; all numbers are at least 1."""
 
     input_tokens: int = 256
     output_tokens: int = 128
     concurrency: int
 
     def check(self, window: int) -> None:
-        """Raises ValueError for what a context window of `window` tokens cannot hold; names the number."""
+        """Raises ValueError, naming the number, for a mix that exceeds `window` tokens of context."""
         for name in ("input_tokens", "output_tokens", "concurrency"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: must be at least 1")
@@ -69,7 +69,7 @@ class Throughput:
 
     mix: Mix
     rounds: tuple[Round, ...]  # at least one
-    preemptions: int  # of sequences that the KV cache had no room for, in these rounds
+    preemptions: int  # in these rounds: sequences for which the KV cache had no room
 
     @property
     def tokens_per_s(self) -> float:
@@ -146,7 +146,7 @@ async def _rounds(
 
 
 class _Load:
-    """The clients, and what was delivered to all of them."""
+    """The clients, and the count of their delivered tokens."""
 
     def __init__(self, server: ModelServer, mix: Mix) -> None:
         self.mix = mix
@@ -158,7 +158,7 @@ class _Load:
         self._vocabulary: Sequence[int] = range(server.info.vocab_size)
 
     async def client(self, number: int) -> None:
-        """Ask for ever; the first time for a share of the output that no other client asks for."""
+        """Send requests in a loop. First answers have staggered lengths, so clients do not run in step."""
         mix = self.mix
         await self._ask(f"{number}-0", math.ceil(mix.output_tokens * (number + 1) / mix.concurrency))
         self._cold -= 1

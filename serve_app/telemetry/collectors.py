@@ -1,4 +1,4 @@
-"""What is read from elsewhere at each scrape: engines, and counts that others keep; or a part of it all."""
+"""Metrics that are read at each scrape: of engines, of other counters, and of one endpoint."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class EngineCollector(Collector):
 
 
 class CountCollector(Collector):
-    """A counter that somebody else keeps, read at each scrape."""
+    """A counter that is kept elsewhere, read at each scrape."""
 
     def __init__(
         self, name: str, help: str, labels: Sequence[str], read: Callable[[], Mapping[Any, float]]

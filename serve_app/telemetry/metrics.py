@@ -1,4 +1,4 @@
-"""What a gateway measures, by the names that Prometheus reads. Knows no HTTP, no engine and no model.
+"""The metrics of a gateway, by their names in Prometheus. Knows no HTTP, no engine and no model.
 
 Labels are bounded: model names come from the catalogue, routes are templates. No
 string of a client becomes a label. Series of entities that left the catalogue end an hour after the first
@@ -24,7 +24,7 @@ from serve_app.telemetry.collectors import (
 from serve_app.telemetry.stream_histogram import StreamHistogram
 from serve_app.types import EngineStats, Usage, UsageRecord
 
-_SPLIT: Final = ("endpoint", "entity")  # who answered, by the catalogue
+_SPLIT: Final = ("endpoint", "entity")  # of the catalogue
 
 # What others keep and each scrape asks for: gauges, and counters. See `Metrics.watch`.
 READ: Final = {
@@ -46,10 +46,10 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Metrics:
-    """What a gateway measures, in a registry of its own."""
+    """The metrics of a gateway, in a registry of its own."""
 
     def __init__(self, stats: Callable[[], dict[str, EngineStats]], absent: Absent | None = None) -> None:
-        """`stats` gives the latest snapshot of every model's application; it is asked at each scrape."""
+        """`stats` returns the latest snapshot of every model's application; it is called at each scrape."""
         self.registry = CollectorRegistry()
         self._absent = absent or Absent()
         self._known: set[EntityName] = set()  # that label some series
@@ -116,7 +116,7 @@ class Metrics:
         return found
 
     def catalogue(self, entities: Callable[[], Mapping[str, Collection[str]]]) -> None:
-        """Ask at each scrape which entities each endpoint has: series of others end after a while."""
+        """Read the entities of each endpoint at each scrape: series of others end after a while."""
         self._catalogue = entities
 
     def watch(self, **values: Callable[[], float]) -> None:
@@ -147,7 +147,7 @@ class Metrics:
             self.on_answer()
 
     def served(self, endpoint: str, entity: str) -> AnswerCounts:
-        """How often and how long a served entity of the catalogue answered."""
+        """The number and duration of a catalogue entity's answers."""
         return self._served.get((endpoint, entity), AnswerCounts())
 
     @property
@@ -166,7 +166,7 @@ class Metrics:
         return self._inter_token.counts
 
     def tokens(self, endpoint: str, entity: str, usage: Usage) -> None:
-        """What one body used in the end, complete or not."""
+        """The final usage of one body, complete or not."""
         self._known.add((endpoint, entity))
         self._prompt.labels(endpoint, entity).inc(usage.prompt_tokens)
         self._completion.labels(endpoint, entity).inc(usage.generated_tokens)

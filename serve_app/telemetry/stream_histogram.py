@@ -21,7 +21,7 @@ class StreamHistogram(Collector):
     def __init__(
         self, name: str, help: str, labels: Sequence[str], bounds: Sequence[float], fine: Sequence[float]
     ) -> None:
-        """`bounds`: of what is shown. `fine`: of what is counted; see `live.latencies`."""
+        """`bounds`: of the buckets shown. `fine`: of the buckets counted; see `live.latencies`."""
         self._family = partial(HistogramMetricFamily, name, help, labels=labels)
         self._bounds = bounds
         self._fine = fine

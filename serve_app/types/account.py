@@ -1,4 +1,4 @@
-"""Who calls, what they may use, and what they used."""
+"""Callers, what they may use, and what they used."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ class Scope(StrEnum):
     INFERENCE = "inference"  # list models, generate
     METRICS = "metrics"  # read the server's metrics
     ROUTING = "routing"  # choose the served entity of a request, past the traffic split
-    MANAGE = "manage"  # make, change and remove endpoints and keys; see everybody's usage
+    MANAGE = "manage"  # make, change and remove endpoints and keys; see all usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonthlyBudget:
-    """What a key may spend in a calendar month (UTC), and what the ledger knew of it."""
+    """A key's budget for a calendar month (UTC), and its spending by the ledger."""
 
     most: float
     currency: str
@@ -32,13 +32,13 @@ class Caller:
     key_id: str  # name of the key, safe for logs
     scopes: frozenset[Scope]  # what the key may do
     salt: str  # tenant salt of the prefix cache: from the key, never from the client's input
-    anonymous: bool = False  # no key is configured, so everybody is this caller
-    user: str = ""  # whose key it is: a user or a service principal; "": the key's name
+    anonymous: bool = False  # no key is configured, so every caller is this one
+    user: str = ""  # the key's owner: a user or a service principal; "": the key's name
     is_service_principal: bool = False
     groups: frozenset[str] = frozenset()  # of the user
     endpoints: frozenset[str] = frozenset()  # that the key may use; empty: all
     over_budget: str = ""  # why its requests are refused now; "": they are not
-    over_soft_budget: str = ""  # what its answers say
+    over_soft_budget: str = ""  # the warning in its answers
     budget: MonthlyBudget | None = None  # None: without a bound
     at_run_time: bool = False  # the key was made at run time, and may be revoked
 
@@ -47,18 +47,18 @@ class Caller:
 class Draw:
     """What a request takes from one budget: a bucket that fills steadily and never overflows."""
 
-    bucket: str  # whose budget of what: unique in the cluster, never shown
+    bucket: str  # names caller and unit: unique in the cluster, never shown
     unit: str  # "requests", "input-tokens", "output-tokens", "tokens" or "cost"
     amount: float  # >= 0
     capacity: float  # of the bucket: most that may come at once
     per_second: float  # at which it fills
-    level: float | None = None  # what a bucket holds that nobody drew from yet; None: its capacity
+    level: float | None = None  # of a new bucket; None: its capacity
     released: float = 0.0  # of a settlement: the part of earlier claims that it ends
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """How a bucket stands after a claim, for `x-ratelimit-*`."""
+    """The state of a bucket after a claim, for `x-ratelimit-*`."""
 
     unit: str
     limit: int  # its capacity
@@ -92,15 +92,15 @@ class UsageRecord:
     status: int = 0  # HTTP; 0: nothing was sent
     prompt_tokens: int = 0  # cached ones included
     cached_tokens: int = 0
-    completion_tokens: int = 0  # all that were generated, whoever got them
+    completion_tokens: int = 0  # all generated tokens, delivered or not
     discarded_tokens: int = 0  # generated for candidates and beams that lost, so in no answer
     first_token_s: float | None = None  # from arrival at the gateway
     queue_s: float | None = None  # in the engine, before its first step
     total_s: float = 0.0
-    migrations: int = 0  # how often the answer went on in another replica
+    migrations: int = 0  # moves of the answer to another replica
     failed_over: tuple[str, ...] = ()  # entities that were tried before `entity`, and failed
     cost: float | None = None  # by the endpoint's price, in `currency`
     currency: str | None = None
-    user: str = ""  # whose key it was
+    user: str = ""  # the owner of the key
     groups: tuple[str, ...] = ()  # of the user then, sorted
-    shadow: bool = False  # a copy of another request, whose answer nobody got
+    shadow: bool = False  # a copy of another request, whose answer was dropped

@@ -1,4 +1,4 @@
-"""Which low-rank adapter (LoRA) a request wants, and the weights it may bring along."""
+"""The low-rank adapter (LoRA) of a request, and the weights that it may bring along."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a replica asks of its engine, and what the engine says: ids, and nothing textual."""
+"""Requests of a replica to its engine, and the engine's outputs: token ids, no text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from serve_app.types.sampling import DEFAULT_SAMPLING, Beam, SamplingParams
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRequest:
-    """What a replica asks of its engine: token ids and nothing textual."""
+    """A request of a replica to its engine: token ids, no text."""
 
     id: str
     token_ids: tuple[int, ...]  # at least one
@@ -36,19 +36,19 @@ class EngineRequest:
     prompt_table: PromptTable | None = None
     draft: Draft | None = None
     beam: Beam | None = None  # n: hypotheses returned, best first
-    grammar: str | None = None  # in llguidance's notation, and tried out: see replica/grammar/compiler.py
-    timings: bool = False  # `EngineOutput.steps` is wanted
-    progress: bool = False  # outputs that only tell of progress are wanted
+    grammar: str | None = None  # in llguidance's notation, after a trial: see replica/grammar/compiler.py
+    timings: bool = False  # also return `EngineOutput.steps`
+    progress: bool = False  # also return outputs that only report progress
     priority: int = 0
     timeout_s: float | None = None
     salt: str = ""
     adapter: str | None = None  # key of a loaded adapter; None: the bare model
-    begun: tuple[ChoiceSoFar, ...] = ()  # of an answer that goes on: one for each of the `n`; not with a beam
-    age_s: float = 0.0  # of an answer that goes on: since it was first sent to a replica
+    begun: tuple[ChoiceSoFar, ...] = ()  # of a continued answer: one for each of the `n`; not with a beam
+    age_s: float = 0.0  # of a continued answer: since it was first sent to a replica
 
 
 class EngineOutput(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What one step brought one sequence: 0..k new tokens, or its end."""
+    """The result of one step for one sequence: 0..k new tokens, or its end."""
 
     request_id: str
     index: int  # 0 .. n-1
@@ -64,7 +64,7 @@ class EngineOutput(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tensors: dict[str, Tensor] = msgspec.field(default_factory=dict)  # as in TokenDelta
     perf: Perf | None = None  # with the last token
     by_sequence: bool = False  # with finish STOP: a stop sequence matched; its tokens belong to the answer
-    computed: int | None = None  # prompt tokens so far, in an output that only tells of progress
+    computed: int | None = None  # prompt tokens so far, in an output that only reports progress
     searched: int = 0  # tokens computed so far for all beams of a search
 
 
@@ -78,7 +78,7 @@ class EngineStats:
     blocks_total: int = 0
     blocks_used: int = 0  # referenced by a live sequence
     blocks_cached: int = 0  # free, but holding a prefix that can be hit
-    blocks_ready: int = 0  # used or free, with their memory; the system may not have given the others theirs
+    blocks_ready: int = 0  # used or free blocks to which the system has given memory
     max_sequences: int = 0
     steps: int = 0
     prompt_tokens: int = 0  # counters since start
@@ -88,4 +88,4 @@ class EngineStats:
     draft_tokens: int = 0  # draft tokens verified
     accepted_tokens: int = 0  # of those, accepted
     heartbeat_age_s: float = 0.0
-    computed_tokens: int = 0  # since start: of prompts, those in the prefix cache not among them
+    computed_tokens: int = 0  # since start: prompt tokens, without those from the prefix cache

@@ -1,4 +1,4 @@
-"""What a request may bring besides tokens: rows for a prompt, a guess at the output."""
+"""Inputs of a request besides tokens: embeddings for a prompt, a guess at the output."""
 
 from __future__ import annotations
 

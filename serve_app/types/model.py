@@ -1,4 +1,4 @@
-"""What a gateway may know of a model."""
+"""The facts about a model that a gateway may know."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from serve_app.types.sampling import NO_DEFAULTS, SamplingDefaults
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
-    """What a gateway may know of a model without loading it."""
+    """The facts about a model that a gateway may know without loading it."""
 
     name: str
     version: str = ""
@@ -33,9 +33,9 @@ class ModelInfo:
     eos_token_ids: tuple[int, ...] = ()  # all that end an answer
     eos_tokens: tuple[str, ...] = ()  # their texts, in the same order
     adapters: tuple[str, ...] = ()  # the operator's, by name
-    max_requests: int | None = None  # that an idle replica takes at once, running and waiting; None: any
+    max_requests: int | None = None  # of an idle replica at once, running and waiting; None: unlimited
 
     @property
     def filler_token_id(self) -> int:
-        """What fills rows up to one length: its pad token, else its end token, as is usual, else 0."""
+        """The token that pads rows to one length: its pad token, otherwise its end token, otherwise 0."""
         return self.end_token_id or 0 if self.pad_token_id is None else self.pad_token_id

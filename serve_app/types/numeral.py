@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Numeral(float):
-    """A float to everything that computes, and its own text to everything that writes a schema."""
+    """A float in computations, and its own text where a schema is written."""
 
     text: str
 

@@ -1,4 +1,4 @@
-"""A request and its answer as their client sent and got them, for an inference table."""
+"""A request and its answer, in the bytes of the client, for an inference table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from serve_app.types.result import Usage
 
 
 class BodyForm(Protocol):
-    """How bodies of a transport read as text. Asked aside from requests, in the thread that writes."""
+    """How bodies of a transport are written as text. Called in the writing thread, not in requests."""
 
     def request(self, body: bytes) -> str:
         """Raises ValueError for a body that has no form as text."""
@@ -45,7 +45,7 @@ class Payload:
     request: bytes | None  # None: `codes` says why
     response: tuple[bytes, ...] | None  # the parts in which it was sent
     form: BodyForm
-    redact: Callable[[str], str] | None  # what of `request` may be kept, where personal data is not to be
+    redact: Callable[[str], str] | None  # removes personal data from `request`; None: keep it all
     codes: tuple[str, ...]
     endpoint: str
     entity: str

@@ -1,4 +1,4 @@
-"""Questions to a model that have one answer: no tokens follow, so nothing is streamed."""
+"""Questions to a model, each with one reply: they generate nothing, so nothing is streamed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ReplyT = TypeVar("ReplyT")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question(Generic[ReplyT]):
-    """What a gateway asks in one call. `ReplyT` is the type of the reply (see `channel/questions.py`)."""
+    """A question of a gateway in one call. `ReplyT` is the type of the reply (see `channel/questions.py`)."""
 
     id: str  # made by us at the gateway, never the client's
     timeout_s: float | None = None  # from the moment the replica has the question
@@ -33,7 +33,7 @@ class EmbedRequest(Question[Embeddings]):
 
     inputs: tuple[str | tuple[int, ...], ...]  # at least one; text, or token ids taken as they are
     instruction: str | None = None  # given to the model with every text; None: none
-    dimensions: int | None = None  # the first so many, normalised anew; None: all
+    dimensions: int | None = None  # keep the first ones, normalised again; None: all
     truncate: bool = False  # an input longer than the window is cut at its end instead of an error
 
 
@@ -47,12 +47,12 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizeRequest(Question[Tokens]):
-    """The tokens of a prompt, as the model would see it; its `suffix` is not looked at."""
+    """The tokens of a prompt, as the model would see it; its `suffix` is ignored."""
 
     prompt: Prompt  # text or messages
     add_special_tokens: bool = True  # to a text: those the model wants around it
-    longest: int | None = None  # of a text: it is cut before those behind it; None: not cut
-    texts: bool = False  # wanted
+    longest: int | None = None  # of a text: cut to this, closing tokens kept; None: not cut
+    texts: bool = False  # also return the tokens' texts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,11 +72,11 @@ class DetokenizeRequest(Question[Detokenized]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatermarkScore:
-    """How green a text is."""
+    """The evidence of the watermark in a text."""
 
     z_score: float  # standard deviations above what unmarked text has
     green_fraction: float  # 0 .. 1
-    num_tokens: int  # that were counted
+    num_tokens: int  # counted tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What a gateway asks of a model replica."""
+"""Requests of a gateway to a model replica."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from serve_app.types.result import Tensor
 from serve_app.types.resume import Resume
 from serve_app.types.sampling import DEFAULT_SAMPLING, Beam, Grammar, SamplingParams
 
-# Names that a template is given by the server, or that mean something to transformers.
+# Names that the server passes to templates, or that transformers reserves.
 RESERVED_VARIABLES: Final = frozenset(
     {"messages", "conversation", "tools", "documents", "chat_template", "tokenize", "return_dict"}
     | {"add_generation_prompt", "continue_final_message"}
@@ -27,7 +27,7 @@ class Templating:
     variables: dict[str, Any] = field(default_factory=dict)  # plain JSON; no name is a reserved one
     add_generation_prompt: bool = True  # end where the assistant's next turn begins
     continue_final_message: bool = False  # end inside of the last message instead, which goes on
-    documents: tuple[dict[str, str], ...] = ()  # what the answer is to draw on, for templates that show them
+    documents: tuple[dict[str, str], ...] = ()  # sources for the answer, for templates that show them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,13 +48,13 @@ class Prompt:
 
 
 class Overflow(StrEnum):
-    """What becomes of a request that is larger than the model's window or output limit."""
+    """How to treat a request that is larger than the model's window or output limit."""
 
     OPERATOR = "operator"  # CLAMP or ERROR, as the gateway's setting says; ERROR where there is no gateway
     ERROR = "error"  # prompt and output together must fit
     WINDOW = "window"  # the output may run into the end of the window; above its own limit is an error
     CLAMP = "clamp"  # the output is shortened to what fits
-    TRUNCATE = "truncate"  # the prompt too; and at the deadline an answer ends where it is
+    TRUNCATE = "truncate"  # the prompt is shortened too, and an answer ends at the deadline
 
 
 class ToolMode(StrEnum):
@@ -68,7 +68,7 @@ class ToolMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolChoice:
-    """The client's word on calling tools. Which tools there are is in `Prompt.tools`."""
+    """The client's choice about calls of tools. The tools are in `Prompt.tools`."""
 
     mode: ToolMode = ToolMode.AUTO
     name: str | None = None
@@ -77,7 +77,7 @@ class ToolChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateRequest:
-    """What a gateway asks of a model replica: one prompt, `n` choices."""
+    """A request of a gateway to a model replica: one prompt, `n` choices."""
 
     id: str  # made by us at the gateway, never the client's
     model: str  # the Serve application that serves it
@@ -93,7 +93,7 @@ class GenerateRequest:
     echo: bool = False  # the text starts with the prompt
     logprobs: int | None = None  # None: off; k: the chosen token and the k likeliest
     prompt_logprobs: int | None = None  # the same for every prompt token
-    prompt_ids: bool = False  # tell the prompt's token ids
+    prompt_ids: bool = False  # also return the prompt's token ids
     context_logits: bool = False  # raw logits after each prompt token, see TokenDelta.tensors
     generation_logits: bool = False  # and those that each output token was chosen from
     bias: Tensor | None = None  # FP32 (vocab,): added to the logits before everything else; -inf excludes
@@ -101,14 +101,14 @@ class GenerateRequest:
     prompt_table: PromptTable | None = None  # of a prompt of token ids
     draft: Draft | None = None  # not with a beam
     stream: bool = True  # False: one delta a choice, at the end
-    progress: bool = False  # send deltas that only tell of progress while there is no text to send
+    progress: bool = False  # send progress deltas while there is no text to send
     beam: Beam | None = None  # n <= beam.width; best_of is not used
     rank_length_penalty: float | None = None  # of best_of: sum / length ** this; None: the sum alone
     grammar: Grammar | None = None
     tool_choice: ToolChoice = ToolChoice()
-    reasoning: bool = True  # split off what the model thinks, where its format is known
-    thinking_tokens: int | None = None  # think at most so many, then answer; where its marks are tokens
-    truncate_prompt: int | None = None  # keep its last so many tokens; -1: as many as fit
+    reasoning: bool = True  # separate the model's thoughts, if their format is known
+    thinking_tokens: int | None = None  # limit of thoughts, if their marks are tokens; None: no limit
+    truncate_prompt: int | None = None  # keep this many last tokens; -1: as many as fit
     overflow: Overflow = Overflow.OPERATOR
     per_token: bool = False  # one delta a token, each with its `step`
     priority: int = 0  # larger runs earlier
@@ -118,5 +118,5 @@ class GenerateRequest:
     salt: str = ""
     adapter: Adapter | None = None
     parent_id: str | None = None  # the body this request was split from
-    resume: Resume | None = None  # what the client has of the answer, made by a replica that is gone
+    resume: Resume | None = None  # the part of the answer that the client has, from a former replica
     record: UsageRecord | None = None  # of a stream: the record that its replica settles if the gateway dies

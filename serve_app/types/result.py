@@ -1,4 +1,4 @@
-"""What comes back: deltas of text, tokens, usage, errors."""
+"""Results of a request: deltas of text, tokens, usage, errors."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class PositionLogprobs:
     token_id: int  # the token that stands there
     logprob: float
     top: tuple[TopLogprob, ...] = ()  # likeliest first
-    rank: int | None = None  # of the token among all, from 1; known of prompt tokens
+    rank: int | None = None  # of a prompt token among all tokens, from 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
 
     @property
     def generated_tokens(self) -> int:
-        """All that the model made, whoever got it: what limits and records count."""
+        """All generated tokens, delivered or not, as limits and records count them."""
         return self.completion_tokens + self.discarded_tokens
 
     @classmethod
@@ -97,7 +97,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """Where the time of a request went, in seconds."""
+    """The times of a request, in seconds."""
 
     queue_s: float = 0.0  # from arrival in the engine to its first step
     first_token_s: float = 0.0  # from arrival in the engine to its first token
@@ -114,7 +114,7 @@ class StepTiming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Perf:
-    """How one sequence was served. Times are in ns of one clock whose zero means nothing."""
+    """How one sequence was served. Times are in ns of one clock with an arbitrary zero."""
 
     arrival_ns: int
     first_scheduled_ns: int
@@ -143,13 +143,13 @@ class ErrorInfo:
 
     kind: str  # class name in errors.py
     reason: str  # public text: no prompt, path, address or class name
-    param: str | None = None  # of a field that is at fault: its name, and what joins name and reason
+    param: str | None = None  # the field at fault: its name, and the text that joins name and reason
     joint: str | None = None
     retry_after_s: float | None = None
 
 
 class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What one step brought one choice, as text. The last one carries `finish`."""
+    """The result of one step for one choice, as text. The last one carries `finish`."""
 
     request_id: str
     index: int
@@ -158,14 +158,14 @@ class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     logprobs: tuple[TextLogprob, ...] | None = None
     prompt_text: str | None = None  # first delta, when `echo`
     prompt_token_ids: tuple[int, ...] | None = None  # first delta, when asked for
-    clamped: int | None = None  # first delta: the most tokens of output, if fewer than were asked for
+    clamped: int | None = None  # first delta: the limit of output tokens, if lower than requested
     prompt_logprobs: tuple[TextLogprob, ...] | None = None  # first delta, one a prompt token
     finish: FinishReason | None = None
     stop: str | int | None = None  # the stop string or stop token that matched
     usage: Usage = Usage()  # of the whole request, cumulative
     timing: Timing | None = None  # with a choice's first token
     step: StepTiming | None = None  # when `per_token`
-    reasoning: str = ""  # what the model thinks, apart from `text`
+    reasoning: str = ""  # the model's thoughts, apart from `text`
     tool_calls: tuple[ToolCallDelta, ...] = ()
     error: ErrorInfo | None = None  # with finish ERROR
     # "context_logits" FP32 (prompt, vocab): first delta of choice 0, after each prompt token;

@@ -17,7 +17,7 @@ class ProcessorCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopRule:
-    """An output ends that ends with the same tokens, `least` to `most` of them, `count` times in a row."""
+    """Ends an output whose last `least` to `most` tokens occurred `count` times in a row."""
 
     least: int = 1
     most: int  # >= least
@@ -49,13 +49,13 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, added logit)
     bad_words: tuple[tuple[int, ...], ...] = ()  # token sequences never to complete
     allowed_token_ids: tuple[int, ...] = ()  # empty: all
-    min_tokens: int = 0  # nothing that would end the sequence before this many
+    min_tokens: int = 0  # tokens that would end the sequence earlier are masked
     max_tokens: int | None = None  # >= 1; None: until the context is full
     stop_token_ids: tuple[int, ...] = ()
-    stop_sequences: tuple[tuple[int, ...], ...] = ()  # an output that ends with one ends; its tokens stay
+    stop_sequences: tuple[tuple[int, ...], ...] = ()  # each ends the output, and stays in it
     ignore_eos: bool = False  # EOS does not end the sequence (it is not masked)
     no_repeat_ngram: int = 0  # no sequence of this many tokens twice, the prompt included; 0 is off
-    loop: LoopRule | None = None  # ends an output that repeats itself; None: none does
+    loop: LoopRule | None = None  # stops repetitive output; None: off
     watermark: bool = False  # green-list bias before the draw
     processors: tuple[ProcessorCall, ...] = ()  # named logits processors, in order
 
@@ -69,7 +69,7 @@ DEFAULT_SAMPLING: Final = SamplingParams()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingDefaults:
-    """Values of a model for fields of `SamplingParams` that a client left to it. None: it has none."""
+    """A model's values for fields of `SamplingParams` that a client leaves out. None: it has none."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -108,7 +108,7 @@ class Beam:
     width: int  # >= 2, a multiple of `groups`
     length_penalty: float = 1.0  # score: sum of log-probabilities / length ** length_penalty
     early_stopping: EarlyStopping = EarlyStopping.NO
-    groups: int = 1  # that avoid each other's tokens by `diversity_penalty`
+    groups: int = 1  # groups avoid each other's tokens by `diversity_penalty`
     diversity_penalty: float = 0.0  # >= 0
 
 
@@ -124,16 +124,16 @@ class GrammarKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MarkerRule:
-    """A rule of a grammar for a text in which the model may write its control tokens for their names."""
+    """A rule of a grammar for a text in which the model may write control tokens instead of their names."""
 
     name: str
     text: str
-    opens: int = 0  # this many characters of `text` end free text (the grammar's TEXT) before them
+    opens: int = 0  # the first characters of `text`, which end the free text (TEXT) before them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grammar:
-    """What the whole output must match. Spelled text is text, also where it is the name of a token."""
+    """The form of the whole output. Spelled text is text, even if it is the name of a token."""
 
     kind: GrammarKind
     text: str = ""

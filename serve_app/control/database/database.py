@@ -29,8 +29,8 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-RETRY_S: Final = 2.0  # told to clients
-TRIES: Final = 5  # of a transaction that meets others
+RETRY_S: Final = 2.0  # `Retry-After` for clients
+TRIES: Final = 5  # of a transaction that collides with others
 FULL: Final = "the disk of the database is full: nothing can be changed before there is room"
 PAUSE_S: Final = 0.05  # before the second try; longer before each later one
 
@@ -41,7 +41,7 @@ class Database:
     def __init__(self, url: str, *, prepare: Callable[[Engine], None] = upgrade) -> None:
         """`url`: see `control.database.url`. `prepare` makes the tables, before the first transaction.
 
-        A database that is away may come later: each `run` tries it anew. Raises DatabaseProblem for a URL
+        A database that is away may come back: each `run` tries again. Raises DatabaseProblem for a URL
         that can never be opened.
         """
         self.problem: str | None = None  # why the latest transaction was not done; None: it was
@@ -62,9 +62,9 @@ class Database:
         return f"{url.host}/{url.database}" if url.host else str(url.database)
 
     async def run(self, work: Callable[[Session], T]) -> T:
-        """What `work` returns, once its transaction is committed. Whatever it raises undoes all.
+        """Run `work` in a transaction; returns its result once committed. An exception rolls back.
 
-        No transaction sees half of another one. `work` may be called several times, each time in a new
+        Transactions are serialisable. `work` may be called several times, each time in a new
         transaction, so it changes nothing else.
 
         Raises Unavailable where the database is away or locked: then nothing was changed, unless the
@@ -92,7 +92,7 @@ class Database:
             except (DBAPIError, OSError) as error:
                 if has_collided(error) and attempt < TRIES - 1:
                     continue
-                if is_bad_text(error):  # a field that nobody checked; SQLite takes it
+                if is_bad_text(error):  # a field without a check; SQLite accepts it
                     raise InvalidField(None, "texts must not have the character NUL") from error
                 if not (is_away(error) or has_collided(error)):
                     raise
@@ -101,8 +101,8 @@ class Database:
                     self.problem += f"; {advice}"
                     self._is_prepared = False  # another file may take its place
                 logger.warning("%s", self.problem)
-                told = FULL if is_full(error) else "the database does not answer; try again"
-                raise Unavailable(told, retry_after_s=RETRY_S) from error
+                reason = FULL if is_full(error) else "the database does not answer; try again"
+                raise Unavailable(reason, retry_after_s=RETRY_S) from error
         raise AssertionError("the last try returns or raises")
 
     def _try(self, work: Callable[[Session], T]) -> T:
@@ -114,7 +114,7 @@ class Database:
 
 
 def _reason(error: Exception) -> str:
-    """For the log. Never the statement, whose values are a client's."""
+    """The reason for the log, without the statement, because its values are a client's."""
     if isinstance(error, DBAPIError):
         return str(error.orig)
     return (error.strerror if isinstance(error, OSError) else str(error)) or type(error).__name__

@@ -26,8 +26,8 @@ LOOK_S: Final = 0.1
 def upgrade(engine: Engine) -> None:
     """Make or change the tables, all of them or none.
 
-    Raises DatabaseProblem where a newer version made them, and TimeoutError where another process does not
-    get ready.
+    Raises DatabaseProblem if a newer version made them, and TimeoutError if another process holds the lock
+    too long.
     """
     if engine.dialect.name == "postgresql":
         # What is read once the lock is held must be newer than the lock, not than the transaction.
@@ -45,7 +45,7 @@ def upgrade(engine: Engine) -> None:
 
 
 def config(connection: Connection, metadata: MetaData | None = None) -> Config:
-    """What alembic is to work with: our steps, this connection, and the tables that are wanted."""
+    """Alembic's configuration: our steps, this connection, and the wanted tables."""
     settings = Config(attributes={"connection": connection, "metadata": metadata})
     settings.set_main_option("script_location", str(FOLDER).replace("%", "%%"))
     return settings

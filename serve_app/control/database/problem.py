@@ -1,4 +1,4 @@
-"""What can be wrong with a database: what an operator must put right, and what passes by itself."""
+"""Problems of a database: those that an operator must solve, and those that pass."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def is_away(error: Exception) -> bool:
 
 
 def remedy(error: Exception) -> str | None:
-    """What an operator can do about it; None: wait, or look at the database's server."""
+    """The remedy for an operator; None: wait, or look at the database's server."""
     if is_full(error):
         return _ROOM
     if isinstance(error, OSError) and error.filename is not None:
@@ -62,12 +62,12 @@ def is_full(error: Exception) -> bool:
 
 
 def has_collided(error: Exception) -> bool:
-    """Whether the transaction lost against another one, so that it may be tried again at once."""
+    """Whether the transaction collided with another one, so that it may be tried again at once."""
     return isinstance(error, DBAPIError) and _state(error).startswith(_COLLIDED)
 
 
 def is_bad_text(error: Exception) -> bool:
-    """Whether a text has the one character that PostgreSQL takes in none: NUL."""
+    """Whether a text contains NUL, which PostgreSQL refuses."""
     return isinstance(error, DBAPIError) and _state(error) == _BAD_TEXT
 
 

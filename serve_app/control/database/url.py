@@ -64,7 +64,7 @@ def _prepare_sqlite(connection: Any, record: Any) -> None:
     connection.isolation_level = None  # the driver begins no transactions of its own: ours cover reads too
     cursor = connection.cursor()
     for pragma in (
-        f"busy_timeout={int(BUSY_S * 1000)}",  # first: the next one may wait for a lock
+        f"busy_timeout={int(BUSY_S * 1000)}",  # first, since the next one may wait for a lock
         "journal_mode=WAL",
         "synchronous=NORMAL",
         "foreign_keys=ON",
@@ -92,7 +92,7 @@ def _open_postgres(url: URL) -> Engine:
             isolation_level="SERIALIZABLE",
             pool_size=1,
             max_overflow=0,
-            pool_pre_ping=True,  # a server that was restarted costs nobody a failure
+            pool_pre_ping=True,  # a restart of the server fails no transaction
         )
     except (ImportError, NoSuchModuleError):
         raise DatabaseProblem(

@@ -1,4 +1,4 @@
-"""What the control plane needs of the cluster that runs the applications. Knows no Ray."""
+"""The control plane's interface to the cluster that runs the applications. Knows no Ray."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from serve_app.types import ModelInfo
 
 
 class AppStatus(Enum):
-    """How an application stands."""
+    """The state of an application."""
 
     COMING = "coming"  # starts, changes, or recovers by itself
-    UP = "up"  # as it was told to be
+    UP = "up"  # as requested
     FAILED = "failed"  # for good
     GOING = "going"  # being deleted
 
@@ -27,7 +27,7 @@ class AppSeen:
 
     status: AppStatus
     message: str = ""  # what the cluster says of it
-    size: tuple[int, int] | None = None  # least and most replicas, as told last; None: nobody knows
+    size: tuple[int, int] | None = None  # least and most replicas, as last requested; None: unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Offer:
     is_shared: bool = False  # whether pay-per-token endpoints may use that application
     num_cpus: float = 0.5
     num_gpus: float = 0.0
-    replica_throughput: float | None = None  # tokens a second; None: nobody said
+    replica_throughput: float | None = None  # tokens a second; None: not given
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Room:
     """What is free on the cluster, by Ray's names of resources: CPU, GPU."""
 
     free: Mapping[str, float] = field(default_factory=dict)
-    nodes: tuple[NodeRoom, ...] = ()  # none: nobody knows
+    nodes: tuple[NodeRoom, ...] = ()  # empty: unknown
 
 
 class Cluster(Protocol):
@@ -66,7 +66,7 @@ class Cluster(Protocol):
         ...
 
     async def routed(self) -> frozenset[str] | None:
-        """The applications that gateways route to; None: not known now."""
+        """The applications that gateways route to; None: unknown at the moment."""
         ...
 
     async def deploy(self, spec: AppSpec) -> None:
@@ -78,7 +78,7 @@ class Cluster(Protocol):
         ...
 
     async def info(self, app: str) -> ModelInfo:
-        """What the model of an application that is up says of itself."""
+        """The facts about the model of an application that is up."""
         ...
 
     async def offers(self) -> tuple[Offer, ...]:
@@ -90,7 +90,7 @@ class Cluster(Protocol):
         ...
 
     def least_memory(self, config: ModelConfig) -> int | None:
-        """Bytes that a replica of this model takes at least; None: nobody knows. Reads small files alone."""
+        """The fewest bytes of a replica of this model; None: unknown. Reads only small files."""
         ...
 
     async def logs(self, app: str) -> str:

@@ -1,4 +1,4 @@
-"""Turns what a client asked for into a configuration that can run, or says why it cannot. Pure logic.
+"""Turns a client's wishes into a configuration that can run, or says why it cannot. Pure logic.
 
 A served entity keeps its application where only its size changes; any other change makes a new application,
 beside which the former one serves until the new one is up.
@@ -29,7 +29,7 @@ _FIELDS: Final = {"served_entities": ENTITIES, "traffic": "traffic_config"}
 
 @dataclass(frozen=True, slots=True)
 class Configurator:
-    """All that decides over a new configuration."""
+    """Everything that decides about a new configuration."""
 
     offers: Offers
     config: ControlConfig
@@ -48,7 +48,7 @@ class Configurator:
         creator: str,
         now: float,
     ) -> Config:
-        """The configuration that `wanted` asks for. Raises InvalidField, also where there is no room."""
+        """The configuration for `wanted`. Raises InvalidField, also if there is no room."""
         if not 1 <= len(wanted.entities) <= MAX_ENTITIES:
             raise InvalidField(ENTITIES, f"must have 1 to {MAX_ENTITIES} entries")
         named = [

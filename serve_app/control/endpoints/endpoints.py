@@ -1,4 +1,4 @@
-"""The commands about endpoints: what clients ask is checked and written down; the reconciler does it."""
+"""The commands about endpoints: they check and store the wanted state, and the reconciler realises it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from serve_app.types.control import (
 
 @dataclass(frozen=True, slots=True)
 class _Ground:
-    """What a new configuration is judged by: asked of the cluster before the transaction."""
+    """The facts of the cluster for a new configuration, read before the transaction."""
 
     offers: tuple[Offer, ...]
     room: Room
@@ -113,7 +113,7 @@ class Endpoints:
         return {each.row.name: served for each in every if (served := each.served) is not None}
 
     def unready(self, session: Session) -> dict[str, str]:
-        """The endpoints of which nothing serves yet, and why."""
+        """The endpoints without a serving configuration, and why."""
         every = self._known.read(session).values()
         return {each.row.name: why for each in every if (why := each.unready) is not None}
 
@@ -124,7 +124,7 @@ class Endpoints:
             raw = self._gateways.declared
             try:
                 found = {each.name: each for each in parse_catalogue(raw).endpoints}
-            except CatalogueError:  # of another version of the server; the one before stays
+            except CatalogueError:  # from another version of the server; the former catalogue stays
                 return found
             self._read_declared = raw, found
         return found
@@ -310,7 +310,7 @@ class Endpoints:
         )
 
     def _changed_to(self, row: EndpointRow) -> EndpointShown:
-        """The endpoint after a change, which gateways and the reconciler hear of."""
+        """The endpoint after a change; notifies gateways and the reconciler."""
         self._changed()
         self.wake()
         return shown(row, self._sights())

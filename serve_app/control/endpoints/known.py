@@ -1,4 +1,4 @@
-"""All endpoints of the database, each read once for each version of its row: a look costs what changed."""
+"""All endpoints of the database. Each version of a row is read once, so reading costs only what changed."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class KnownEndpoint:
 
     @cached_property
     def served(self) -> bytes | None:
-        """For gateways: the endpoint as JSON. None: nothing serves yet."""
+        """The endpoint as JSON for gateways. None: nothing serves yet."""
         return None if self.serving is None else msgspec.json.encode(registry.served(self.row, self.serving))
 
     @property
     def unready(self) -> str | None:
-        """Why nothing serves yet, for those who ask the endpoint; None: something serves."""
+        """The reason why nothing serves yet, for callers of the endpoint; None: something serves."""
         if self.serving is not None:
             return None
         if self.row.update_state == UpdateState.UPDATE_FAILED.value:
@@ -42,7 +42,7 @@ class KnownEndpoint:
 
 
 class KnownEndpoints:
-    """Used by transactions alone, which come one after the other."""
+    """Used only in transactions, which run one after the other."""
 
     def __init__(self) -> None:
         self._known: dict[str, KnownEndpoint] = {}

@@ -1,8 +1,8 @@
-"""What the settings of one endpoint may name of others: the judge of its guardrails, and its inference table.
+"""Checks names in an endpoint's settings: the judge of its guardrails, and its inference table.
 
-A key that is limited to endpoints gets nothing of another one by naming it. The judge of the whole server is
-the operator's choice, and judges for every key. Models are no endpoints: an endpoint may be made of whatever
-`Offers` has.
+A key that is limited to endpoints cannot use another one by naming it in settings. The judge of the whole
+server is the operator's choice, and judges for every key. Models are no endpoints: an endpoint may be made
+of whatever `Offers` has.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TABLE: Final = "inference_table_config.table_name_prefix"
 
 
 class Named:
-    """The check of what settings name, against the endpoints that there are."""
+    """Checks names in settings against the existing endpoints."""
 
     def __init__(self, declared: Callable[[], Mapping[str, Endpoint]], guardrails_model: str | None) -> None:
         """`declared`: the endpoints of the deploy file. `guardrails_model`: the setting of the gateway."""
@@ -35,9 +35,9 @@ class Named:
     def check(
         self, session: Session, endpoint: str, raw: dict[str, Any], caller: Caller, prefix: str = ""
     ) -> None:
-        """Raises InvalidField where settings name what there is not, or what is not the caller's.
+        """Raises InvalidField if settings name something that does not exist or is not the caller's.
 
-        Also where a model must judge and none is named. `raw`: settings of `endpoint`, of `AiGateway`.
+        Also if a model must judge and none is named. `raw`: the `AiGateway` settings of `endpoint`.
         `prefix` stands before the field.
         """
         settings = AiGateway.model_validate(raw)

@@ -14,7 +14,7 @@ SHOWN = 20  # models that an error names
 
 
 class Offers:
-    """Looks up a model by its name and version. What the operator runs goes before what he lists."""
+    """Looks up a model by its name and version. Running models go before listed ones."""
 
     def __init__(self, found: Iterable[Offer], config: ControlConfig, declared: Catalogue) -> None:
         """`found`: see `Cluster.offers`. `declared`: the endpoints of the deploy file."""
@@ -75,7 +75,7 @@ def throughput_of(config: object) -> float | None:
 
 
 def _match(model: str, version: str, known: Iterable[tuple[str, str]]) -> tuple[str, str] | None:
-    """The model and version that is meant: without a version the only one; version 1 may be unnamed."""
+    """The match for a model and version: without a version, the only one; version 1 may be unnamed."""
     versions = [each for name, each in known if name == model]
     if version in versions:
         return model, version

@@ -1,12 +1,12 @@
-"""What to do next, so that what runs becomes what is wanted. Pure logic: no clock, no database, no cluster.
+"""Plans the next actions towards the wanted state. Pure logic: no clock, database or cluster.
 
     what is wanted, what is seen  --plan-->  actions
 
-A plan is made again and again from what is seen then. So an action that failed or got lost comes again, and
-an action that was done twice changes nothing. What keeps clients served:
+Plans are made repeatedly from the state at that time. So an action that failed or was lost comes again, and
+an action that is done twice changes nothing. What keeps clients served:
 
 * an endpoint's former configuration is wanted until the new one is up;
-* an application that nobody wants any more is deleted only once no gateway routes to it.
+* * an application that is no longer wanted is deleted only once no gateway routes to it.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from serve_app.control.endpoints.state import RUN_TIME, AppSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What an endpoint needs."""
+    """The applications that an endpoint needs."""
 
     id: str
     serving: tuple[AppSpec, ...] = ()
-    pending: tuple[AppSpec, ...] | None = None  # of a configuration that comes up; None: there is none
-    is_late: bool = False  # the pending one had its time
+    pending: tuple[AppSpec, ...] | None = None  # of a configuration that starts; None: there is none
+    is_late: bool = False  # the pending configuration ran out of time
     is_followed: bool | None = None  # whether all gateways took the last change; None: not waited for
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the cluster is like now."""
+    """The current state of the cluster."""
 
     apps: Mapping[str, AppSeen]
     routed: frozenset[str] | None  # applications that gateways route to; None: not known
-    again: frozenset[str] = frozenset()  # applications that failed, answer nobody, and may be started anew
+    again: frozenset[str] = frozenset()  # failed applications without replicas that may be started again
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Deploy:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Let the application go."""
+    """Delete the application."""
 
     app: str
 
@@ -62,10 +62,10 @@ class Promote:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """The pending configuration of the endpoint does not come up: give it up."""
+    """The pending configuration of the endpoint failed: give it up."""
 
     endpoint: str
-    app: str | None  # that failed; None: it came not in time
+    app: str | None  # the one that failed; None: it ran out of time
     reason: str
 
 
@@ -130,4 +130,4 @@ def _toward(spec: AppSpec, seen: Seen) -> Iterable[Action]:
     if app is None or (app.size != spec.size and app.status is not AppStatus.GOING):
         yield Deploy(spec)
     elif app.status is AppStatus.FAILED and spec.name in seen.again:
-        yield Delete(spec.name)  # started anew once it is gone: the same again would change nothing
+        yield Delete(spec.name)  # it is started again once it is gone

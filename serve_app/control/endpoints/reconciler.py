@@ -1,7 +1,7 @@
-"""Brings the cluster to what the registry wants: looks, plans, acts, and looks again.
+"""Brings the cluster to the state of the registry: reads, plans, acts, and reads again.
 
-All that it must remember is in the database, so a control plane that dies in the midst of anything goes on
-where it was. An action is taken only if the endpoint is still as it was when the plan was made.
+All its state is in the database, so a control plane that dies at any point continues where it was. An
+action is taken only if the endpoint is still as it was when the plan was made.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from serve_app.types.control import UpdateState
 
 logger = logging.getLogger(__name__)
 
-BUSY_S: Final = 0.5  # between looks while something changes
-CALM_S: Final = 5.0  # while nothing does: an application may fail by itself
+BUSY_S: Final = 0.5  # between turns while something changes
+CALM_S: Final = 5.0  # otherwise: an application may fail by itself
 EMPTY_S: Final = 15.0  # without any endpoint: there may be orphans of a former database
 # A gateway that has just changed its routes may have sent a request by the old ones; it arrives by then.
 SETTLE_S: Final = 2.0
@@ -71,10 +71,10 @@ class Reconciler:
         self._restarts: dict[
             str, tuple[float, float]
         ] = {}  # application that failed -> when again, after what wait
-        self.apps: Mapping[str, AppSeen] = {}  # as seen last
+        self.apps: Mapping[str, AppSeen] = {}  # as last read
 
     def wake(self) -> None:
-        """Something changed: look now."""
+        """Something changed: start a turn now."""
         self._awake.set()
 
     async def run(self) -> None:
@@ -93,10 +93,10 @@ class Reconciler:
                     await self._awake.wait()
             except TimeoutError:
                 continue
-            await asyncio.sleep(BUSY_S / 10)  # what wakes comes in bursts
+            await asyncio.sleep(BUSY_S / 10)  # wake-ups come in bursts
 
     async def turn(self) -> float:
-        """Look, plan and act once. The seconds until the next turn."""
+        """Read, plan and act once. Returns the seconds until the next turn."""
         rows = await self._database.run(self._known.read)
         self.apps = await self._cluster.apps()
         self._changing = {id: known for id, known in self._changing.items() if id in rows}
@@ -132,7 +132,7 @@ class Reconciler:
         )
 
     def _is_late(self, row: EndpointRow) -> bool:
-        """Whether the change of `row` takes too long, by the clock that no operator sets.
+        """Whether the change of `row` takes too long, by the monotonic clock.
 
         A control plane that starts gives it all of its time again.
         """
@@ -167,7 +167,7 @@ class Reconciler:
         return Seen(self.apps, routed | (strays - settled), again)
 
     def _is_due(self, app: str, now: float) -> bool:
-        """Whether an application that failed may be started anew. Each time the wait before it doubles."""
+        """Whether an application that failed may be started again. Each time the wait before it doubles."""
         if app not in self._restarts:
             self._restarts[app] = (now + RESTART_S, RESTART_S)
         at, wait = self._restarts[app]

@@ -1,7 +1,7 @@
 """The endpoints of the database: found, made, changed and removed inside of a transaction of the caller.
 
 An endpoint has at most one update at a time. `serving` is the configuration that answers, `pending` the one
-that comes up or failed. Knows no cluster.
+that starts or failed. Knows no cluster.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def add(
     ai_gateway: dict[str, Any],
     stored: dict[str, Any],
 ) -> EndpointRow:
-    """A new endpoint, whose first configuration comes up. Raises AlreadyExists, InvalidField."""
+    """A new endpoint, whose first configuration starts. Raises AlreadyExists, InvalidField."""
     if has(session, name):
         raise AlreadyExists(f"the endpoint {name!r} exists already; update it, or choose another name")
     now = time.time()
@@ -127,7 +127,7 @@ def add(
 
 
 def begin_update(session: Session, row: EndpointRow, config: Config, *, task: str | None = None) -> None:
-    """Let another configuration come up beside the one that serves. Raises Conflict, InvalidField."""
+    """Start another configuration beside the one that serves. Raises Conflict, InvalidField."""
     refuse_busy(row)
     check(row, config, shadow=_kept_shadow(row, config), task=task)
     row.pending = dumped(config)
@@ -142,7 +142,7 @@ def begin_update(session: Session, row: EndpointRow, config: Config, *, task: st
 def promote(session: Session, row: EndpointRow, *, task: str) -> None:
     """The pending configuration serves from now on; the update ends once gateways have taken it.
 
-    Raises InvalidField where gateways would refuse the endpoint with the task that its models have.
+    Raises InvalidField if gateways would refuse the endpoint with the task of its models.
     """
     if row.pending is None:
         return
@@ -183,7 +183,7 @@ def remove(session: Session, row: EndpointRow) -> None:
 
 
 def note(session: Session, row: EndpointRow, text: str) -> None:
-    """Write an event down for the build logs; the oldest go."""
+    """Record an event for the build logs; the oldest ones are dropped."""
     session.add(EventRow(endpoint_id=row.id, at=time.time(), text=text))
     session.flush()
     newest = session.scalar(select(func.max(EventRow.id)).where(EventRow.endpoint_id == row.id)) or 0
@@ -209,7 +209,7 @@ def refuse_busy(row: EndpointRow) -> None:
 def check(
     row: EndpointRow, config: Config, *, shadow: dict[str, Any] | None, task: str | None = None
 ) -> Endpoint:
-    """The endpoint as gateways would have it with `config`. Raises InvalidField where they would refuse."""
+    """The endpoint for gateways with `config`. Raises InvalidField if they would refuse it."""
     raw = {**served(row, config, task=task), "shadow": shadow}
     try:
         return Endpoint.model_validate(raw)
@@ -247,7 +247,7 @@ def _entity(entity: Entity, kind: str) -> ServedEntity:
 
 
 def _kept_shadow(row: EndpointRow, config: Config) -> dict[str, Any] | None:
-    """The endpoint's shadow, unless `config` has its entity no more."""
+    """The endpoint's shadow, unless `config` lacks its entity."""
     names = {each.wanted.name for each in config.entities}
     return None if row.shadow is None or row.shadow["entity"] not in names else row.shadow
 

@@ -1,7 +1,7 @@
 """Whether the cluster has room for new replicas: CPUs, GPUs and memory. Pure logic.
 
-Memory is a lower bound on one side, and what is free this moment on the other: what is refused could not have
-come up, and what is let through may still fail, which its update then says.
+Compares a lower bound of the memory needed with the memory free at this moment. A refused configuration could
+not have started; an accepted one may still fail, and its update then says so.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from serve_app.control.endpoints.cluster import NodeRoom, Room
 from serve_app.control.endpoints.state import AppSpec
 from serve_app.errors import InvalidField
 
-LeastMemory = Callable[[ModelConfig], int | None]  # bytes that a replica takes at least; None: nobody knows
+LeastMemory = Callable[[ModelConfig], int | None]  # the fewest bytes of a replica; None: unknown
 
 _GROWS: Final = "(where the cluster grows by itself, set `control.check_resources: false`)"
 
@@ -36,7 +36,7 @@ def check_room(
     least_memory: LeastMemory,
     field: str,
 ) -> None:
-    """Raises InvalidField of `field` unless there is room for what `specs` have more than `running`."""
+    """Raises InvalidField of `field` unless there is room for the replicas of `specs` beyond `running`."""
     needs = [
         _Need(spec, more, ModelConfig.model_validate(spec.model))
         for spec in specs

@@ -23,7 +23,7 @@ _FIRST: Final = 1  # version of a declared configuration: the deploy file counts
 
 
 class Sights:
-    """What is known of applications: from the cluster, and from gateways."""
+    """The known states of applications: from the cluster, and from gateways."""
 
     def __init__(self, apps: Mapping[str, AppSeen], ready: frozenset[str]) -> None:
         self._apps = apps

@@ -1,7 +1,7 @@
-"""How many replicas a served entity gets for what was asked: units, tokens, requests or a size in words.
+"""The number of replicas of a served entity, from units, tokens, requests or a size in words.
 
-One unit is one replica. Tokens a second are divided by what one replica makes, requests at once by what one
-replica batches. `workload_size` is Databricks' word for requests at once: Small 4, Medium 16, Large 64.
+One unit is one replica. Tokens a second are divided by the throughput of one replica, requests at once by the
+batch of one replica. `workload_size` is Databricks' word for requests at once: Small 4, Medium 16, Large 64.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ UNLIMITED: Final = 10**9  # tokens a second, of what was not bought by tokens
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Replicas of an entity, and the tokens a second that it may be asked for."""
+    """Replicas of an entity, and the tokens a second that it may serve."""
 
     min_replicas: int
     max_replicas: int
@@ -70,7 +70,7 @@ def size(wanted: EntityWanted, offer: Offer, config: ControlConfig, field: str) 
 
 
 def _throughput(wanted: EntityWanted, offer: Offer, replicas: int) -> tuple[int, int]:
-    """What admission lets through: what was bought in tokens, else what the replicas are known to make."""
+    """The limit of admission: the bought tokens, otherwise the known throughput of the replicas."""
     bought = wanted.max_provisioned_throughput or wanted.min_provisioned_throughput
     if bought:
         return wanted.min_provisioned_throughput or 0, bought

@@ -1,4 +1,4 @@
-"""What is kept of an endpoint's configurations: served entities, each with the application that runs it."""
+"""The stored form of an endpoint's configurations: served entities, each with its application."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RUN_TIME: Final = "rt-"  # how names of applications begin that the control plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppSpec:
-    """A Serve application as it is to run. `size` may change in place; the rest makes another application."""
+    """A wanted Serve application. `size` may change in place; any other change makes another application."""
 
     name: str
     model: dict[str, Any]  # a `ModelConfig` without its `provisioned`, as plain values
@@ -34,7 +34,7 @@ class AppSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entity:
-    """A served entity and what runs it."""
+    """A served entity and its application."""
 
     wanted: EntityWanted  # with its name filled in
     model: str

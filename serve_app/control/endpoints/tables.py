@@ -33,9 +33,9 @@ class EndpointRow(Table):
     update_state: Mapped[str] = mapped_column(String(32))  # see types.control.UpdateState
     message: Mapped[str] = mapped_column(Text)
     pending_since: Mapped[float] = mapped_column(Double)
-    # While all that remains is that gateways take the new configuration: the first snapshot that has it.
+    # While an update only waits for gateways: the version of the first snapshot with the new configuration.
     switch_version: Mapped[int] = mapped_column(BigInteger)
-    row_version: Mapped[int] = mapped_column(Integer)  # another control plane's change is noticed by it
+    row_version: Mapped[int] = mapped_column(Integer)  # detects changes of another control plane
 
     __mapper_args__ = {"version_id_col": row_version}  # noqa: RUF012  # as SQLAlchemy has it
 

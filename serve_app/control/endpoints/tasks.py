@@ -1,4 +1,4 @@
-"""What an endpoint's entities do: chat, complete or embed. All entities of an endpoint do the same."""
+"""The task of an endpoint: chat, completions or embeddings. All its entities share it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def task_of(
 
 
 def check_tasks(config: Config, task: str | None, declared: Mapping[str, Endpoint]) -> None:
-    """Refuse at once what is known to disagree. Raises InvalidField."""
+    """Refuse at once entities that are known to disagree. Raises InvalidField."""
     if task is not None and task not in set(Task):
         raise InvalidField("task", f"must be one of {', '.join(Task)}")
     known = declared_tasks(declared)
@@ -58,7 +58,7 @@ def check_tasks(config: Config, task: str | None, declared: Mapping[str, Endpoin
 
 
 def declared_tasks(declared: Mapping[str, Endpoint]) -> dict[tuple[str, str], tuple[str, ...]]:
-    """What the models of the deploy file are used for: (model, version) -> tasks."""
+    """The tasks of the models of the deploy file: (model, version) -> tasks."""
     found: dict[tuple[str, str], tuple[str, ...]] = {}
     for endpoint in declared.values():
         for entity in endpoint.served_entities:

@@ -1,7 +1,7 @@
-"""Who may send which command: by the caller's scopes, its key's endpoints, and the grants of the endpoint.
+"""Decides who may send which command, by the caller's scopes, its key's endpoints, and the endpoint's grants.
 
 Denies by default: a command without a rule here is for administrators. An endpoint that a caller may not see
-is as unknown as one that does not exist.
+looks like one that does not exist.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from serve_app.types.control import (
 from serve_app.types.control.endpoints import ListEndpoints
 from serve_app.types.control.rollouts import GiveFeedback
 
-# What a command about one endpoint needs, and the field that has the endpoint's name.
+# The level that a command about one endpoint needs, and the field with the endpoint's name.
 OF_ENDPOINT: Final = MappingProxyType[type[Command[Any]], tuple[Level, str]](
     {
         CreateEndpoint: (Level.CAN_MANAGE, "name"),
@@ -55,7 +55,7 @@ OF_ENDPOINT: Final = MappingProxyType[type[Command[Any]], tuple[Level, str]](
         DeleteEndpoint: (Level.CAN_MANAGE, "name"),
         PutAiGateway: (Level.CAN_MANAGE, "name"),
         PatchTags: (Level.CAN_MANAGE, "name"),
-        ReadLogs: (Level.CAN_MANAGE, "name"),  # lines may tell of anybody's requests
+        ReadLogs: (Level.CAN_MANAGE, "name"),  # lines may be about any caller's requests
         GetEndpoint: (Level.CAN_VIEW, "name"),
         StartRollout: (Level.CAN_MANAGE, "endpoint"),
         StopRollout: (Level.CAN_MANAGE, "endpoint"),
@@ -63,7 +63,7 @@ OF_ENDPOINT: Final = MappingProxyType[type[Command[Any]], tuple[Level, str]](
         CompareEntities: (Level.CAN_VIEW, "endpoint"),
     }
 )
-# Commands whose own handlers judge the caller, by what only they know.
+# Commands whose own handlers check the caller, with facts that only they know.
 JUDGED_BELOW: Final = frozenset[type[Command[Any]]](
     {GetPermissions, PutPermissions, GiveFeedback, KeepResponse, RecallResponses, ForgetResponse}
 )
@@ -105,7 +105,7 @@ class Access:
             raise PermissionDenied(f"this needs {needed.name} on the endpoint, or the scope '{Scope.MANAGE}'")
 
     async def seen(self, reply: ReplyT, caller: Caller) -> ReplyT:
-        """The reply without endpoints that the caller may not see."""
+        """Remove endpoints that the caller may not see from the reply."""
         if not isinstance(reply, EndpointList) or is_administrator(caller):
             return reply
         grants = await self._by_endpoint(caller)
@@ -118,5 +118,5 @@ class Access:
 
     async def _by_endpoint(self, caller: Caller) -> dict[str, tuple[Grant, ...]]:
         if Scope.MANAGE in caller.scopes:
-            return {}  # the key's own list of endpoints says it all
+            return {}  # the key's own list of endpoints decides
         return await self._grants.known()

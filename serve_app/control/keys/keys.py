@@ -75,7 +75,7 @@ class Keys:
         }
 
     def in_force(self, session: Session) -> tuple[KnownKey, ...]:
-        """For snapshots: the keys that gateways let in, without what they spent."""
+        """For snapshots: the keys that gateways accept, without their spending."""
         found = session.scalars(
             select(ApiKey).where(_is_in_force(self._now())).order_by(*_OLDEST_FIRST)
         ).all()
@@ -83,7 +83,7 @@ class Keys:
         return tuple(_told(KnownKey, key) for key in sorted(found, key=lambda key: key.name))
 
     def budgets(self, session: Session) -> Iterable[KeyBudget]:
-        """For the ledger: the keys in force that have a bound."""
+        """For the ledger: the keys in force that have a budget."""
         bounded = or_(ApiKey.budget.is_not(None), ApiKey.soft_budget.is_not(None))
         for key in session.scalars(select(ApiKey).where(_is_in_force(self._now()), bounded)):
             yield KeyBudget(
@@ -91,7 +91,7 @@ class Keys:
             )
 
     async def _create(self, command: CreateKey, caller: Caller) -> CreatedKey:
-        """Raises InvalidField, PermissionDenied, AlreadyExists, or Conflict where it would lock all out."""
+        """Raises InvalidField, PermissionDenied, AlreadyExists, or Conflict if no key would manage."""
         check_administrator(caller)
         check_new(command)
         secret = new_secret()
@@ -152,7 +152,7 @@ class Keys:
         return _told(KeyShown, key)
 
     async def _list(self, command: ListKeys, caller: Caller) -> KeyList:
-        """Those in force as they were read last while the database is away."""
+        """Lists keys; while the database is away, those in force as last read."""
         check_administrator(caller)
         try:
             return await self._database.run(lambda session: self._read(session, command))
@@ -234,9 +234,9 @@ class Keys:
         return session.scalars(select(ApiKey).where(_is_in_force(self._now()), ApiKey.name == name)).all()
 
     def _check_way_in(self, session: Session, caller: Caller, why: str) -> None:
-        """Raises Conflict, with `why`, where nobody could manage keys after this transaction.
+        """Raises Conflict, with `why`, if no key could manage keys after this transaction.
 
-        A caller whose key is in the key file or the environment shows that there is such a way in.
+        A caller with a key of the key file or the environment proves that another key manages.
         """
         if not caller.anonymous and not caller.at_run_time:
             return
@@ -251,7 +251,7 @@ def _is_in_force(now: float) -> ColumnElement[bool]:
 
 
 def _newest(keys: Sequence[ApiKey]) -> ApiKey:
-    """Of keys of one name: all others are former secrets that have not ended yet."""
+    """The newest of several keys of one name: the others are former secrets that have not ended yet."""
     return max(keys, key=lambda key: key.created)
 
 
@@ -260,7 +260,7 @@ def _sorted(names: tuple[str, ...]) -> list[str]:
 
 
 def _told(kind: type[ToldT], key: ApiKey) -> ToldT:
-    """What `kind` has fields for, of the columns of the same names."""
+    """The columns for the fields of `kind`, by name."""
     columns = [each.name for each in fields(kind) if each.name in ApiKey.__table__.c]
     values: dict[str, Any] = {name: getattr(key, name) for name in columns}
     values |= {name: tuple(each) for name, each in values.items() if isinstance(each, list)}
@@ -270,7 +270,7 @@ def _told(kind: type[ToldT], key: ApiKey) -> ToldT:
 def last_uses(session: Session) -> Mapping[str, float]:
     """The Unix time at which the newest request of each key began, by the key's id.
 
-    A key has none from before it was made, when another one of its name may have been used. One look into
+    Uses from before a key was made belong to another key of its name. One look into
     an index for each key, whatever the ledger holds.
     """
     newest = select(func.max(Usage.started)).where(Usage.key_id == ApiKey.name).scalar_subquery()

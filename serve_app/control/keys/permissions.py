@@ -1,6 +1,6 @@
 """Grants: what users, groups and service principals may do with an endpoint.
 
-Kept by the endpoint's id, which is never used again: a new endpoint of an old name begins without grants.
+Stored by the endpoint's id, which is never reused: a new endpoint of an old name begins without grants.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Grants:
         return {GetPermissions: self._get, PutPermissions: self._put}
 
     def by_endpoint(self, session: Session) -> dict[str, tuple[Grant, ...]]:
-        """For snapshots: the grants by the endpoint's name. What is gone has none."""
+        """For snapshots: the grants by the endpoint's name, for existing endpoints."""
         found: dict[str, list[Grant]] = {}
         rows = select(EndpointGrant).order_by(EndpointGrant.kind, EndpointGrant.principal)
         for row in session.scalars(rows):
@@ -47,7 +47,7 @@ class Grants:
         return self._newest
 
     async def known(self) -> dict[str, tuple[Grant, ...]]:
-        """The grants by the endpoint's name; as they were read last while the database is away."""
+        """The grants by the endpoint's name; while the database is away, as last read."""
         try:
             return await self._database.run(self.by_endpoint)
         except Unavailable:

@@ -28,7 +28,7 @@ MAX_BUDGET: Final = 1e12
 
 
 def check_new(command: CreateKey) -> None:
-    """The fields of a new key."""
+    """Check the fields of a new key."""
     if NAME.fullmatch(command.name) is None:
         raise InvalidField("name", "must be 1 to 64 characters of A-Z a-z 0-9 . _ -")
     if command.name == ANONYMOUS:
@@ -48,7 +48,7 @@ def check_new(command: CreateKey) -> None:
 
 
 def check_change(command: UpdateKey) -> None:
-    """The fields of a change, each by itself."""
+    """Check the fields of a change, each by itself."""
     if command.groups is not None:
         check_names("groups", command.groups)
     if command.scopes is not None:
@@ -98,7 +98,7 @@ def check_comment(comment: str) -> None:
 
 
 def check_grants(grants: Sequence[Grant]) -> None:
-    """The grants of one endpoint: no principal has two."""
+    """Check the grants of one endpoint: no principal may have two."""
     if len(grants) > MAX_ENDPOINT_GRANTS:
         raise InvalidField("access_control_list", f"must hold at most {MAX_ENDPOINT_GRANTS} entries")
     seen = set()
@@ -127,5 +127,5 @@ def check_administrator(caller: Caller) -> None:
     if Scope.MANAGE not in caller.scopes:
         raise PermissionDenied(f"the API key lacks the scope '{Scope.MANAGE}'")
     if caller.endpoints:
-        # Such a key could otherwise make itself one without the limit.
+        # Otherwise such a key could make a key without the limit.
         raise PermissionDenied("a key that is limited to endpoints may manage nothing beyond them")

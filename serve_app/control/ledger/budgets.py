@@ -1,7 +1,7 @@
-"""What keys spent in a calendar month (UTC), and which of them are over a bound.
+"""The spending of keys in a calendar month (UTC), and the keys over a budget.
 
-The sums are kept in the transactions that write the rows of the ledger, so that nobody adds up a month of
-rows. Only costs in the currency of a key's budget count against it.
+The transactions that write the ledger's rows also update the sums, so no month of rows is ever added up.
+Only costs in the currency of a key's budget count against it.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from serve_app.control.ledger.tables import Spending
 from serve_app.types import UsageRecord
 
 DUST: Final = 1e-9  # of sums of floats
-STEPS: Final = 2  # of a budget, in which gateways hear what is spent: each is a snapshot of its own
+STEPS: Final = 2  # parts of a budget in which gateways learn the spending: each makes a snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyBudget:
-    """What a key may spend in a calendar month."""
+    """The budget of a key for a calendar month."""
 
     key: str  # name
     budget: float | None = None  # from there on requests are refused
-    soft_budget: float | None = None  # from there on answers say so
+    soft_budget: float | None = None  # from there on answers have a warning
     currency: str = "USD"
 
 
@@ -43,7 +43,7 @@ def month_of(seconds: float) -> str:
 
 
 def spend(session: Session, changes: Iterable[tuple[UsageRecord | None, UsageRecord]]) -> None:
-    """Rows of the ledger change: from what was known of a request, if anything, to what is known now."""
+    """Update the sums for changed rows: from the former state of a request, if any, to the new one."""
     more: dict[tuple[str, str, str], float] = defaultdict(float)
     for before, after in changes:
         if before is not None and before.cost is not None:
@@ -61,13 +61,13 @@ def spend(session: Session, changes: Iterable[tuple[UsageRecord | None, UsageRec
 
 
 def spent_in(session: Session, month: str) -> Mapping[tuple[str, str], float]:
-    """What keys spent in a month, by the key's name and the currency."""
+    """The spending of keys in a month, by the key's name and the currency."""
     wanted = select(Spending.key_id, Spending.currency, Spending.cost).where(Spending.month == month)
     return {(key, currency): cost for key, currency, cost in session.execute(wanted)}
 
 
 def over_budget(session: Session, budgets: Iterable[KeyBudget], now: float) -> OverBudget:
-    """The keys that have reached a bound in the month of `now`, in Unix seconds."""
+    """The keys that have reached a budget in the month of `now`, in Unix seconds."""
     month, wanted = month_of(now), list(budgets)
     if not wanted:
         return {}
@@ -83,7 +83,7 @@ def over_budget(session: Session, budgets: Iterable[KeyBudget], now: float) -> O
 
 
 def spent(session: Session, budgets: Iterable[KeyBudget], now: float) -> dict[str, float]:
-    """What keys have spent of their budgets in the month of `now`, by name, in steps of a budget's part.
+    """The spending of keys with budgets in the month of `now`, by name, in steps of a part of the budget.
 
     Rounded down, so that a snapshot changes with each step and not with each request.
     """
@@ -108,7 +108,7 @@ def _reached(cost: float, bound: float | None) -> bool:
 
 
 def _told(budget: KeyBudget, what: str, bound: float | None, month: str) -> str:
-    """For clients. Without the sum itself, so that it changes only when a bound is crossed."""
+    """The message for clients. Without the sum itself, so that it changes only when a budget is crossed."""
     return f"the key's {what} of {bound:.15g} {budget.currency} for {month} (UTC) is spent"
 
 

@@ -1,4 +1,4 @@
-"""The usage ledger: takes records of gateways, keeps what keys spent, and answers what was used.
+"""The usage ledger: takes records from gateways, keeps the spending of keys, and makes reports.
 
 Shipping a record again changes nothing, and neither does the order of records.
 """
@@ -25,7 +25,7 @@ from serve_app.types import Caller, Scope
 from serve_app.types.control import ReportUsage, Shipped, ShipUsage, UsageReport
 
 ROWS_AT_ONCE: Final = 500  # of one statement
-LOOK_S: Final = 30.0  # between two looks at the calendar
+LOOK_S: Final = 30.0  # between two checks of the calendar
 
 
 class Ledger:
@@ -40,7 +40,7 @@ class Ledger:
         clock: Callable[[], float] = time.time,
         untracked: Callable[[Session], Collection[str]] = lambda session: (),
     ) -> None:
-        """`changed` is called when the result of `over_budget` may be another one than before.
+        """`changed` is called when the result of `over_budget` may have changed.
 
         `untracked`: the endpoints that reports leave out.
         """
@@ -49,23 +49,23 @@ class Ledger:
         self._changed = changed
         self._clock = clock
         self._untracked = untracked
-        # What snapshots have of it, as it was when `changed` was called last.
-        self._told: tuple[OverBudget, tuple[str, dict[str, float]]] = ({}, ("", {}))
+        # The part for snapshots, as of the last call of `changed`.
+        self._reported: tuple[OverBudget, tuple[str, dict[str, float]]] = ({}, ("", {}))
 
     def handlers(self) -> Handlers:
         return {ShipUsage: self._ship, ReportUsage: self._report}
 
     def over_budget(self, session: Session) -> OverBudget:
-        """The keys that have reached a bound in this month. A part of the snapshot."""
+        """The keys that have reached a budget in this month. A part of the snapshot."""
         return budgets.over_budget(session, self._key_budgets(session), self._clock())
 
     def spent(self, session: Session) -> tuple[str, dict[str, float]]:
-        """The month, and what keys have spent of their budgets in it. A part of the snapshot."""
+        """The month, and the spending of keys in it. A part of the snapshot."""
         now = self._clock()
         return budgets.month_of(now), budgets.spent(session, self._key_budgets(session), now)
 
     async def run(self) -> None:
-        """Begin each month with fresh budgets, until cancelled."""
+        """Start each month with fresh budgets, until cancelled."""
         month = budgets.month_of(self._clock())
         while True:
             await asyncio.sleep(LOOK_S)
@@ -84,9 +84,9 @@ class Ledger:
                 _write(session, known[place : place + ROWS_AT_ONCE])
             return self.over_budget(session), self.spent(session)
 
-        told = await self._database.run(write)
-        if told != self._told:
-            self._told = told
+        spending = await self._database.run(write)
+        if spending != self._reported:
+            self._reported = spending
             self._changed()
         return Shipped(count=len(known))
 
@@ -98,7 +98,7 @@ class Ledger:
 
 
 def _joined(command: ShipUsage) -> Sequence[Known]:
-    """What the command says of each request, in the order of their ids."""
+    """The command's records by request, in the order of their ids."""
     found: dict[str, Known] = {}
     for known in _each(command):
         id = known.record.id

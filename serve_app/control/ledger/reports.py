@@ -15,7 +15,7 @@ from serve_app.errors import InvalidField, PermissionDenied
 from serve_app.types import Caller, Scope
 from serve_app.types.control import ReportUsage, UsageReport, UsageRow
 
-MAX_ROWS: Final = 10_000  # that the database gives for one report: some 3 MB as JSON
+MAX_ROWS: Final = 10_000  # of one report: some 3 MB as JSON
 
 _GROUP: Final = "group"
 FIELDS: Final[dict[str, ColumnElement[Any]]] = {
@@ -34,7 +34,7 @@ _SUMS: Final = ("prompt_tokens", "cached_tokens", "completion_tokens", "migratio
 
 
 def allowed(command: ReportUsage, caller: Caller) -> ReportUsage:
-    """`command` as far as `caller` may see. Raises PermissionDenied, or InvalidField for an unknown field."""
+    """`command`, limited to the caller's rights. Raises PermissionDenied or InvalidField."""
     unknown = sorted(set(command.by) - set(FIELDS))
     if unknown:
         raise InvalidField("by", f"{unknown[0]!r} is none of {', '.join(FIELDS)}")
@@ -46,7 +46,7 @@ def allowed(command: ReportUsage, caller: Caller) -> ReportUsage:
 
 
 def report(session: Session, command: ReportUsage, untracked: Collection[str] = ()) -> UsageReport:
-    """The sums that `command` asks for, in the order of their groups, without the endpoints `untracked`.
+    """The sums for `command`, in the order of their groups, without the endpoints `untracked`.
 
     Raises InvalidField for too many.
     """
@@ -98,7 +98,7 @@ def _rows(session: Session, command: ReportUsage, untracked: Collection[str]) ->
 
 
 def _groups(by: tuple[str, ...], row: Any) -> Iterable[tuple[str, ...]]:
-    """Where a row counts: in one group, or in one for each group of the user."""
+    """The groups in which a row counts: one, or one for each group of the user."""
     values = [str(value) for value in row[: len(by)]]
     if _GROUP not in by:
         return [tuple(values)]

@@ -1,4 +1,4 @@
-"""A row of the ledger and what it stands for: all that is known of one request."""
+"""Converts between a row of the ledger and the known facts about one request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from serve_app.accounts.merge import Known, Used
 from serve_app.control.ledger.tables import Usage
 from serve_app.types import UsageRecord
 
-_OWN: Final = ""  # among the parts: what the journal of the request's own gateway says
+_OWN: Final = ""  # the part from the journal of the request's own gateway
 
 # Columns that have the name and the value of a record's field.
 _SAME: Final = (
@@ -41,7 +41,7 @@ def values_of(known: Known) -> dict[str, Any]:
 
 
 def known_by(row: Usage) -> Known:
-    """What `row` says; the reverse of `values_of`."""
+    """The facts in `row`; the reverse of `values_of`."""
     fields: dict[str, Any] = {name: getattr(row, name) for name in _SAME}
     fields |= {"groups": tuple(json.loads(row.groups)), "shadow": row.is_shadow}
     fields["failed_over"] = tuple(row.failed_over.split(",")) if row.failed_over else ()
@@ -61,7 +61,7 @@ def known_by(row: Usage) -> Known:
 
 
 def _storable(value: Any) -> Any:
-    """Without the one character that PostgreSQL takes in no text."""
+    """Remove NUL, which PostgreSQL does not accept in texts."""
     return value.replace("\0", "") if isinstance(value, str) else value
 
 

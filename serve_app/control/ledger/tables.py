@@ -11,7 +11,7 @@ from serve_app.control.database.tables import Table
 
 
 class Usage(Table):
-    """One admitted request: a `types.UsageRecord`, however often and by whomever it was reported."""
+    """One admitted request: a `types.UsageRecord`, merged from all reports."""
 
     __tablename__ = "usage"
     __table_args__ = (
@@ -44,13 +44,13 @@ class Usage(Table):
     failed_over: Mapped[str]  # entities that were tried before and failed, with commas between
     cost: Mapped[float | None]
     currency: Mapped[str | None]
-    is_shadow: Mapped[bool]  # a copy, whose answer nobody got
-    # Of a request that did not end: what each source knows of it. See `control.ledger.merge`.
+    is_shadow: Mapped[bool]  # a shadow copy, whose answer was dropped
+    # For a request that did not end: the report of each source. See `accounts.merge`.
     parts: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
 
 
 class Spending(Table):
-    """What a key spent in one calendar month (UTC): the sum over its rows of `Usage`, kept with them."""
+    """The spending of a key in one month (UTC): the sum over its rows of `Usage`, updated with them."""
 
     __tablename__ = "usage_spending"
 

@@ -1,4 +1,4 @@
-"""Keeps responses by key, bounded in time and in size. Knows nothing of what is in them."""
+"""Keeps responses by key, bounded in time and in size. Does not know their content."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from serve_app.types.control import (
     owner_of,
 )
 
-SMALLEST_BYTES: Final = 4096  # that a row counts at least: a page of the database
-FILLED: Final = 0.9  # of what an owner may have is left where room is made, so that it is not made each time
-FRESH_S: Final = 60.0  # a row that was used this recently is not written again
+SMALLEST_BYTES: Final = 4096  # the least size of a row for the bound: a page of the database
+FILLED: Final = 0.9  # of an owner's bound is left after making room, so that it is not needed each time
+FRESH_S: Final = 60.0  # the time of use is not written more often
 ROWS_AT_ONCE: Final = 500  # that are removed in one statement
 
 
@@ -100,7 +100,7 @@ class Responses:
 
 
 def _chain(owner: str, last: str) -> Select[tuple[str]]:
-    """The ids of the response `last` and of all that it goes on from, as many as a prompt may have items."""
+    """The ids of the response `last` and of those before it, up to a prompt's limit of items."""
     columns = (ResponseRow.id, ResponseRow.previous)
     chain = (
         select(*columns, literal(1).label("number"))
@@ -116,7 +116,7 @@ def _chain(owner: str, last: str) -> Select[tuple[str]]:
 
 
 def _make_room(session: Session, owner: str, most: int) -> None:
-    """Remove what the owner used longest ago, where it has more than `most` bytes."""
+    """Remove the owner's longest unused responses beyond `most` bytes."""
     if (session.scalar(select(func.sum(ResponseRow.size)).where(ResponseRow.owner == owner)) or 0) <= most:
         return
     newest_first = (ResponseRow.used.desc(), ResponseRow.id)

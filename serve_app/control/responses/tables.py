@@ -12,7 +12,7 @@ class ResponseRow(Table):
     """A response, and the input that it was made of."""
 
     __tablename__ = "responses"
-    # All that is asked about many rows at once is in the second index, so that no row is read for it.
+    # The second index covers all queries over many rows, so that they read no row.
     __table_args__ = (
         Index("ix_responses_used", "used"),
         Index("ix_responses_owner_used_size", "owner", "used", "size"),
@@ -21,7 +21,7 @@ class ResponseRow(Table):
     id: Mapped[str] = mapped_column(primary_key=True)
     owner: Mapped[str]  # see types.control.responses.owner_of
     previous: Mapped[str]
-    used: Mapped[float]  # when it was made, or a request last went on from it
+    used: Mapped[float]  # when it was made or last continued
     size: Mapped[int]  # bytes that count for its owner
     input: Mapped[bytes] = mapped_column(LargeBinary)
     response: Mapped[bytes] = mapped_column(LargeBinary)

@@ -1,1 +1,1 @@
-"""Guarded rollouts, the comparison of served entities, and what clients think of answers."""
+"""Guarded rollouts, the comparison of served entities, and clients' feedback."""

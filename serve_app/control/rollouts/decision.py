@@ -1,7 +1,7 @@
-"""What becomes of a step of a rollout, by what was measured in it. Pure: no clock, database or endpoint.
+"""Decides about a step of a rollout by its measurements. Pure: no clock, database or endpoint.
 
-Each guard is a bound on a share of requests: of those that failed, or of those that were slower than a 95th
-percentile may be, of which there may be 5 %. So one test serves all guards, see `proportions`. The test is
+Each guard bounds a share of requests: the share that failed, or the share that was slower than the limit of a
+95th percentile, which may be 5 %. So one test serves all guards, see `proportions`. The test is
 exact, and holds however often it is looked at. Its level ALPHA is divided among the guards and steps of a
 rollout: an entity that keeps to its guards is moved back by mistake with a probability of at most ALPHA.
 
@@ -26,7 +26,7 @@ NONE: Final = Share(0, 0)
 
 
 class Move(StrEnum):
-    """What to do with a rollout."""
+    """The next action of a rollout."""
 
     STAY = "stay"
     GO_ON = "go on"  # to the next step, or to the end after the last one
@@ -68,7 +68,7 @@ class _Check(NamedTuple):
 
 
 def decide(guards: Guards, num_steps: int, interval_s: float, seen: StepSeen) -> Decision:
-    """What to do after this much of a step."""
+    """The action for the current state of a step."""
     checks = list(_checks(guards, seen))
     alpha = ALPHA / (num_steps * max(1, len(checks)))
     broken = [check for check in checks if check.is_broken(alpha)]

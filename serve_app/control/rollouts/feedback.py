@@ -1,7 +1,7 @@
-"""What clients think of answers: kept by request, metric and key.
+"""Clients' feedback about answers, stored by request, metric and key.
 
-An answer can be judged before the ledger has its request. Such a judgement counts once the request is there
-and was made by the same key; an hour later it is forgotten. Knows no comparison.
+Feedback may arrive before the ledger has its request. It counts once the ledger has a request of the same
+key, and is dropped after an hour without one. Knows no comparison.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _REQUEST_ID: Final = re.compile(r"(?:[A-Za-z]{1,16}[-_])?([0-9a-f]{32})(?:-\d{1,
 
 
 class Feedback:
-    """The judgements of all keys."""
+    """The feedback of all keys."""
 
     def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
         self._database = database
@@ -77,7 +77,7 @@ class Feedback:
 
 
 def request_id_of(text: str) -> str:
-    """The ledger's id of a request, from what its client was told. Raises InvalidField."""
+    """The ledger's id of a request, from the id that its client got. Raises InvalidField."""
     found = _REQUEST_ID.fullmatch(text)
     if found is None:
         raise InvalidField(

@@ -1,7 +1,7 @@
-"""What the ledger tells of the requests to each entity of an endpoint.
+"""Reads from the ledger the requests to each entity of an endpoint.
 
-A request failed by its entity's fault when the server said so, or when another entity had to answer. What was
-wrong with the request itself, a client that left and a gateway that died are nobody's merit or fault.
+A request counts as failed when the server failed, or when another entity had to answer. A wrong request, a
+client that left and a gateway that died do not count for or against an entity.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from serve_app.types.control import Guards
 SEPARATOR: Final = ","  # between names of `Usage.failed_over`; none has one
 METRICS: Final = ("first_token_s", "total_s", "prompt_tokens", "completion_tokens")
 
-# Statuses below 500 by which protocols tell that the server failed or was full.
+# Statuses below 500 with which protocols report that the server failed or was full.
 _FAULT_STATUSES: Final = (424, 429)
 _IS_FAULT: Final = and_(
     Usage.outcome == "failed",

@@ -1,7 +1,7 @@
-"""Rollouts under way: each look at them moves the traffic on, leaves it, or moves it back.
+"""Running rollouts: each check moves the traffic on, leaves it, or moves it back.
 
 All state is in the database, and a step and its traffic change in one transaction. So a control plane that
-dies and comes back goes on where it was. Knows no gateway: the registry tells them.
+dies and comes back continues where it was. Knows no gateway: the registry notifies them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from serve_app.types.control import (
 
 logger = logging.getLogger(__name__)
 
-LOOK_S: Final = 2.0  # between two looks at the rollouts under way
+LOOK_S: Final = 2.0  # between two checks of the running rollouts
 CONFIDENCES: Final = (0.5, 0.9999)  # the smallest and the largest that a report may have
 
 
@@ -67,14 +67,14 @@ class Rollouts:
         }
 
     async def run(self) -> None:
-        """Look at all rollouts again and again, until cancelled."""
+        """Check all rollouts repeatedly, until cancelled."""
         while True:
             with contextlib.suppress(Unavailable):  # the database said so in the log
                 await self.look()
             await asyncio.sleep(LOOK_S)
 
     async def look(self) -> None:
-        """Decide once over each rollout that runs."""
+        """Decide once about each running rollout."""
         running = await self._database.run(_running)
         for rollout in running:
             try:
@@ -187,7 +187,7 @@ class Rollouts:
         return row
 
     def _advance(self, session: Session, id: int) -> bool:
-        """Decide over one rollout. Whether its traffic changed. Raises Conflict where it cannot now."""
+        """Decide about one rollout. Returns whether its traffic changed. Raises Conflict."""
         row = session.get(RolloutRow, id)
         if row is None or not self._goes_on(session, row):
             return False
@@ -208,7 +208,7 @@ class Rollouts:
         return True
 
     def _goes_on(self, session: Session, row: RolloutRow) -> bool:
-        """Whether a rollout runs. It ends here where the endpoint was changed by others meanwhile."""
+        """Whether a rollout still runs. Ends it if the endpoint was changed otherwise."""
         if row.state != RolloutState.RUNNING:
             return False
         end = self._end_by_others(session, row)
@@ -282,7 +282,7 @@ def _shown(row: RolloutRow) -> RolloutShown:
 
 
 def _check_metric(metric: str, found: Mapping[tuple[str, bool], Measured]) -> None:
-    """Raises InvalidField for a metric that nobody measures."""
+    """Raises InvalidField for an unknown metric."""
     known = [ERROR_RATE, *METRICS, *sorted({name for each in found.values() for name in each.ratings})]
     if metric not in known:
         raise InvalidField(

@@ -31,15 +31,15 @@ class Split:
 def with_share(former: Mapping[str, int], entity: str, percentage: int) -> dict[str, int]:
     """`percentage` for `entity`, the rest for the other entities as they shared the traffic before.
 
-    Whole numbers that add up to 100; entities without traffic are left out. Raises ValueError where the
-    rest has nobody to go to.
+    Whole numbers that add up to 100; entities without traffic are left out. Raises ValueError if no other
+    entity can take the rest.
     """
     others = {name: share for name, share in former.items() if name != entity and share > 0}
     rest, total = 100 - percentage, sum(others.values())
     if rest and not total:
         raise ValueError("no other entity has traffic")
     shares = {name: rest * share // total for name, share in others.items()} if rest else {}
-    # What rounding left over goes to those that lost most by it, the first of them first.
+    # The remainder of rounding goes to the entities that lost most by it, in order.
     lost = sorted(others, key=lambda name: -(rest * others[name] % total)) if rest else []
     for name in lost[: rest - sum(shares.values())]:
         shares[name] += 1
@@ -71,7 +71,7 @@ class Splits:
                 endpoint_id=declared_id(endpoint),
                 entities=tuple(entity.name for entity in found.served_entities),
                 traffic=present(found.traffic),
-                configured=0.0,  # nobody knows
+                configured=0.0,  # unknown
                 task=found.task,
             )
         row = registry.find(session, endpoint)

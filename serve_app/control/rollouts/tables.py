@@ -11,7 +11,7 @@ from serve_app.control.database.tables import Table
 
 
 class RolloutRow(Table):
-    """One rollout of one endpoint, and how it stands."""
+    """One rollout of one endpoint, and its state."""
 
     __tablename__ = "rollouts"
     __table_args__ = (Index("ix_rollouts_endpoint_id", "endpoint_id"), Index("ix_rollouts_state", "state"))
@@ -34,7 +34,7 @@ class RolloutRow(Table):
 
 
 class FeedbackRow(Table):
-    """What a client thinks of one answer, in one metric."""
+    """A client's feedback about one answer, in one metric."""
 
     __tablename__ = "feedback"
     __table_args__ = (Index("ix_feedback_key_id_is_known", "key_id", "is_known"),)
@@ -45,4 +45,4 @@ class FeedbackRow(Table):
     endpoint: Mapped[str]  # that the client named; "": none
     value: Mapped[float]
     given: Mapped[float]
-    is_known: Mapped[bool]  # the ledger had the request; until then nobody knows whether there is one
+    is_known: Mapped[bool]  # whether the ledger has the request

@@ -1,4 +1,4 @@
-"""How adapters get into a running engine: `models` reads them, `engine` runs them.
+"""Loads adapters into a running engine: `models` reads them, `engine` runs them.
 
 `AdaptingLoop` is the driver of a replica's engine. Knows no requests and no slots.
 """
@@ -35,7 +35,7 @@ class AdapterLoader:
             read_folder(folder, self._accepts)
 
     def load(self, key: str, adapter: Adapter) -> tuple[str, Any]:
-        """The name that requests use, made of `key` and a mark of the content, and the adapter as it runs.
+        """The adapter's name for requests, made of `key` and a mark of the content, and the packed adapter.
 
         The mark keeps the prefix cache right when a client sends other weights under an old id.
         Raises InvalidField for a client's tensors, Unavailable for a folder.
@@ -71,9 +71,9 @@ class AdaptingLoop(EngineLoop):
         self._loader = loader
 
     def load_adapter(self, key: str, adapter: Adapter) -> str:
-        """The name under which requests that are added from now on may use it.
+        """Load an adapter; returns the name by which later requests use it.
 
-        Takes a while: not for the event loop. Raises as `AdapterLoader.load`, or UnsupportedField.
+        Blocks: not for the event loop. Raises as `AdapterLoader.load`, or UnsupportedField.
         """
         if self._loader is None:
             raise UnsupportedField("lora_task_id", "this model takes no adapters")

@@ -20,7 +20,7 @@ from serve_app.replica.adapters.loader import AdaptingLoop
 from serve_app.types import Adapter, GenerateRequest
 from serve_app.types.adapter import TASK_PREFIX
 
-SLOT_WAIT_S: Final = 10.0  # a request waits this long for a slot; then the client is told to retry
+SLOT_WAIT_S: Final = 10.0  # a request waits this long for a slot; then its client must retry
 
 
 @dataclass(slots=True, eq=False)
@@ -45,7 +45,7 @@ class AdapterSlots:
 
     @asynccontextmanager
     async def hold(self, request: GenerateRequest) -> AsyncIterator[str | None]:
-        """Load the request's adapter, and keep it while the block runs; gives its name in the engine.
+        """Load the request's adapter, and keep it during the block; yields its name in the engine.
 
         None for a request without an adapter. Raises ModelNotFound, InvalidField for weights that do not
         fit or were never sent, UnsupportedField, or Overloaded when all slots stay in use.
@@ -123,7 +123,7 @@ class AdapterSlots:
         return key not in self._slots
 
     def _evict(self) -> bool:
-        """Whether a slot is free, after dropping the least recently used idle adapter if need be."""
+        """Make a slot free by dropping the least recently used idle adapter; returns whether one is free."""
         if len(self._slots) < self._max_slots:
             return True
         for key, slot in self._slots.items():
@@ -139,7 +139,7 @@ class AdapterSlots:
 
 
 def _seen(task: asyncio.Task[str]) -> None:
-    """Mark the error of a load as seen: the next request gets an error of its own."""
+    """Mark a load's error as retrieved: the next request gets an error of its own."""
     if not task.cancelled():
         task.exception()
 

@@ -23,7 +23,7 @@ class EmbeddingPrompt:
 
     tokenizer: Tokenizer
     sentence: SentenceFormat
-    template: str | None  # of an instruction and an input
+    template: str | None  # for an instruction and an input
     window: int  # tokens
     vocab_size: int
 
@@ -37,7 +37,7 @@ class EmbeddingPrompt:
         window: int,
         vocab_size: int,
     ) -> EmbeddingPrompt:
-        """What the model's files and its operator say."""
+        """From the model's files and the operator's settings."""
         return cls(tokenizer, sentence, config.instruction_template, window, vocab_size)
 
     async def encode(self, request: EmbedRequest) -> list[Sequence[int]]:
@@ -105,7 +105,7 @@ class EmbeddingPrompt:
         if not instruction:
             return self.sentence.prompt + text
         if self.template is not None:
-            # Neither may hold the other's placeholder: one pass over the template.
+            # One pass over the template: an instruction or input may contain the other's placeholder.
             head, _, tail = self.template.partition("{input}")
             return (
                 head.replace("{instruction}", instruction) + text + tail.replace("{instruction}", instruction)

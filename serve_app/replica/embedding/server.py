@@ -67,7 +67,7 @@ class EmbeddingServer:
         return server
 
     async def ask(self, question: Question[ReplyT]) -> ReplyT:
-        """The vectors, tokens or text that are asked for.
+        """The reply: vectors, tokens or text.
 
         Raises ServeError; UnsupportedField for any other question. Cancelling the call takes its inputs out
         of the queue.
@@ -82,7 +82,7 @@ class EmbeddingServer:
         raise UnsupportedField("model", "it has no answer to such a question")
 
     async def generate(self, request: GenerateRequest, sink: DeltaSink) -> None:
-        """Raises UnsupportedField: it does not."""
+        """Raises UnsupportedField: an embedding model does not generate."""
         raise UnsupportedField("model", "it embeds and does not generate text")
 
     async def _embed(self, request: EmbedRequest) -> Embeddings:

@@ -2,8 +2,8 @@
 
 Run as `python -m serve_app.replica.grammar.child FD`. A hostile grammar may take
 minutes, gigabytes or the stack. Here it costs a process with a memory limit and
-a clock; what comes through is known to compile, and to take its first steps, in
-the time and the memory that an engine has for it.
+a clock. A grammar that passes is known to compile, and to take its first steps, within
+an engine's limits of time and memory.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from serve_app.replica.grammar.pipe import Pipe
 from serve_app.text.answer.grammar import fault, refused, serialise
 from serve_app.types import Grammar
 
-MEMORY_BYTES: Final = 512 * 2**20  # for one grammar; beyond it the process dies
-CPU_S: Final = 4  # for one grammar; the parent ends the process earlier, unless it is gone itself
+MEMORY_BYTES: Final = 512 * 2**20  # for one grammar; with more the process dies
+CPU_S: Final = 4  # for one grammar; the parent ends the process earlier, unless it has died
 # A part of an engine's stack: a native stack overflow cannot be caught, so it must happen here.
 STACK_BYTES: Final = 2**20
 STEPS: Final = 12  # tokens of a random answer, which show what the first masks cost
-PLACING_S: Final = 0.2  # CPU time to find the place of a fault, and for the fault itself to show
+PLACING_S: Final = 0.2  # CPU time to find the place of a fault
 STEP_LIMIT_S: Final = 0.1  # CPU time for one of those tokens
 
 
@@ -70,7 +70,7 @@ def _in_thread(trial: Trial, grammar: Grammar) -> SandboxReply:
 
 
 class Trial:
-    """Tries grammars out over the tokens of one model."""
+    """Tries grammars with the tokens of one model."""
 
     def __init__(self, setup: SandboxSetup) -> None:
         """Raises GrammarsUnavailable."""
@@ -97,7 +97,7 @@ class Trial:
         return SandboxReply(compiled=text)
 
     def _placed(self, grammar: Grammar) -> str | None:
-        """What the parser refuses of a schema, with its place, if that is soon found."""
+        """The part of a schema that the parser refuses, with its place, if it is found in time."""
         until = time.thread_time() + PLACING_S
 
         def refusal(text: str) -> str | None:
@@ -136,7 +136,7 @@ def _try(tokenizer: LLTokenizer, text: str) -> None:
 
 
 def _limit_memory() -> None:
-    """Leave MEMORY_BYTES beyond what is in use. Only Linux tells that, and enforces such a limit."""
+    """Limit memory to MEMORY_BYTES more than is in use. Only Linux reports and enforces this."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             in_use = int(file.read().split()[0]) * resource.getpagesize()

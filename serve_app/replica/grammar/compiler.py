@@ -79,7 +79,7 @@ class GrammarCompiler:
         if reply is not None:
             return reply
         reply = self._sandbox.compile(grammar)
-        if reply is None:  # not cached: it may have been the machine that was slow
+        if reply is None:  # not cached: perhaps the machine was slow
             return SandboxReply(refused=_TOO_MUCH)
         self._cache.put(key, reply)
         return reply

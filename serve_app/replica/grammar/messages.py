@@ -1,4 +1,4 @@
-"""What a replica and its grammar sandbox say to each other."""
+"""Messages between a replica and its grammar sandbox."""
 
 from __future__ import annotations
 
@@ -29,6 +29,6 @@ class SandboxCommand:
 class SandboxReply:
     """Child -> parent, one reply to each command; the reply to a good setup is empty."""
 
-    compiled: str | None = None  # the grammar in llguidance's notation, tried out
+    compiled: str | None = None  # the grammar in llguidance's notation, after its trial
     refused: str | None = None  # the reason of an InvalidField
     unavailable: str | None = None  # why this tokenizer allows no grammars

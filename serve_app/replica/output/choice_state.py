@@ -26,7 +26,7 @@ class ChoiceDelta(NamedTuple):
     logprobs: tuple[TextLogprob, ...] | None
     finish: FinishReason | None
     stop: str | int | None
-    cut: bool  # the engine must be told to end the sequence at `ChoiceState.num_tokens`
+    cut: bool  # the engine must end the sequence at `ChoiceState.num_tokens`
     tensors: dict[str, Tensor]
 
 
@@ -38,7 +38,7 @@ class ChoiceState:
     wants_logprobs: bool
     parser: AnswerParser | None = None  # None: the text itself is the answer
     num_tokens: int = 0  # tokens that are shown or billed, and the end token
-    num_reasoning: int = 0  # of those, up to the last that brought thoughts
+    num_reasoning: int = 0  # of those, up to the last token with thoughts
     cumulative_logprob: float = 0.0
     finish: FinishReason | None = None
     stop: str | int | None = None
@@ -88,7 +88,7 @@ class ChoiceState:
                 self.num_reasoning = self.num_tokens
             parts = parts.followed_by(rest)
             if self.parser.complete and finish is not FinishReason.ERROR:
-                # The calls are complete, whatever else ended the sequence in the same step.
+                # All calls are complete, even if something else ended the sequence in the same step.
                 cut = output.finish is None
                 finish, stop = FinishReason.TOOL_CALLS if self.parser.calls_well else FinishReason.EOS, None
             elif finish is FinishReason.EOS and self.parser.calls_well:
@@ -100,11 +100,11 @@ class ChoiceState:
         )
 
     def _read(self, token_ids: Sequence[int], *, end_token: bool) -> tuple[TextStep, AnswerPart]:
-        """What new tokens say, up to the one that ends the answer; without a parser it is all in the step.
+        """The parts of new tokens, up to the one that ends the answer; without a parser, the step's text.
 
-        Tokens that come together are read one by one where a call may end the answer, since what a draft or
-        a grammar brought behind the call is no part of it, where thoughts are counted, and where stop strings
-        are looked for, since calls are not searched.
+        Several tokens are read one by one if a call may end the answer (tokens of a draft or grammar after
+        the call do not belong to it), if thoughts are counted, or if there are stop strings (calls are not
+        searched).
         """
         parser = self.parser
         if parser is None:
@@ -126,7 +126,7 @@ class ChoiceState:
         return TextStep(text, used, stop), parts
 
     def replay(self, token_ids: Sequence[int]) -> bool:
-        """Read tokens that the client has; returns False if they end the choice, so are not its own."""
+        """Read tokens that the client has; returns False if they end the choice, so cannot be its own."""
         step, _ = self._read(token_ids, end_token=False)
         self.num_tokens += step.num_tokens_used
         return step.stop is None and not (self.parser is not None and self.parser.complete)

@@ -1,10 +1,9 @@
 """One request in a replica: engine outputs of its sequences -> deltas of its choices.
 
-Decides what a client gets: text cut at stop strings, one delta a step when
-streaming and one delta a choice when not, the `n` best of `best_of`, cumulative usage.
-A beam search tells nothing before its end: its hypotheses come whole and best first,
-streamed or not. A stop string cuts the text of a hypothesis, but not the search.
-Pure: no clock, no I/O, no engine; `StepOutput.cut` says what the engine must end.
+Decides what a client gets: text cut at stop strings, one delta a step when streaming and one delta a choice
+when not, the `n` best of `best_of`, cumulative usage. A beam search returns nothing before its end; then
+its hypotheses come whole and best first, streamed or not. A stop string cuts the text of a hypothesis, but
+not the search. Pure: no clock, no I/O, no engine; `StepOutput.cut` says what the engine must end.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ PROGRESS_TOKENS: Final = 16
 
 @dataclass(slots=True)
 class StepOutput:
-    """What follows from one engine output: deltas to send, and perhaps a sequence to end early."""
+    """The effect of one engine output: deltas to send, and perhaps a sequence to end early."""
 
     deltas: list[TokenDelta] = field(default_factory=list)
     cut: tuple[int, int] | None = None  # (index, tokens to keep)
@@ -59,9 +58,9 @@ class RequestState:
         first_prompt_token: TextLogprob | None,
         clamped: int | None = None,
     ) -> None:
-        """`first_prompt_token` is told before the first prompt log-probability.
+        """`first_prompt_token` precedes the first prompt log-probability.
 
-        `clamped`: the most tokens of output, if fewer than were asked for.
+        `clamped`: the limit of output tokens, if lower than requested.
         """
         self.request = request
         self._prompt_ids = tuple(token_ids)
@@ -81,12 +80,12 @@ class RequestState:
         self._made = 0  # tokens of all choices
         self._searched = 0  # tokens of all beams
         self._told = Usage()  # the usage in the last delta
-        self._counted = 0  # tokens that another replica told of, also of choices that it had not delivered
+        self._counted = 0  # tokens that another replica counted, also of undelivered choices
         self._thought = 0  # of those, the tokens of thoughts
         self._prompt_logprobs: tuple[TextLogprob, ...] | None = None
         self._prompt_sent: set[int] = set()
         self._open = self._sequences
-        self._resumes = False  # the prefix cache was told of by another replica
+        self._resumes = False  # another replica has reported the cached tokens
         self._delivered: frozenset[int] = frozenset()  # choices that start over, but whose end was delivered
 
     @property
@@ -119,13 +118,13 @@ class RequestState:
             return
         self._computed, self._counted, self._told = usage.prompt_tokens, usage.completion_tokens, usage
         self._thought = usage.reasoning_tokens
-        for index, told in enumerate(begun):
+        for index, begun_choice in enumerate(begun):
             choice = self._choices[index]
-            choice.timing = told.timing
-            if told.finished or told.token_ids:
+            choice.timing = begun_choice.timing
+            if begun_choice.finished or begun_choice.token_ids:
                 self._prompt_sent.add(index)
-            if told.finished:
-                choice.finish, choice.num_tokens = FinishReason.STOP, len(told.token_ids)
+            if begun_choice.finished:
+                choice.finish, choice.num_tokens = FinishReason.STOP, len(begun_choice.token_ids)
                 self._made += choice.num_tokens
                 self._open -= 1
 
@@ -206,7 +205,7 @@ class RequestState:
         return result
 
     def _echo_only(self, output: EngineOutput) -> StepOutput:
-        """With `max_tokens` 0 the prompt is the answer, and the sampled token is not told."""
+        """With `max_tokens` 0 the prompt is the answer, and the sampled token is dropped."""
         choice = self._choices[output.index]
         choice.finish, choice.timing = FinishReason.LENGTH, output.timing
         self._open -= 1
@@ -271,7 +270,7 @@ class RequestState:
         return self._with_prompt(delta)
 
     def _with_prompt(self, delta: TokenDelta) -> TokenDelta:
-        """Add to the first delta of a choice what is told of its prompt and its length."""
+        """Add the fields about prompt and length to the first delta of a choice."""
         if delta.index in self._prompt_sent:
             return delta
         self._prompt_sent.add(delta.index)

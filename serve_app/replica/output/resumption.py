@@ -1,7 +1,7 @@
-"""An answer that another replica began: what the engine and the request's state must know of it.
+"""Continues an answer that another replica began: input for the engine and for the request's state.
 
-The tokens that the client has are read again, by the same objects that would have read them here, and
-nothing of that is sent. Knows no engine and no weights.
+The same objects as for a new answer read the tokens that the client has, and nothing of that is sent. Knows
+no engine and no weights.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ PIECE: Final = 128  # tokens that are read again at once; then other requests ge
 
 
 def check_weights(resume: Resume, weights: str) -> None:
-    """Raise Unavailable for an answer that was begun with others than `weights`, which are those here."""
+    """Raise Unavailable for an answer that was begun with weights other than `weights`, the ones here."""
     if not weights or resume.weights != weights:
         raise Unavailable("the answer was begun by another version of the model", retry_after_s=1.0)
 
 
 def begun_choices(request: GenerateRequest) -> tuple[ChoiceSoFar, ...]:
-    """What the engine has to know of the choices; empty where all of them start over.
+    """The begun choices for the engine; empty if all of them start over.
 
     Choices that are delivered whole start over unless they are finished. Ranked choices and the
     hypotheses of a beam search depend on each other: all of them start over.
@@ -39,21 +39,21 @@ def begun_choices(request: GenerateRequest) -> tuple[ChoiceSoFar, ...]:
 
 
 def going_on(engine_request: EngineRequest, request: GenerateRequest) -> EngineRequest:
-    """The engine's request for an answer that another engine began; else as it was.
+    """The engine's request, with the part that another engine has generated, if any.
 
-    Raises Unavailable where the prompt had another length there, so that it was shortened differently.
+    Raises Unavailable if the prompt had another length there, so that it was shortened differently.
     """
     resume = request.resume
     if resume is None:
         return engine_request
-    told = resume.usage.prompt_tokens
-    if any(choice.token_ids for choice in resume.choices) and told != len(engine_request.token_ids):
+    prompt_tokens = resume.usage.prompt_tokens
+    if any(choice.token_ids for choice in resume.choices) and prompt_tokens != len(engine_request.token_ids):
         raise Unavailable("the prompt has another length than where the answer was begun", retry_after_s=1.0)
     return replace(engine_request, begun=begun_choices(request), age_s=resume.age_s)
 
 
 async def replay(state: RequestState) -> None:
-    """Bring the state to where the client is. Raises GenerationFailed for tokens of another answer."""
+    """Bring the state to the client's position. Raises GenerationFailed for tokens of another answer."""
     resume = state.request.resume
     if resume is None:
         return

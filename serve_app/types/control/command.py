@@ -10,7 +10,7 @@ ReplyT = TypeVar("ReplyT")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command(Generic[ReplyT]):
-    """What a gateway asks of the control plane. `ReplyT` is the type of the reply."""
+    """A call from a gateway to the control plane. `ReplyT` is the type of the reply."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,10 +19,10 @@ class Change(Command[ReplyT]):
 
     @property
     def changed_endpoint(self) -> str:
-        """The endpoint that gateways must not hold back; "": the change is of no single one."""
+        """The endpoint that gateways must have in effect; "" if the change is not about a single one."""
         return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """The reply to a command that has nothing else to say."""
+    """The empty reply to a command."""

@@ -1,4 +1,4 @@
-"""Endpoints that are made at run time: what is wanted of them, and how they stand."""
+"""Endpoints made at run time: their wanted configuration, and their state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from serve_app.types.control.command import Change, Command, Done
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntityWanted:
-    """A served entity as its creator described it. None: not said."""
+    """A served entity as its creator described it. None: not given."""
 
     entity_name: str  # the model
     entity_version: str = ""
@@ -28,7 +28,7 @@ class EntityWanted:
 
     @property
     def is_sized(self) -> bool:
-        """Whether it asks for replicas of its own, and says how many."""
+        """Whether it has replicas of its own, in a given number."""
         return any(
             each is not None
             for each in (
@@ -41,7 +41,7 @@ class EntityWanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigWanted:
-    """What is to answer under an endpoint's name."""
+    """The wanted entities and traffic of an endpoint."""
 
     entities: tuple[EntityWanted, ...]  # 1 to 10
     traffic: dict[str, int]  # entity's name -> percentage, adding up to 100; empty: all to the only entity
@@ -49,7 +49,7 @@ class ConfigWanted:
 
 
 class UpdateState(StrEnum):
-    """How the newest configuration of an endpoint stands, in the words of the Databricks API."""
+    """The state of an endpoint's newest configuration, in the words of the Databricks API."""
 
     NOT_UPDATING = "NOT_UPDATING"
     IN_PROGRESS = "IN_PROGRESS"
@@ -58,7 +58,7 @@ class UpdateState(StrEnum):
 
 
 class EntityState(StrEnum):
-    """How the replicas of a served entity stand, in the words of the Databricks API."""
+    """The state of a served entity's replicas, in the words of the Databricks API."""
 
     CREATING = "DEPLOYMENT_CREATING"
     READY = "DEPLOYMENT_READY"
@@ -69,7 +69,7 @@ class EntityState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntityShown:
-    """A served entity and how it stands."""
+    """A served entity and its state."""
 
     wanted: EntityWanted  # with its name filled in
     state: EntityState
@@ -90,7 +90,7 @@ class ConfigShown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointShown:
-    """An endpoint and how it stands. One of the deploy file is `declared`, and read-only."""
+    """An endpoint and its state. One of the deploy file is `declared`, and read-only."""
 
     name: str
     id: str  # never used again, also not by another endpoint of the same name
@@ -102,8 +102,8 @@ class EndpointShown:
     is_ready: bool
     update: UpdateState
     message: str = ""  # why an update failed, and what to do
-    config: ConfigShown | None = None  # that serves; None: none did yet
-    pending: ConfigShown | None = None  # that comes up, or failed
+    config: ConfigShown | None = None  # the one that serves; None: none did yet
+    pending: ConfigShown | None = None  # one that starts, or failed
     pending_since: float = 0.0  # when the newest configuration was asked for; Unix seconds
     description: str = ""
     tags: dict[str, str] = field(default_factory=dict)  # key -> value
@@ -136,10 +136,9 @@ class CreateEndpoint(Command[EndpointShown]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateConfig(Command[EndpointShown]):
-    """Replace what answers. The former configuration serves until the new one is ready.
+    """Replace the configuration. The former one serves until the new one is ready.
 
-    The endpoint is provisioned from then on if one of its entities says how many replicas it gets, and else
-    pay-per-token.
+    Afterwards the endpoint is provisioned if one of its entities has a size, otherwise pay-per-token.
     """
 
     name: str
@@ -153,7 +152,7 @@ class GetEndpoint(Command[EndpointShown]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListEndpoints(Command[EndpointList]):
-    """Those that the caller may see."""
+    """List the endpoints that the caller may see."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +164,7 @@ class DeleteEndpoint(Change[Done]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutAiGateway(Change[EndpointShown]):
-    """Replace the parts of the settings that are named; a part that is None is taken away."""
+    """Replace the named parts of the settings; a part that is None is removed."""
 
     name: str
     settings: dict[str, Any]
@@ -184,7 +183,7 @@ class PatchTags(Command[EndpointShown]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutStored(Command[EndpointShown]):
-    """Replace those of the endpoint's `stored` fields that are named; one that is None is taken away."""
+    """Replace the named fields of the endpoint's `stored`; one that is None is removed."""
 
     name: str
     fields: dict[str, Any]
@@ -199,7 +198,7 @@ class Logs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadLogs(Command[Logs]):
-    """What the replicas of an entity logged, or what happened to the entity while it was built."""
+    """Read the logs of an entity's replicas, or the events of its start."""
 
     name: str
     entity: str
@@ -217,7 +216,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permissions:
-    """Who may do what with an endpoint. Without grants every key with the scope may."""
+    """The grants of an endpoint. Without grants every key with the scope may use it."""
 
     endpoint_id: str
     grants: tuple[Grant, ...]

@@ -9,12 +9,12 @@ from serve_app.types.control.command import Change, Command, Done
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyShown:
-    """A key without its secret. Lists alone tell what the ledger knows of it: `last_used` and `spent`."""
+    """A key without its secret. Only lists have the ledger's figures: `last_used` and `spent`."""
 
     id: str
     name: str  # unique among keys in force; in logs and usage
-    prefix: str  # the first characters of the key, so that its owner knows it again
-    user: str  # whose it is: a user or a service principal
+    prefix: str  # the first characters of the key, by which its owner recognises it
+    user: str  # its owner: a user or a service principal
     is_service_principal: bool
     groups: tuple[str, ...]
     scopes: tuple[str, ...]  # see types.Scope
@@ -24,7 +24,7 @@ class KeyShown:
     expires: float | None = None
     revoked: float | None = None
     budget: float | None = None  # of a calendar month (UTC), in `currency`: above it requests are refused
-    soft_budget: float | None = None  # above it answers say so
+    soft_budget: float | None = None  # above it answers have a warning
     currency: str = "USD"
     comment: str = ""
     last_used: float | None = None  # when its newest request began; None: the ledger has none
@@ -33,7 +33,7 @@ class KeyShown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreatedKey:
-    """A new key. Its secret is told once and stored nowhere."""
+    """A new key. Its secret is returned once and stored nowhere."""
 
     secret: str = field(repr=False)
     shown: KeyShown
@@ -56,7 +56,7 @@ class CreateKey(Change[CreatedKey]):
     groups: tuple[str, ...] = ()
     scopes: tuple[str, ...] = ("inference",)
     endpoints: tuple[str, ...] = ()
-    lifetime_s: float | None = None  # None: for ever
+    lifetime_s: float | None = None  # None: unlimited
     budget: float | None = None
     soft_budget: float | None = None
     currency: str = "USD"
@@ -74,7 +74,7 @@ class UpdateKey(Change[KeyShown]):
     budget: float | None = None
     soft_budget: float | None = None
     comment: str | None = None
-    clear: tuple[str, ...] = ()  # what is taken away: "budget", "soft_budget"
+    clear: tuple[str, ...] = ()  # fields to remove: "budget", "soft_budget"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What happens now, on all gateways: counts of slots of two seconds, and how gateways tell them.
+"""Live figures of all gateways: counts in slots of two seconds, and their reports.
 
 A slot is a span of the Unix clock: slot N lasts from N * SLOT_S to (N + 1) * SLOT_S.
 """
@@ -16,7 +16,7 @@ NUM_SLOTS: Final = 150  # five minutes are kept
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntityCounts:
-    """What one served entity did in a slot. Latencies are counted by the bucket of `live.latencies`."""
+    """The counts of one served entity in a slot. Latencies are counted by the bucket of `live.latencies`."""
 
     endpoint: str
     entity: str
@@ -24,7 +24,7 @@ class EntityCounts:
     errors: int = 0  # of those: the server failed (5xx, or a stream that broke)
     refused: int = 0  # of those: 4xx
     prompt_tokens: int = 0
-    completion_tokens: int = 0  # all that were generated, while they were
+    completion_tokens: int = 0  # counted as they are generated
     in_flight: int = 0  # requests under way at the slot's end
     first_token: dict[int, int] = field(default_factory=dict)  # of streams; bucket -> how many
     inter_token: dict[int, int] = field(default_factory=dict)  # between two steps of a stream
@@ -43,7 +43,7 @@ class ReplicaLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveSlot:
-    """One slot. Entities that did nothing, and replicas that had nothing to do, are left out."""
+    """One slot, without idle entities and replicas."""
 
     number: int
     entities: tuple[EntityCounts, ...] = ()
@@ -56,14 +56,14 @@ class LiveSlot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveTold:
-    """Whether the control plane took the slots. One that has just started wants all that a gateway has."""
+    """The reply to `TellLive`. A control plane that has just started asks for all slots of a gateway."""
 
     wants_all: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TellLive(Command[LiveTold]):
-    """The slots of one gateway since the last that it told. May be sent again: each slot counts once."""
+    """The slots of one gateway since its last report. May be sent again: each slot counts once."""
 
     gateway: str  # unique to one run of one gateway
     slots: tuple[LiveSlot, ...]  # by number, rising

@@ -1,4 +1,4 @@
-"""Responses that are kept for later requests. A caller reaches those of its own key alone."""
+"""Responses that are kept for later requests. A caller reaches only those of its own key."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ class KeptResponse:
     """A response and its own input, each as compressed JSON that only the gateways read."""
 
     id: str
-    previous: str = ""  # the response that it goes on from; "": none
+    previous: str = ""  # the response that it continues; "": none
     input: bytes
     response: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptResponses:
-    """Those that were found, in any order."""
+    """The responses that were found, in any order."""
 
     responses: tuple[KeptResponse, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepResponse(Command[Done]):
-    """Keep a response for its caller. Older ones of the same key may go for it."""
+    """Keep a response for its caller. Older ones of the same key may be dropped for it."""
 
     response: KeptResponse
 
@@ -55,5 +55,5 @@ class ForgetResponse(Command[Forgotten]):
 
 
 def owner_of(caller: Caller) -> str:
-    """Whose responses a caller may see: those of its key, and never those of another key of that name."""
+    """The owner whose responses a caller may see: its key, and never another key of the same name."""
     return caller.key_id if caller.anonymous else caller.salt

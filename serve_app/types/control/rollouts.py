@@ -11,7 +11,7 @@ from serve_app.types.control.command import Change, Command, Done
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guards:
-    """What the new entity must keep to. None: not looked at."""
+    """The limits for the new entity. None: not checked."""
 
     max_error_rate: float | None = 0.05  # share of its requests that failed
     max_first_token_s: float | None = None  # 95th percentile
@@ -28,7 +28,7 @@ class RolloutState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutShown:
-    """A rollout and how it stands."""
+    """A rollout and its state."""
 
     endpoint: str
     entity: str
@@ -40,7 +40,7 @@ class RolloutShown:
     message: str = ""  # what was decided last, and why
     started: float = 0.0  # Unix seconds
     changed: float = 0.0
-    former_traffic: dict[str, int] = field(default_factory=dict)  # that a rollback restores
+    former_traffic: dict[str, int] = field(default_factory=dict)  # restored by a rollback
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ class StopRollout(Change[RolloutShown]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GiveFeedback(Command[Done]):
-    """What a client thinks of an answer. A later value of the same metric replaces an earlier one."""
+    """A client's judgement of an answer. A later value of the same metric replaces an earlier one."""
 
     request_id: str
     metric: str
@@ -88,7 +88,7 @@ class GiveFeedback(Command[Done]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A mean with an interval that holds at all times at once, however often it is looked at."""
+    """A mean with an interval that holds however often it is computed."""
 
     count: int
     mean: float | None
@@ -98,7 +98,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntityReport:
-    """What the requests of one entity were like."""
+    """Statistics of one entity's requests."""
 
     entity: str
     requests: int
@@ -109,7 +109,7 @@ class EntityReport:
     prompt_tokens: Estimate
     completion_tokens: Estimate
     feedback: dict[str, Estimate] = field(default_factory=dict)  # by metric
-    shadow: bool = False  # of copies of other requests, apart from those that the entity answered
+    shadow: bool = False  # statistics of shadow copies, not of requests that the entity answered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +136,7 @@ class ComparisonReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareEntities(Command[ComparisonReport]):
-    """Compare the entities of an endpoint since a time; `metric`: what is tested."""
+    """Compare the entities of an endpoint since a time; `metric`: the tested one."""
 
     endpoint: str
     metric: str = "error_rate"  # or first_token_s, total_s, completion_tokens, or a metric of feedback

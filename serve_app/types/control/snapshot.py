@@ -1,4 +1,4 @@
-"""What the control plane gives gateways, so that they serve without it."""
+"""The control plane's state for gateways, with which they serve without it."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class KnownKey:
     endpoints: tuple[str, ...]  # that it may use; empty: all
     expires: float | None = None  # Unix seconds
     over_budget: str = ""  # why its requests are refused now; "": they are not
-    over_soft_budget: str = ""  # what its answers say
+    over_soft_budget: str = ""  # the warning in its answers
     budget: float | None = None  # of a calendar month (UTC), in `currency`
     currency: str = "USD"
-    spent: float = 0.0  # of it in `month`, at least: told in steps
+    spent: float = 0.0  # of it in `month`, at least: rounded down to steps
     month: str = ""
 
 
@@ -35,9 +35,9 @@ class Snapshot:
 
     version: int  # grows with every change, also over restarts of the control plane
     problem: str = ""  # of a reply: why nothing can be changed now; "": it can
-    # By name, each an `endpoints.endpoint.Endpoint` as JSON: what is equal is not read again.
+    # By name, each an `endpoints.endpoint.Endpoint` as JSON: equal ones are not parsed again.
     endpoints: dict[str, bytes] = field(default_factory=dict)
-    unready: dict[str, str] = field(default_factory=dict)  # endpoints of which nothing serves yet, and why
+    unready: dict[str, str] = field(default_factory=dict)  # endpoints without a ready entity, and why
     keys: tuple[KnownKey, ...] = ()
     grants: dict[str, tuple[Grant, ...]] = field(
         default_factory=dict
@@ -46,14 +46,14 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayReport:
-    """What a gateway tells of itself when it asks for the newest snapshot."""
+    """A gateway's report about itself, with its poll for the newest snapshot."""
 
     gateway: str  # unique to one run of one gateway
     declared: dict[str, Any]  # the catalogue of its deploy file, as plain values
     in_force: int  # version of the snapshot by which it routes; 0: none yet
     waiting: dict[str, tuple[str, ...]] = field(default_factory=dict)  # endpoint -> applications it waits for
     ready: tuple[str, ...] = ()  # applications that can answer, as it sees them
-    is_leaving: bool = False  # its last report: it serves nobody any more
+    is_leaving: bool = False  # its last report: it serves no more requests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,13 +68,13 @@ class WatchSnapshot(Command[Snapshot]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Followed:
-    """How many gateways do not serve by a change yet."""
+    """The number of gateways in which a change is not in force yet."""
 
     behind: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AwaitChanges(Command[Followed]):
-    """Wait until all gateways that are heard of serve by the changes until now, for a bounded time."""
+    """Wait, for a bounded time, until the changes so far are in force in all known gateways."""
 
     endpoint: str = ""  # whose new models the gateways must have, too

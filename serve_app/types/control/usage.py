@@ -1,4 +1,4 @@
-"""The usage ledger: how records come into it, and what is asked of it."""
+"""Commands of the usage ledger: records into it, and reports from it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from serve_app.types.control.command import Command
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shipped:
-    """How many of the records are in the database now: all of them."""
+    """All records of the command are in the database."""
 
     count: int
 
@@ -28,8 +28,8 @@ class ShipUsage(Command[Shipped]):
     """Write records into the ledger. May be sent again: each request has one row, whatever is repeated.
 
     The order of commands does not matter either. `ended` are requests that their own gateway closed, and
-    nothing replaces that. `lost` are those of gateways that died, as their journals have them, and `settled`
-    is what replicas say of such requests: the row has the larger number of both.
+    nothing replaces that. `lost` are requests of dead gateways by their journals, and `settled` the reports
+    of replicas about such requests: the row has the larger number of both.
     """
 
     ended: tuple[UsageRecord, ...] = ()
@@ -56,7 +56,7 @@ class UsageRow:
 class UsageReport:
     by: tuple[str, ...]
     rows: tuple[UsageRow, ...]
-    count: int  # of all rows, also of those that were not asked for
+    count: int  # of all rows, also those outside of `limit` and `offset`
     total: UsageRow  # over all requests, each counted once; its group is empty
 
 
@@ -64,8 +64,8 @@ class UsageReport:
 class ReportUsage(Command[UsageReport]):
     """Sum up the ledger: requests that began at `since` or later and before `until`, in Unix seconds.
 
-    A caller without the scope `manage` is told of its own key alone. A request of a user in several groups
-    counts in each of them, where groups are told apart.
+    A caller without the scope `manage` sees only its own key. A request of a user in several groups counts in
+    each of them if sums are by group.
     """
 
     by: tuple[str, ...] = ("endpoint", "entity")  # also key, user, group, kind, route, outcome, day, month
@@ -73,6 +73,6 @@ class ReportUsage(Command[UsageReport]):
     until: float | None = None
     endpoint: str | None = None  # only of this endpoint
     key: str | None = None  # only of this key
-    shadow: bool = False  # of copies, whose answers nobody got, instead of requests
+    shadow: bool = False  # of shadow copies instead of requests
     limit: int | None = None  # rows at most; None: all
     offset: int = 0  # rows that are left out before the first
