@@ -35,8 +35,8 @@ def in_json(text: str, name: str) -> list[str]:
     definitions = Definitions(name)
     try:
         statements = Statements(text)
-        rules = _Rules(statements, Terminals(statements, definitions), definitions)
-        start = _Writer(rules, definitions).write()
+        terminals = Terminals(statements, definitions)
+        start = _Writer(_Rules(statements, terminals, definitions).choices, terminals, definitions).write()
     except RecursionError:
         raise LarkError("it nests too deep") from None
     return [f"{name}: {start}", *definitions.lines()]
@@ -116,13 +116,15 @@ class _Rules:
 
 
 class _Writer:
-    def __init__(self, rules: _Rules, definitions: Definitions) -> None:
-        self._choices = rules.choices
-        self._join = rules._terminals.join
+    def __init__(
+        self, choices: dict[str, list[Series]], terminals: Terminals, definitions: Definitions
+    ) -> None:
+        self._choices = choices
+        self._join = terminals.join
         self._definitions = definitions
         self._pending: list[tuple[str, bool, bool]] = []  # forms that were named and are not written yet
-        # Of each rule that a text matches: whether nothing does, something does, and what begins with a
-        # backslash in JSON does.
+        # Of each rule that some text matches: whether the empty one does, whether another one does, and
+        # whether one does that begins with a backslash in JSON.
         self._traits: dict[str, _Traits] = {}
         while self._learn():
             pass
