@@ -57,9 +57,33 @@ async def test_fields_that_other_makers_ignore_are_told_and_change_nothing() -> 
     assert found.headers["x-ignored-fields"] == "nonsense, truncation"
 
 
+@pytest.mark.parametrize("choice", ["required", {"type": "custom", "name": "patch"}])
+async def test_a_forced_call_of_a_custom_tool_has_its_grammar(choice: Any) -> None:
+    form = {"type": "grammar", "syntax": "lark", "definition": "start: /a+/"}
+    tools = [{"type": "custom", "name": "patch", "format": form}]
+    async with gateway(FakeBackend(finish=FinishReason.EOS)) as g:
+        found = await g.post(OPEN, body(tools=tools, tool_choice=choice))
+        assert found.status_code == 200, found.text
+    assert "x-ignored-fields" not in found.headers
+    assert g.backend.last.prompt.tools[0]["function"]["format"] == form
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
+        (
+            {
+                "tools": [
+                    {
+                        "type": "custom",
+                        "name": "f",
+                        "format": {"type": "grammar", "syntax": "lark", "definition": "a"},
+                    }
+                ],
+                "tool_choice": "required",
+            },
+            'tools.0.format.definition: tool "f": line 1: a colon must follow a',
+        ),
         ({"temperature": 3}, "temperature: must be a number from 0 to 2"),
         ({"conversation": "conv_1"}, "conversation: no conversation is kept here"),
         ({"tools": [{"type": "file_search"}]}, "tools.0.type: only function, custom, "),
