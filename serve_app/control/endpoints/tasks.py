@@ -41,20 +41,21 @@ def check_tasks(config: Config, task: str | None, declared: Mapping[str, Endpoin
     if task is not None and task not in set(Task):
         raise InvalidField("task", f"must be one of {', '.join(Task)}")
     known = declared_tasks(declared)
-    found: tuple[Entity, str] | None = None
+    former: Entity | None = None
+    does = ""  # the former one
     for entity in config.entities:
         able = known.get((entity.model, entity.version))
         if able is None:
             continue
         if task is not None and task not in able:
             raise InvalidField("task", f"{entity.model!r} does {' and '.join(able)}, not {task}")
-        if found is not None and found[1] not in able:
+        if former is not None and does not in able:
             raise InvalidField(
                 "served_entities",
-                f"{found[0].wanted.name!r} and {entity.wanted.name!r} have different tasks; all entities of "
+                f"{former.wanted.name!r} and {entity.wanted.name!r} have different tasks; all entities of "
                 "an endpoint have the same",
             )
-        found = entity, able[0]
+        former, does = entity, able[0]
 
 
 def declared_tasks(declared: Mapping[str, Endpoint]) -> dict[tuple[str, str], tuple[str, ...]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import astuple
+from dataclasses import asdict, astuple
 from typing import Any, Final
 
 from serve_app.accounts.merge import Known, Used
@@ -45,19 +45,11 @@ def known_by(row: Usage) -> Known:
     fields: dict[str, Any] = {name: getattr(row, name) for name in _SAME}
     fields |= {"groups": tuple(json.loads(row.groups)), "shadow": row.is_shadow}
     fields["failed_over"] = tuple(row.failed_over.split(",")) if row.failed_over else ()
-    parts = {prompt: (part[0], Used(*part[1:])) for prompt, part in (row.parts or {}).items()}
+    parts = {prompt: (moves, Used(*used)) for prompt, (moves, *used) in (row.parts or {}).items()}
     if row.is_ended:
         return Known(UsageRecord(**fields), is_ended=True)
-    own = parts.pop(_OWN)[1]
-    fields |= {
-        "prompt_tokens": own.prompt_tokens,
-        "cached_tokens": own.cached_tokens,
-        "completion_tokens": own.completion_tokens,
-        "discarded_tokens": own.discarded_tokens,
-        "total_s": own.total_s,
-        "cost": own.cost,
-    }
-    return Known(UsageRecord(**fields), parts=parts)
+    _, own = parts.pop(_OWN)
+    return Known(UsageRecord(**fields | asdict(own)), parts=parts)
 
 
 def _storable(value: Any) -> Any:

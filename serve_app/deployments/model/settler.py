@@ -66,7 +66,7 @@ class Settler:
             await self._wake.wait()
             self._wake.clear()
             while self._waiting:
-                app = self._waiting[0][0]
+                app, _ = self._waiting[0]
                 batch = [each for name, each in self._waiting if name == app][:AT_ONCE]
                 try:
                     await self._send(app, batch)

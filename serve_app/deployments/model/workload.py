@@ -7,9 +7,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from serve_app.deployments.model.scaling import CACHE_USE, MAX_SEQUENCES, PROMPT_WAIT, SEQUENCES
 from serve_app.types import EngineStats
+
+
+class _Mark(NamedTuple):
+    """What an engine had done at a time."""
+
+    at: float
+    steps: int
+    tokens: int  # of prompts
 
 
 class Workload:
@@ -22,8 +31,7 @@ class Workload:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        # When prompts were first seen waiting: the time, and the steps and prompt tokens done by then.
-        self._mark: tuple[float, int, int] | None = None
+        self._mark: _Mark | None = None  # when prompts were first seen waiting, or measured last
         self._token_s = 0.0  # 0: not measured yet
 
     def report(self, stats: EngineStats) -> dict[str, float]:
@@ -41,9 +49,9 @@ class Workload:
         if not stats.waiting_tokens:
             self._mark = None
         elif self._mark is None:
-            self._mark = (now, stats.steps, stats.computed_tokens)
-        elif stats.steps > self._mark[1]:  # a long step may not have ended yet
-            tokens = stats.computed_tokens - self._mark[2]
+            self._mark = _Mark(now, stats.steps, stats.computed_tokens)
+        elif stats.steps > self._mark.steps:  # a long step may not have ended yet
+            tokens = stats.computed_tokens - self._mark.tokens
             if tokens:  # else nothing was computed of any prompt: they wait for places or for blocks
-                self._token_s = (now - self._mark[0]) / tokens
-            self._mark = (now, stats.steps, stats.computed_tokens)
+                self._token_s = (now - self._mark.at) / tokens
+            self._mark = _Mark(now, stats.steps, stats.computed_tokens)

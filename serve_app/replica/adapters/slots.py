@@ -2,7 +2,7 @@
 
 Each adapter in memory has a slot. Requests for an adapter that is being loaded wait for the same
 load. Without a free slot, the least recently used adapter that no request uses is dropped.
-Runs on the event loop; the engine's driver loads and drops (see `driver.py`).
+Runs on the event loop; the engine's driver loads and drops (see `loader.py`).
 """
 
 from __future__ import annotations

@@ -38,5 +38,6 @@ def tiles_of(rows: Collection[tuple[int, list[range]]], size: int, device: torch
         first = len(order)
         order += each
         bounds += [(first + start, min(size, len(each) - start), slot) for start in range(0, len(each), size)]
-    sent = send(device, np.array(order, dtype=np.int32), np.array(bounds, dtype=np.int32))
-    return Tiles(order=sent[0], bounds=sent[1], size=size)
+    arrays = (np.array(each, dtype=np.int32) for each in (order, bounds))
+    order_there, bounds_there = send(device, *arrays)
+    return Tiles(order=order_there, bounds=bounds_there, size=size)
