@@ -52,8 +52,8 @@ def build_batch(
 ) -> Batch:
     """Pack `chunks`, whose block tables must already cover their last token.
 
-    `fed` has the tokens of decodes whose last token is pending. All inputs go to a device in one copy, for
-    which nobody waits.
+    `fed` has the tokens of decodes whose last token is pending. All inputs go to a device in one copy,
+    without a wait.
     """
     input_ids: list[int] = []
     positions: list[int] = []

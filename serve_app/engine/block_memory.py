@@ -1,4 +1,4 @@
-"""What a block pool is told of memory: how much of the cache has it, and what the system takes for more.
+"""Facts about memory for a block pool: how much of the cache has it, and the price of more.
 
 Numbers alone, from an attention backend, which has the cache, to the pool, which knows no tensor.
 """
@@ -9,19 +9,19 @@ from typing import Protocol
 
 
 class BlockMemory(Protocol):
-    """The memory of a cache to which the system gives it little by little, in the order of blocks."""
+    """The memory of a cache to which the system gives it gradually, in the order of blocks."""
 
     @property
     def ready_blocks(self) -> int:
-        """So many blocks, from the first, have their memory. It only grows, and is read without a wait."""
+        """The number of first blocks that have their memory. It only grows, and reading it does not wait."""
         ...
 
     @property
     def block_seconds(self) -> float:
-        """What the system took of late for the memory of a block; 0 where nobody knows yet."""
+        """The recent time to get the memory of a block; 0 if unknown."""
         ...
 
     @property
     def run_seconds(self) -> float:
-        """What it takes besides for the first block of a run: it gives memory around it, in every layer."""
+        """The extra time for the first block of a run: the system gives memory around it in every layer."""
         ...

@@ -1,4 +1,4 @@
-"""What an engine has done since it started, for metrics."""
+"""Totals of an engine since its start, for metrics."""
 
 from __future__ import annotations
 

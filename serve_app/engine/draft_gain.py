@@ -1,9 +1,8 @@
-"""How many draft tokens a step takes: as many as promise more tokens a second.
+"""Chooses how many draft tokens a step takes: as many as raise the expected tokens a second.
 
-The engine's own steps say what draft rows cost: each step with drafts is measured against recent steps of as
-many decodes without any. Costs are kept by the number of rows, in powers of two, because the time of a small
-step goes into reading the weights, and grows in stairs. Knows no clock and no sequences: it is told chances
-and seconds.
+The cost of draft rows is measured: each step with drafts is compared with recent steps of as many decodes
+without any. Costs are kept by the number of rows, in powers of two, because the time of a small step goes
+into reading the weights, and grows in stairs. Knows no clock and no sequences: it gets chances and seconds.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Final
 from serve_app.engine.pace import smoothed
 from serve_app.engine.sequence import Forecast
 
-# A step with drafts must promise so many times the tokens a second of one without: costs are estimates.
+# The factor of tokens a second that a step with drafts must promise: costs are estimates.
 MARGIN: Final = 1.06
 # What each draft row is taken to add to a step, as a part of it, before such a step was measured.
 FIRST_COST: Final = 0.03
@@ -22,11 +21,11 @@ FIRST_COST: Final = 0.03
 # machine makes single steps very slow.
 WEIGHT: Final = 0.2
 OUTLIER: Final = 2.0
-# After so many steps with drafts in a row, one has none: it measures anew what such a step takes.
+# After this many steps with drafts in a row, one runs without, to measure such a step again.
 REFRESH: Final = 32
-# After so many steps whose drafts were refused for what they cost, the cost is measured once more.
+# After this many steps whose drafts were refused for their cost, the cost is measured once more.
 RETRY: Final = 128
-LEAST_CHANCE: Final = 0.02  # a draft token that is less likely is not thought about
+LEAST_CHANCE: Final = 0.02  # less likely draft tokens are not considered
 
 
 class DraftGain:
@@ -40,7 +39,7 @@ class DraftGain:
         self._refused = 0  # steps since the last one with drafts, whose drafts might have paid
 
     def lengths(self, decodes: int, forecasts: list[Forecast], most: int) -> list[int]:
-        """How many draft tokens of each forecast a step of so many decodes takes: `most` at most together."""
+        """The draft tokens of each forecast in a step of these decodes: at most `most` together."""
         none = [0] * len(forecasts)
         size = _size(decodes)
         if size not in self._plain_s or self._with_drafts >= REFRESH:
@@ -62,7 +61,7 @@ class DraftGain:
         return none
 
     def observe(self, decodes: int, drafted: int, seconds: float) -> None:
-        """Note what a step took that computed so many decodes and draft rows, and no prompts."""
+        """Record the time of a step with these decodes and draft rows, and no prompts."""
         if seconds <= 0.0:
             return
         size = _size(decodes)

@@ -9,7 +9,7 @@
 A step is schedule -> run -> read -> commit; only the commit changes what sequences hold. With overlap the
 next step is scheduled and runs before this one is read, and its tokens are chosen after it (`launched`).
 Not thread-safe, except `validate` and `stats`; `loop` runs an engine in a thread of its own.
-Knows no text, no HTTP and no Ray, and nothing of what is inside the runner.
+Knows no text, no HTTP and no Ray, and not the inside of the runner.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from serve_app.types import EngineOutput, EngineRequest, EngineStats, ErrorInfo,
 
 COMPILE_WAIT_S = 0.01  # how long a step waits for a grammar when there is nothing else to do
 RETRY_AFTER_S = 1.0  # a place in the queue is free again as soon as a request starts
-AHEAD = 2**62  # an answer that goes on comes before all that have arrived here: its client reads it already
+AHEAD = 2**62  # a continued answer goes first: its client is already reading it
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +106,7 @@ class Engine:
         )
 
     def validate(self, request: EngineRequest) -> None:
-        """Raise InvalidField or PromptTooLong for what can never run. Thread-safe."""
+        """Raise InvalidField or PromptTooLong for a request that can never run. Thread-safe."""
         self.rules.check(request)
 
     def check_capacity(self, arriving: int = 0) -> None:
@@ -121,7 +121,7 @@ class Engine:
         if request.id in self._groups:
             raise EngineRefused("A request with this id is already running.")
         if not request.begun:
-            self.check_capacity()  # an answer that goes on was admitted already, by another engine
+            self.check_capacity()  # not for a continued answer, which another engine has admitted
         processors = self.rules.processors.make(request.sampling.processors)
         now, arrival = self._clock(), self._arrivals - (AHEAD if request.begun else 0)
         group = Group.of(request, arrival, now, processors, self._lookups.of(request))
@@ -140,8 +140,8 @@ class Engine:
     def finish(self, request_id: str, index: int, num_tokens: int) -> bool:
         """End a sequence after its first `num_tokens` output tokens, where a stop string was found.
 
-        Later tokens are forgotten, in the prefix index too. No output follows. Returns False, and does
-        nothing, for a sequence that has ended already, an unknown one, and where `Group.can_cut` is not.
+        Later tokens are dropped, in the prefix index too. No output follows. Returns False, and does nothing,
+        for a sequence that is unknown or has ended, and unless `Group.can_cut`.
         """
         group = self._groups.get(request_id)
         sequence = group.sequences.get(index) if group else None

@@ -19,7 +19,7 @@ class EndRule:
     eos_token_ids: Set[int]
 
     def reason(self, sequence: Sequence, token: int, room: int) -> Finish:
-        """Why `sequence` ends if `token` comes next; None: it does not end.
+        """The reason why `sequence` ends with `token` as the next token; None if it does not end.
 
         The context window has room for `room` tokens of output in all.
         """
@@ -67,7 +67,7 @@ class EndRule:
 
 
 def ends_in_loop(before: list[int], token: int, num_output: int, rule: LoopRule) -> bool:
-    """Whether an output ends with a pattern as often in a row as `rule` allows at most.
+    """Whether an output ends with a pattern that repeats as often as `rule` allows.
 
     `before`: the prompt and the output without `token`, its last one; `num_output`: tokens of the output.
     """
@@ -89,7 +89,7 @@ def ends_in_loop(before: list[int], token: int, num_output: int, rule: LoopRule)
 class Deadlines:
     """The deadlines of the requests of one engine, on its clock.
 
-    A request that ends earlier is not taken out: its entry stays until it is due.
+    The entry of a request that ends earlier stays until it is due.
     """
 
     def __init__(self) -> None:

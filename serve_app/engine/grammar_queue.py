@@ -32,7 +32,7 @@ class GrammarQueue:
     def hold(self, sequences: list[Sequence], grammar: str) -> None:
         """Keep the new sequences of a request until `grammar`, in llguidance's notation, is compiled.
 
-        A sequence that has output goes on with it.
+        A sequence with output continues after it.
         """
         compiled = self._compiling.submit(Constraint.compile, grammar, self._tokenizer)
         for sequence in sequences:

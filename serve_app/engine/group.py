@@ -1,4 +1,4 @@
-"""A request inside the engine: its sequences, its beam search, and what the client is told of them."""
+"""A request inside the engine: its sequences, its beam search, and its outputs for the client."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Group:
     def _go_on(self, now: float) -> None:
         """Make the sequences of the unfinished choices; the scheduler takes them like preempted ones.
 
-        The first token here counts as waiting since `now`: when the last one was told is not known.
+        The first token here counts as waiting since `now`: the time of the last one is unknown.
         """
         for index, choice in enumerate(self.request.begun):
             timing = choice.timing
@@ -130,7 +130,7 @@ class Group:
     def can_cut(self) -> bool:
         """Whether one sequence can end alone.
 
-        A search tells nothing before its end, and until the others are forked from it, the leader is needed.
+        A search has no output before its end, and until the others are forked from it, the leader is needed.
         """
         return self.beam_set is None and (self.forked or self.request.n == 1)
 
@@ -188,9 +188,9 @@ class Group:
         now: float,
         steps: tuple[StepTiming, ...],
     ) -> EngineOutput:
-        """An output with the last `count` tokens: those sampled in `task`, then those that a grammar forced.
+        """An output with the last `count` tokens: first sampled in `task`, then forced by a grammar.
 
-        The first output of a sequence also tells of the prompt, which the leader has computed.
+        The first output of a sequence also has the fields of the prompt, which the leader has computed.
         """
         sequence, sampled, logits = task.sequence, task.sampled[:count], task.logits[:count]
         first = sequence.num_output == count
@@ -230,7 +230,7 @@ class Group:
         self.first_token_at = now if self.first_token_at is None else self.first_token_at
 
     def tell_progress(self, computed: int) -> list[EngineOutput]:
-        """An output without tokens that tells the work so far, where the client asked for progress.
+        """An output without tokens that reports the work so far, if the client asked for progress.
 
         `computed` is the number of prompt tokens computed.
         """
@@ -256,7 +256,7 @@ class Group:
         )
 
     def tell_hypotheses(self, now: float) -> list[EngineOutput]:
-        """Outputs with the best hypotheses of a search that is over; each ends its index."""
+        """Outputs with the best hypotheses of a finished search; each ends its index."""
         request = self.request
         found = self.search.hypotheses()[: request.n] if self.search is not None else []
         self.open.difference_update(range(len(found)))
@@ -288,7 +288,7 @@ class Group:
         return tensors
 
     def _perf(self, owner: Sequence | Group, blocks: int, now: float) -> Perf:
-        """The figures of `owner`, a sequence or this group's search, that ends now with so many blocks."""
+        """The figures of `owner`, a sequence or this group's search, at its end with these blocks."""
         started, first = self.started, owner.first_token_at
         reused = min(self.cached_blocks, blocks)
         return Perf(
@@ -313,8 +313,8 @@ class Group:
 
     def _sequence(self, index: int) -> Sequence:
         request = self.request
-        told = bool(request.begun and request.begun[index].token_ids)  # what there is to tell of the prompt
-        reads_prompt = not told and (index == 0 or bool(request.begun))
+        sent = bool(request.begun and request.begun[index].token_ids)  # the client has the prompt's fields
+        reads_prompt = not sent and (index == 0 or bool(request.begun))
         return Sequence(
             request_id=request.id,
             index=index,

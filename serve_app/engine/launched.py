@@ -3,8 +3,8 @@
 On a device the next step is prepared and launched while this one runs. Sequences then advance before
 their tokens are known: a token is pending, and feeds the next step on the device. The tokens of the next step
 are chosen when those of this one are known, while it runs: penalties, masks and grammars look at all text.
-It may have computed a row of a sequence that has ended, or whose grammar forces the token. Nobody reads that
-row. What it wrote to the cache is right or is overwritten: whoever gets the block next writes later, in the
+It may have computed a row of a sequence that has ended, or whose grammar forces the token. That row is not
+read. What it wrote to the cache is right or is overwritten: the next owner of the block writes later, in the
 order of the device.
 """
 

@@ -1,8 +1,8 @@
 """An engine with a thread of its own.
 
-Other threads talk to it through an inbox, which is emptied before every step. The outputs of
-every step go to one callback. Everything that crosses threads is a plain value of the types
-package. Knows nothing of asyncio, text or Ray.
+Other threads talk to it through an inbox, which is emptied before every step. The outputs of every step go
+to one callback. Only plain values of the types package cross threads. Knows nothing of asyncio, text or
+Ray.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class EngineLoop:
         self._accepting = True
         self._stopping = False
         self._dead = False
-        self._checked = False  # whether the books were checked since the last work
+        self._checked = False  # whether the bookkeeping was checked since the last work
         self._beat = time.monotonic()
 
     # --- from any thread --------------------------------------------------------------
@@ -78,7 +78,7 @@ class EngineLoop:
         self._inbox.put(lambda: self._finish(request_id, index, num_tokens))
 
     def call(self, command: Command) -> None:
-        """Have the engine's thread call `command` between two steps, after all earlier calls to this loop."""
+        """Let the engine's thread call `command` between two steps, after all earlier calls to this loop."""
         self._inbox.put(command)
 
     def stats(self) -> EngineStats:
@@ -179,7 +179,7 @@ class EngineLoop:
             self._deliver(self._engine.fail_all(self._unavailable()))
         except Exception:
             log.critical("the engine could not end its requests", exc_info=True)
-        # What is still open was never in the engine, or is lost to a bug in it.
+        # Requests that are still open were never in the engine, or are lost to a bug in it.
         for request_id, indices in list(self._open.items()):
             self._deliver(_end(request_id, indices, self._unavailable()))
 

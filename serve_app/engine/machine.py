@@ -1,4 +1,4 @@
-"""What a model's process has of its machine: threads, a part of a GPU, and the native functions of a CPU."""
+"""The machine's resources for a model's process: threads, a part of a GPU, and a CPU's native functions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def use_threads(config: ModelConfig) -> None:
 
 
 def use_machine(config: ModelConfig) -> None:
-    """Hold torch to the threads and to the part of a GPU that this process has; before weights are loaded."""
+    """Limit torch to this process's threads and part of a GPU; before weights are loaded."""
     use_threads(config)
     if config.device != "cpu":
         keep_to_share(config.engine.gpu_share)

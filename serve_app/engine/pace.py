@@ -1,9 +1,9 @@
-"""How many tokens of prompts a step takes, so that the sequences that decode in it are not held for long.
+"""Chooses how many prompt tokens a step takes, so that decoding sequences are not delayed for long.
 
-Made of the engine's own measurements: what a step of decodes takes, and what each prompt token adds to it.
-Before there are any, and where nothing decodes, the number is fixed. Knows no clock: it is told seconds.
-What a step computes does not depend on how prompts are cut (docs/decisions/engine-same-tokens.md), so
-these measurements decide when tokens come, and not which.
+Uses the engine's measurements: the time of a step of decodes, and the additional time of each prompt token.
+Before there are any, and if nothing decodes, the number is fixed. Knows no clock: it gets seconds. What a
+step computes does not depend on how prompts are cut (docs/decisions/engine-same-tokens.md), so these
+measurements decide when tokens come, and not which.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ HELD: Final = 1.1
 FEW: Final = 8.0
 # Prompt tokens that a step takes at least, and the number of rows of which its size is a multiple.
 LEAST: Final = 16
-# A step with fewer prompt tokens tells too little of what one costs.
+# A step with fewer prompt tokens shows the cost of one too inexactly.
 TELLING: Final = 16
 
 # Where launching a step takes longer than computing it, a large piece of a prompt costs little more than a
 # small one. So a step takes as many tokens as cost at most this many times what the fewest do.
 CHEAP: Final = 1.25
-# Once in so many steps it takes fewer, and once more, than it would: what these cost may have changed.
+# Once in this many steps it takes fewer tokens, and once more tokens, to measure their cost again.
 AGAIN: Final = 32
 
 # Prompt tokens of a step on a CPU in which nothing decodes: more make its products no faster, and the first
@@ -82,7 +82,7 @@ class Pace:
         return min(self._alone, self._cheap(fitting, room))
 
     def observe(self, decodes: int, prompt_tokens: int, seconds: float) -> None:
-        """Note what a step took that computed so many tokens of each kind."""
+        """Record the time of a step with these numbers of tokens."""
         if seconds <= 0.0:
             return
         self._mixed_steps += 1 if decodes and prompt_tokens else 0
@@ -101,7 +101,7 @@ class Pace:
                 self._observe_added(prompt_tokens, added)
 
     def _observe_added(self, tokens: int, added: float) -> None:
-        """Note what prompt tokens added to a step. More tokens cost no less, and fewer no more."""
+        """Record the time that prompt tokens added to a step. More tokens cost no less, and fewer no more."""
         own = _bucket(tokens)
         before = self._added.get(own, (float(tokens), added))
         # The first figure may be of a step that compiled its kernels: a much lower one takes its place.
@@ -131,7 +131,7 @@ class Pace:
         return max(tokens, int(2 * count))
 
     def _of_decodes(self, decodes: int) -> float:
-        """Seconds of a step of so many decodes: no more than what larger steps took.
+        """Seconds of a step of `decodes` decodes: at most those of larger steps.
 
         A step of more decodes than any so far takes longer by what a prompt token adds, for each of them.
         """

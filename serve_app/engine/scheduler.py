@@ -1,4 +1,4 @@
-"""Who runs in the next step: one token budget, decodes first, then prompts in chunks.
+"""Decides what runs in the next step: one token budget, decodes first, then prompts in chunks.
 
 Integers and lists only; no tensors, no clock, no requests. `schedule` works from
 `num_computed` alone, so a step that failed is simply scheduled again.
@@ -12,7 +12,7 @@ request (`sequence.BeamSet`) are admitted and preempted as one sequence.
 
 A prefix is computed once. A prompt whose next block is computed in this very step, for another prompt
 before it in order, gets no tokens in the step. It shares the block when that is done. If the other prompt
-ends before, nobody computes the block in the next step, and the first prompt that needs it does.
+ends before, the first prompt that needs the block computes it in the next step.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from serve_app.engine.shares import Share, Shares
 MAX_PROMPT_LOGIT_ROWS = 256
 # Draft tokens that one step verifies; the rest of a longer draft follows in the next steps.
 MAX_DRAFT_ROWS = 128
-# A step of so many rows costs little more than a step of one, because reading the weights takes the
+# A step of this many rows costs little more than a step of one, because reading the weights takes the
 # time. Up to this number, proposals of our own are nearly free.
 FREE_ROWS = 16
 # Waiting prompts of which one step looks up how much is known already.
@@ -71,7 +71,7 @@ class Scheduler:
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self._running_beams: list[BeamSet] = []
-        self._refused: tuple[Sequence, int] | None = None  # refused admission, with so many blocks free
+        self._refused: tuple[Sequence, int] | None = None  # refused admission, with this many blocks free
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence that holds no blocks."""
@@ -134,7 +134,7 @@ class Scheduler:
     def schedule(self, running: Plan | None = None) -> Plan:
         """The next step's chunks. Changes queues and block tables, but computes nothing.
 
-        `running`: the plan of a step that is not committed yet.
+        `running`: the plan of a launched step that is not committed yet.
         """
         plan = Plan()
         budget = self._schedule_decodes(plan, self.max_step_tokens)
@@ -146,7 +146,7 @@ class Scheduler:
         return plan
 
     def learn(self, plan: Plan, seconds: float) -> None:
-        """Note how long the step of a plan took, for the size of the next ones."""
+        """Record the time of a plan's step, for the size of the next ones."""
         drafted = sum(len(chunk.draft) for chunk in plan.chunks)
         if not drafted:
             self._pace.observe(plan.decode_tokens, plan.prompt_tokens, seconds)
@@ -230,7 +230,7 @@ class Scheduler:
                 break
             if id(sequence) in scheduled or sequence.ends_pending:
                 continue
-            if running:  # a piece may have ended inside of a block, which its own sequence goes on with
+            if running:  # a piece may have ended inside a block that its own sequence continues
                 before = [key for owner, key in running if owner is not sequence]
             if sequence.status is Status.WAITING:
                 if not admits or self.tables.awaits(sequence, chain(before, computing)):

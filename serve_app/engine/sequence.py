@@ -35,10 +35,10 @@ class Forecast:
 
 
 class Proposer(Protocol):
-    """Proposes drafts of one sequence, and learns from what became of them."""
+    """Proposes drafts of one sequence, and learns from their outcome."""
 
     def forecast(self, token_ids: list[int]) -> Forecast | None:
-        """How likely the next proposals are right; None: they are made whether they pay or not."""
+        """The chances that the next proposals are right; None: proposals are always made."""
         ...
 
     def propose(self, token_ids: list[int], most: int) -> tuple[int, ...]:
@@ -79,7 +79,7 @@ class Sequence:
     bias: torch.Tensor | None = None  # [V] float32, added to every row of logits
     prompt_rows: PromptRows | None = None  # embeddings of the prompt's virtual tokens
     client_draft: ClientDraft | None = None  # of the first output tokens
-    proposer: Proposer | None = None  # of drafts, where the client's draft says nothing more
+    proposer: Proposer | None = None  # of drafts, once the client's own draft is used up
     draft_tokens: int = 0  # verified so far
     accepted_tokens: int = 0  # of the verified draft tokens
     wants_logits: bool = False  # of every output token
@@ -91,8 +91,8 @@ class Sequence:
     num_indexed: int = 0  # leading blocks offered to the prefix index
     last_token_at: float | None = None  # clock, seconds; kept only when the client wants step times
     beam_set: BeamSet | None = None  # the beams of its request, when it is one of them
-    output_logprobs: list[PositionLogprobs] = field(default_factory=list)  # of a beam, told at its end
-    output_logits: list[bytes] = field(default_factory=list)  # of a beam, told at its end
+    output_logprobs: list[PositionLogprobs] = field(default_factory=list)  # of a beam, returned at its end
+    output_logits: list[bytes] = field(default_factory=list)  # of a beam, returned at its end
 
     @property
     def num_tokens(self) -> int:
@@ -115,7 +115,7 @@ class Sequence:
             return None  # as for nearly every sequence, several times a step
         wanted = []
         if self.num_prompt_logprobs is not None and len(self.prompt_logprobs) < self.prompt_len - 1:
-            wanted.append(len(self.prompt_logprobs))  # a row of logits tells of the token after it
+            wanted.append(len(self.prompt_logprobs))  # a row of logits is about the token after it
         if self.context_logits is not None and len(self.context_logits) < self.prompt_len:
             wanted.append(len(self.context_logits))
         return min(wanted, default=None)
@@ -153,7 +153,7 @@ class Sequence:
         return self.beam_set is None and not told_by_step and not masks
 
     def forced_tokens(self) -> Iterator[int]:
-        """The tokens that the grammar forces after the output as it is when the first one is taken."""
+        """The tokens that the grammar forces after the output at the time of the first one."""
         if self.constraint is not None and self.takes_forced:
             yield from self.constraint.forced(self.output_ids)
 

@@ -1,7 +1,7 @@
 """How a step's prompt tokens are divided among prompts. Integers only; knows no cache and no queue.
 
-The prompts ask in their order. One that fits into what is left gets all of it. One that does not fit goes
-on in later steps: it keeps at least half of what is left, and much shorter prompts behind it, of the same
+Prompts ask in order. A prompt that fits into the rest of the budget is computed whole. A longer one
+continues in later steps: it keeps at least half of the rest, and much shorter prompts after it, of the same
 priority, may have the other half. So a short prompt does not wait for the whole of a long one. And a prompt
 takes at most twice the steps that it would take if none could overtake it.
 """
@@ -40,7 +40,7 @@ class Shares:
         return self.left < LEAST_PIECE or priority < self._unfinished[0].priority
 
     def admits(self, wanted: int) -> bool:
-        """Whether a prompt that wants so many tokens gets some: it is first, or short enough to overtake."""
+        """Whether a prompt of this length gets tokens: it is first, or short enough to overtake."""
         if not self._unfinished:
             return True
         fits = wanted <= self.left or self.left >= 2 * LEAST_PIECE
@@ -56,7 +56,7 @@ class Shares:
         return share
 
     def settle(self) -> None:
-        """Give what nobody asked for to the first prompts that want more."""
+        """Give the unused rest to the first prompts that want more."""
         for share in self._unfinished:
             more = min(self.left, share.wanted - share.tokens)
             share.tokens += more

@@ -1,4 +1,4 @@
-"""Torch on a CPU: its threads for the small operations of a step, and how it says that memory ran out.
+"""Torch on a CPU: its threads for the small operations of a step, and its errors about memory.
 
 Torch shares out an operation of more than 32,768 numbers among its threads. They sleep between two steps,
 and waking them takes longer than the operation: milliseconds where other work keeps the cores busy. When
@@ -18,7 +18,7 @@ PART: Final = 2**21  # numbers that one thread handles in less time than waking 
 
 @contextmanager
 def few_threads(device: torch.device, numbers: int) -> Iterator[None]:
-    """Let torch use a thread for each `PART` of so many numbers, in the calling thread; no change on GPUs."""
+    """Let torch use one thread for each `PART` numbers, in the calling thread; no change on GPUs."""
     usual = torch.get_num_threads()
     wanted = 1 + numbers // PART
     if device.type != "cpu" or wanted >= usual:

@@ -19,7 +19,7 @@ from serve_app.engine.forward_context import ForwardContext
 
 @dataclass(frozen=True, slots=True)
 class LayerSpec:
-    """What one attention layer needs of the cache, learnt from a dry run at load."""
+    """One attention layer's shape in the cache, learnt from a dry run at load."""
 
     num_kv_heads: int
     key_dim: int
@@ -36,7 +36,7 @@ class AttentionBackend(Protocol):
 
     @property
     def memory(self) -> BlockMemory | None:
-        """The memory of the allocated blocks; None if they all have theirs."""
+        """How far the system has given the blocks memory; None if all blocks have theirs."""
         ...
 
     def allocate(

@@ -20,14 +20,14 @@ from serve_app.engine.kernels.arena import HUGE_PAGE
 from serve_app.engine.kernels.layers import NativeCache
 from serve_app.engine.kernels.touching import Touching
 
-# Asked for at the start: room for so many tokens, but no more than so many bytes. The system gives the rest
+# Memory requested at the start: room for this many tokens, at most this many bytes. The system gives the rest
 # of a cache while the engine rests, and slowly while it works.
 TOKENS_AT_ONCE: Final = 1 << 15
 AT_ONCE: Final = 2 << 30
 
 
 class TouchedBlocks:
-    """The `BlockMemory` of a cache whose pieces are touched side by side."""
+    """The `BlockMemory` of a cache whose pieces are touched in parallel."""
 
     def __init__(self, touching: Touching, pieces: Sequence[torch.Tensor], num_blocks: int) -> None:
         """`pieces`: what `touching` touches, [num_blocks, ...] each."""
@@ -98,7 +98,7 @@ class CpuAttention:
 
     @property
     def native_caches(self) -> tuple[NativeCache, ...] | None:
-        """One a layer, the same object until `allocate`, for native functions that write to the cache.
+        """One cache for each layer, the same object until `allocate`, for native functions that write.
 
         None: use `forward`.
         """

@@ -1,4 +1,4 @@
-"""An attention backend without a cache, which notes how a model calls attention."""
+"""An attention backend without a cache that records how a model calls attention."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RecordedCall:
 
 
 class Recorder:
-    """Notes its calls, in order, and answers zeros."""
+    """Records its calls, in order, and returns zeros."""
 
     memory: Final = None
 

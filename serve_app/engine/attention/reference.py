@@ -16,7 +16,7 @@ from serve_app.engine.kernels.quantized import cached_rows
 
 
 class _Rows:
-    """What one layer keeps of its keys, or of its values: a row [Hkv, D] for each slot."""
+    """The keys or the values of one layer: a row [Hkv, D] for each slot."""
 
     def __init__(self, shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device, codes: bool):
         """`shape`: [slots, Hkv, D]. `codes`: rows are int8 with a scale for each KV head."""

@@ -23,7 +23,7 @@ class BlockTables:
         self._block_size = pool.block_size
 
     def known_prefix(self, sequence: Sequence) -> list[int]:
-        """The blocks at the start of a sequence that hold its tokens already, whoever computed them."""
+        """The blocks at the start of a sequence that already hold its tokens, from any sequence."""
         hits: list[int] = []
         for i in range(self._num_shareable(sequence)):
             block = self._find(sequence, i)
@@ -70,7 +70,7 @@ class BlockTables:
     def next_key(self, sequence: Sequence) -> BlockKey | None:
         """Place and prefix key of the block that a running sequence computes next.
 
-        None when nobody can share that block: there is no prefix cache, or the sequence does not fill it.
+        None if the block cannot be shared: there is no prefix cache, or the sequence does not fill it.
         """
         i = sequence.num_computed // self._block_size
         if not self._prefix_cache or i >= sequence.num_tokens // self._block_size:
@@ -128,7 +128,7 @@ class BlockTables:
         return copy
 
     def extend(self, sequence: Sequence, tokens: int) -> int:
-        """Add blocks for `tokens` after the last, as far as there are free ones; returns how many fit."""
+        """Add blocks for `tokens` after the last one while some are free; returns how many tokens fit."""
         most = (len(sequence.block_table) + self.pool.num_free) * self._block_size - sequence.num_tokens
         fitting = min(tokens, most)
         self._extend(sequence, self._blocks_for(sequence.num_tokens + fitting))
@@ -161,7 +161,7 @@ class BlockTables:
         sequence.num_indexed = full
 
     def forget(self, sequence: Sequence, keep: int = 0) -> None:
-        """Take what lies beyond the first `keep` tokens out of the prefix index."""
+        """Remove everything after the first `keep` tokens from the prefix index."""
         for block in sequence.block_table[keep // self._block_size :]:
             self.pool.unpublish(block)
 

@@ -1,12 +1,12 @@
 """Block ids: who holds them, which are free, and which of the free still hold a known prefix.
 
 Integers only. It does not know sequences, tensors or what a block looks like.
-A free block is *unused*, *empty* or *cached*. Nobody has had an unused block yet; they are
+A free block is *unused*, *empty* or *cached*. An unused block has never been handed out; they are
 handed out from the first to the last. The content of a cached block can be found through the
 prefix index until the block is needed; the longest unneeded one goes first.
 
-The system may not have given an unused block its memory yet, and then whoever writes to it
-waits. Where that wait counts, cached blocks that no second sequence has found go before it.
+The system may not have given an unused block its memory yet, so the first write to it waits. If that
+wait counts, cached blocks that no second sequence has found are taken first.
 A wait is longer for a block that is taken alone than for one of a run.
 """
 
@@ -26,7 +26,7 @@ WAIT_SHARE: Final = 0.25
 
 
 class IntegrityError(Exception):
-    """The engine's own books do not balance: a bug of ours, never a client's doing."""
+    """The engine's bookkeeping is inconsistent: a bug of ours, never a client's doing."""
 
 
 class BlockPool:
@@ -85,7 +85,7 @@ class BlockPool:
         self._computing_s = computing_s
 
     def allocate(self, after: int | None = None, together: int = 1) -> int:
-        """A block with one reference, its old content forgotten; one of so many that are taken `together`.
+        """A block with one reference, its old content dropped; one of `together` blocks that are taken at once.
 
         Prefers the unused or empty block next to `after`, since attention reads adjacent
         blocks in one run, and gives up cached prefixes last. Where the wait for memory counts,

@@ -1,11 +1,11 @@
-"""Which block holds which tokens after which prefix. Keys, not references: `blocks` counts those.
+"""Finds the block with given tokens after a given prefix. Holds keys, not references: `blocks` counts those.
 
 A block's key is a keyed hash of its own tokens and the key of the block before
 it, so one key stands for a whole prefix. The chain starts at a key made of the
 tenant's salt and of what else the cache depends on, such as an adapter: equal
 prompts of two tenants have different keys throughout. The hash is keyed with a
-secret of this index, so nobody can prepare a collision, and the tokens are
-compared on every hit all the same.
+secret of this index, so a client cannot prepare a collision, and the tokens are
+compared on every hit anyway.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class TritonDevice:
     def record(self, runner: ModelRunner, progress: Progress) -> None:
         if not self._graphed:
             return
-        # Graphs of their own are for adapters that are sure to come, not for those that a client may send.
+        # Graphs with adapters are recorded for adapters of the settings, not for those that clients may send.
         graph_steps(
             runner.module,
             self.backend,

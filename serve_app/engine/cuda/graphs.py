@@ -1,7 +1,7 @@
 """Steps as CUDA graphs: the kernels of all layers are launched by one call.
 
-A graph is recorded for each of a few numbers of decodes, and of rows of any sequences, and replayed on the
-same memory. A step of fewer is filled up with null ones, which read no cache and write none. Embedding and
+A graph is recorded for each of a few numbers of decodes, and of rows in mixed steps, and replayed on the same
+memory. A smaller step is padded with null rows, which neither read nor write the cache. Embedding and
 head stay outside, so prompt tables and wanted rows need nothing of a graph.
 """
 
@@ -66,7 +66,7 @@ class GraphedSteps:
     def record_rows(
         self, sizes: Sequence[int], record: Record, gains: Callable[[Step], bool], progress: Progress
     ) -> None:
-        """Record steps of any sequences, of those `sizes` up to which a graph gains."""
+        """Record mixed steps of those `sizes` for which a graph is faster."""
         with torch.inference_mode():
             chosen = self._gaining(sizes, gains)
             if len(chosen) < len(sizes):
@@ -79,7 +79,7 @@ class GraphedSteps:
                 progress(f"recorded the step of {size} tokens ({done} of {len(chosen)})")
 
     def _gaining(self, sizes: Sequence[int], gains: Callable[[Step], bool]) -> list[int]:
-        """Those of `sizes` up to which a graph gains, and for which there is memory."""
+        """The `sizes` for which a graph is faster and there is memory."""
         chosen = []
         for size in sizes:
             self._buffers.pretend(size, PROMPTS)
@@ -128,7 +128,7 @@ class GraphedSteps:
         return normed if rows is None else normed.index_select(0, rows)
 
     def _graphs_of_step(self, tokens: int) -> dict[int, Step]:
-        """Those that compute what the active step of `tokens` rows asks for, by size."""
+        """The graphs that can compute the active step of `tokens` rows, by size."""
         step = current()
         context = step.context
         if step.backend is not self._backend or not self._buffers.fits(context):
@@ -193,7 +193,7 @@ def graph_steps(
     *,
     tokens: int = 0,
 ) -> bool:
-    """Have `module` replay graphs for its steps; False, with a log line: it does not.
+    """Make `module` replay graphs for its steps. Returns False, with a log line, if it cannot.
 
     Graphs are for decodes of up to `sequences`, and for steps of up to `tokens` rows of as many sequences
     where the host needs as long to launch their kernels as the device to run them. Call it when the cache is

@@ -1,4 +1,4 @@
-"""What fused layers compute beside dense products and attention, in Triton.
+"""The work of fused layers besides dense products and attention, in Triton.
 
 Numbers are read in the type of the weights, computed in float32 and rounded once. Knows tensors alone:
 `launch.py` calls these functions, on a device or, for tests, in Triton's interpreter.
@@ -25,7 +25,7 @@ def add_rmsnorm(
     DELTA: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """One row: the residual takes the delta, and its norm goes out."""
+    """One row: add the delta to the residual, and write its norm."""
     row = tl.program_id(0).to(tl.int64) * SIZE
     dims = tl.arange(0, PAD)
     there = dims < SIZE
@@ -75,7 +75,7 @@ def rope_and_cache(
     values,
     key_scales,  # [slots, KV_HEADS] float32, if CODES
     value_scales,
-    slots,  # [T] int64; below 0: the row is none, and nothing is written to the cache
+    slots,  # [T] int64; below 0: a null row, which writes nothing to the cache
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     HALF: tl.constexpr,

@@ -85,13 +85,13 @@ class TritonKernels:
         Returns the queries [T, H, D].
         """
         keys, values = (each.rows for each in pools)
-        scales = [cos if each.scales is None else each.scales for each in pools]  # cos: nobody reads it
+        scales = [cos if each.scales is None else each.scales for each in pools]  # cos: not read
         rows, kv_heads, size = qkv.shape[0], keys.shape[2], keys.shape[3]
         heads = qkv.shape[1] // size - 2 * kv_heads
         if values.shape != keys.shape or cos.shape != (rows, size // 2):
             raise ValueError("queries, keys and values differ in the size of a head")
         query = qkv.new_empty(rows, heads, size)
-        query_norm, key_norm = norms or (cos, cos)  # pointers that nobody reads
+        query_norm, key_norm = norms or (cos, cos)  # pointers that are not read
         if rows:
             _ROPE_AND_CACHE(
                 (rows, -(-(heads + 2 * kv_heads) // HEADS_AT_ONCE)),

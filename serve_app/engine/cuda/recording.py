@@ -1,4 +1,4 @@
-"""Records steps as CUDA graphs, and tells which steps gain by it."""
+"""Records steps as CUDA graphs, and measures which steps gain by it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Step = Callable[[], torch.Tensor]  # runs one step on fixed inputs; its result i
 Record = Callable[[Step], Step]  # what replays a step, with other numbers in its inputs
 
 SLOWER: Final = 1.25  # times what launching takes; a step of a longer time is bound by the device
-TRIES: Final = 3  # somebody else may use the device or the host meanwhile
+TRIES: Final = 3  # other work may use the device or the host meanwhile
 
 
 class CudaGraphs:

@@ -196,7 +196,7 @@ class Embedder:
         self._steps += 1
 
     def _one_by_one(self, batch: list[_Item]) -> None:
-        """Only what fails alone fails."""
+        """Run sequences one by one: only those that fail alone fail."""
         ran = broken = False
         for item in batch:
             self._beat = time.monotonic()
@@ -204,7 +204,7 @@ class Embedder:
                 vector = self._vectors([item])[0]
             except Exception as error:
                 log.error("an input failed alone: %s", type(error).__name__)
-                if is_out_of_memory(error):  # which tells nothing of the device
+                if is_out_of_memory(error):  # this does not mean a broken device
                     _fail(item[0], GenerationFailed(STARVED))
                 else:
                     broken = True

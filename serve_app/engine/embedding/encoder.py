@@ -1,9 +1,9 @@
 """Sequences of ids -> hidden states, by a transformers module, without padding.
 
 The fast way packs sequences into one row with our own attention between; whether that
-gives what the module gives by itself is tried once, at load. A module with which it does
-not (one that adds biases to its attention, say) runs by itself, sequences of one length
-at a time. Either way a sequence sees nothing of the others.
+gives the module's own results is tried once, at load. If not (a module that adds biases to its
+attention, say), sequences of one length run at a time, through the module itself. Either way a
+sequence sees nothing of the others.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class EqualLengthEncoder:
 def make_encoder(
     module: PreTrainedModel, *, first_position: int, window: int, progress: Callable[[str], None]
 ) -> Encoder:
-    """The fastest encoder that gives what `module` gives. Raises UnsupportedModel if none does.
+    """The fastest encoder with the results of `module`. Raises UnsupportedModel if there is none.
 
     `first_position`: the number of a sequence's first position; `window`: tokens it may have.
     """
@@ -90,7 +90,7 @@ def make_encoder(
     plain = EqualLengthEncoder(module)
     own = str(module.config._attn_implementation)
     lengths = [min(length, window) for length in _PROBE_LENGTHS]
-    # Some modules count positions by what is no padding: that token is left out.
+    # Some modules derive positions from padding: the padding token is left out of the trial.
     padding = module.config.get_text_config().pad_token_id
     usable = [i for i in range(module.get_input_embeddings().weight.shape[0]) if i != padding]
     probe = [[usable[(7 * i + 3 * j) % len(usable)] for j in range(n)] for i, n in enumerate(lengths)]

@@ -109,7 +109,7 @@ def _attend_plainly(
     softcap: float | None,
     sinks: torch.Tensor | None,
 ) -> torch.Tensor:
-    """For what the fused function has not; returns [N, L, H, Dv]."""
+    """For options that the fused function lacks; returns [N, L, H, Dv]."""
     count, _, length, _ = query.shape
     if mask is None:
         mask = _window_mask(length, length, causal, query.device)

@@ -51,7 +51,7 @@ class Pooler:
 def shortened(vectors: Vectors, dimensions: int) -> Vectors:
     """The first `dimensions` of each vector [S, D], normalised anew.
 
-    Of use where a model was trained for it (Matryoshka representations).
+    Useful if the model was trained for it (Matryoshka representations).
     """
     head = vectors[:, :dimensions]
     norms = np.linalg.norm(head, axis=1, keepdims=True)

@@ -36,7 +36,7 @@ def run_model(model: PreTrainedModel, recorder: Recorder | None = None) -> None:
 
 
 class FirstLayers:
-    """What the first layers of a model, still transformers' own, compute of a short prompt."""
+    """The results of a model's first layers, while they are transformers' own, for a short prompt."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
@@ -78,9 +78,9 @@ class FirstLayers:
             decoder.layers = layers
 
     def wrong(self, backend: AttentionBackend, error: float) -> str | None:
-        """How far the model's logits are from what they were, if that is too far; None: they are right.
+        """The difference from the original logits, if it is too large; None if they are right.
 
-        `error` is what the format of the weights may add to what rounding does, relative and by norm.
+        `error` is the allowance for the format of the weights besides rounding, relative and by norm.
         """
         with self.alone():
             got = self._compute(backend)

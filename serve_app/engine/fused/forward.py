@@ -24,7 +24,7 @@ from serve_app.engine.model.forward import current
 from serve_app.engine.torch_cpu import few_threads
 
 MODELS: Final = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
-# Kinds of rotary positions whose factors depend on nothing but the position.
+# Kinds of rotary positions whose factors depend on the position alone.
 FIXED: Final = frozenset({"default", "linear", "llama3", "yarn"})
 FIRST_POSITIONS: Final = 4096  # in a table of rotary factors; it doubles when they are not enough
 
@@ -56,7 +56,7 @@ class RotaryTable:
 
 
 class Decoder:
-    """What lies between embedding and head: rotary factors, layers and the last norm."""
+    """The part between embedding and head: rotary factors, layers and the last norm."""
 
     def __init__(self, model: PreTrainedModel, stack: DecoderStack, kernels: LayerKernels) -> None:
         decoder: Any = model.get_decoder()

@@ -1,4 +1,4 @@
-"""Puts fused layers, and a fused forward, in the place of a model's own: all of them or none.
+"""Replaces a model's own layers and forward by fused ones: all of the layers or none.
 
 Only layers of a known structure are replaced, and only after the first of them gave the original's logits.
 The forward around the layers is replaced where it is known too; otherwise transformers' own embedding,
@@ -34,14 +34,14 @@ PROGRESS: Final = 8  # layers between two lines of progress
 
 
 class Parts(Protocol):
-    """What a device brings to a fused model."""
+    """A device's parts of a fused model."""
 
     @property
     def kernels(self) -> LayerKernels: ...
 
     @property
     def dtypes(self) -> frozenset[torch.dtype]:
-        """Of weights that it multiplies."""
+        """The types of weights that it multiplies."""
         ...
 
     def make_layer(self, layer: Any, call: AttentionCall, pack: Pack) -> nn.Module:
@@ -51,11 +51,11 @@ class Parts(Protocol):
     def make_stack(self, layers: Iterable[nn.Module]) -> DecoderStack: ...
 
     def make_head(self, head: nn.Linear, pack: Pack) -> nn.Module:
-        """The head that takes what its kernels give."""
+        """The head, for inputs of its kernels' type."""
         ...
 
     def make_backend(self) -> AttentionBackend:
-        """The attention that its layers are made for."""
+        """The attention backend for its layers."""
         ...
 
 

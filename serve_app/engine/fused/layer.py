@@ -22,7 +22,7 @@ from serve_app.engine.weights.packed_linear import Pack, PackedLinear
 
 @dataclass(frozen=True, slots=True)
 class AttentionCall:
-    """What the original layer asks of attention, seen by calling it once."""
+    """The original layer's call of attention, recorded by calling it once."""
 
     scale: float
     window: int | None
@@ -31,7 +31,7 @@ class AttentionCall:
 
 
 class LayerKernels(Protocol):
-    """What a device computes between linears and attention."""
+    """A device's kernels between linears and attention."""
 
     def add_rmsnorm(
         self, residual: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor, eps: float
@@ -84,7 +84,7 @@ class DecoderLayer(nn.Module, Generic[KernelsT]):
     def forward(
         self, residual: torch.Tensor, delta: torch.Tensor | None, cos: torch.Tensor, sin: torch.Tensor
     ) -> torch.Tensor:
-        """Adds `delta` [T, N] to residual [T, N] float32, in place; returns what this layer adds at its end.
+        """Adds `delta` [T, N] to residual [T, N] float32, in place; returns the delta of this layer.
 
         cos and sin: [T, D / 2] float32.
         """
@@ -110,7 +110,7 @@ class DecoderLayer(nn.Module, Generic[KernelsT]):
         return residual, self._finish(residual, heads)
 
     def _finish(self, residual: torch.Tensor, heads: torch.Tensor) -> torch.Tensor:
-        """What comes after attention. heads: [T, H, D]."""
+        """The part of the layer after attention. heads: [T, H, D]."""
         kernels = self._kernels
         delta = self._project(self._out, heads.flatten(1))
         hidden = kernels.add_rmsnorm(residual, delta, self._norm_mid, self._eps_mid)
@@ -151,7 +151,7 @@ class DecoderLayer(nn.Module, Generic[KernelsT]):
         )
 
     def _project(self, linear: PackedLinear, x: torch.Tensor) -> torch.Tensor:
-        """[T, K] -> [T, N], with what the step's adapters add."""
+        """[T, K] -> [T, N], with the products of the step's adapters."""
         out = linear.project(x)
         adapters = current().adapters
         if adapters is not None:
@@ -208,7 +208,7 @@ class DecoderStack(nn.Module):
         return residual.index_select(0, rows), delta.index_select(0, rows)
 
     def sites(self) -> Iterator[Site]:
-        """What adapters can change."""
+        """The linears that adapters can change."""
         for layer in self.layers:
             yield from layer.sites.values()  # type: ignore[operator]
 

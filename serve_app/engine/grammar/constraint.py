@@ -39,7 +39,7 @@ MASK_LIMIT_S: Final = 5.0  # a sequence whose mask takes longer ends; the thread
 
 
 def error_of(matcher: LLMatcher) -> str:
-    """What is wrong with a matcher, on one line for the client; "" when nothing is."""
+    """The error of a matcher, on one line for the client; "" if there is none."""
     lines = matcher.get_error().replace("<non-verbose/>", "").strip().splitlines()
     if not lines:
         return ""
@@ -61,7 +61,7 @@ class Constraint:
 
     def __init__(self, matcher: LLMatcher, tokenizer: LLTokenizer) -> None:
         self.error: ErrorInfo | None = None  # why no token is allowed, when the grammar is the cause
-        self.owed: tuple[int, ...] = ()  # forced tokens that still belong to the output that was taken over
+        self.owed: tuple[int, ...] = ()  # forced tokens that still belong to the continued output
         self._matcher = matcher
         self._tokenizer = tokenizer
         self._output: list[int] = []  # the tokens that the matcher has consumed
@@ -111,7 +111,7 @@ class Constraint:
             run = self._next_run()
             told = list(output[place : place + len(run)])
             if told != run[: len(told)]:
-                continue  # not forced where it was made, but sampled
+                continue  # it was sampled, not forced, in the other engine
             if len(told) < len(run):
                 self._consume(told)
                 return tuple(run[len(told) :])

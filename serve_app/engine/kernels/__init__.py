@@ -24,7 +24,7 @@ SWITCH: Final = "SERVE_APP_KERNELS"
 
 
 def native() -> Native | None:
-    """The native functions, or None. The first call decides; only the switch changes the answer later."""
+    """The native functions, or None. Loaded once; only `SERVE_APP_KERNELS=off` is read at every call."""
     return None if os.environ.get(SWITCH, "").lower() == "off" else _load()
 
 

@@ -40,7 +40,7 @@ def empty_codes(n: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def compact_size(n: int, k: int, exceptions: torch.Tensor) -> int | None:
-    """The bytes of a compact weight [n, k] with so many exceptions [P]; None if they are not known."""
+    """The bytes of a compact weight [n, k] with `exceptions` [P]; None if they are not known."""
     if bool((exceptions < 0).any()):
         return None
     tiles = packed_size(n, k, torch.bfloat16) * 3 // 2

@@ -1,8 +1,8 @@
 """The native functions as typed calls on tensors.
 
-Every call checks what C cannot check: type, contiguity and size. It raises ValueError for tensors that do not
-fit. Activations are float32; weights and cache are bfloat16 or float32. ctypes releases the interpreter lock
-during a call. The module knows no model.
+Every call checks type, contiguity and size, which C cannot check. It raises ValueError for tensors that do
+not fit. Activations are float32; weights and cache are bfloat16 or float32. ctypes releases the interpreter
+lock during a call. The module knows no model.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Native:
         return packed
 
     def touch(self, pieces: Sequence[torch.Tensor], *, at_once: int, seconds: float = AT_ONCE_S) -> Touching:
-        """Have the system give the memory of `pieces`, contiguous tensors, side by side; see Touching."""
+        """Make the system give the memory of `pieces`, contiguous tensors, in parallel; see Touching."""
         return Touching(self._library, pieces, at_once=at_once, seconds=seconds)
 
     def _empty(self, size: int, dtype: torch.dtype, *, lasting: bool) -> torch.Tensor:

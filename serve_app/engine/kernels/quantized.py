@@ -22,7 +22,7 @@ EXACT: Final = 1024  # inputs whose sum of int8 products is exact in float32: 12
 MAX_CODE: Final = 127.0  # of weights, of a cache, and of most activations
 COARSE: Final = 256  # a code of sixteen bits is one of eight bits plus this times another
 MOST_CODE: Final = MAX_CODE * (COARSE + 1)  # of a code of sixteen bits
-REACH: Final = 8.0  # codes of eight bits reach at least so many times the mean magnitude of a row
+REACH: Final = 8.0  # codes of eight bits reach at least this multiple of a row's mean magnitude
 LEAST_PEAK: Final = 1e-30  # a row of activations with a smaller peak is a row of zeros
 CHUNK: Final = 1 << 18  # weights that are quantised at once: small enough for the second-level cache
 MOST_Q: Final = 15  # of four bits
@@ -34,7 +34,7 @@ SHIFTS: Final = (-0.3, 0.0, 0.3)
 
 
 class Quantization(StrEnum):
-    """What the weights of linear layers become."""
+    """The formats of quantised weights of linear layers."""
 
     INT8 = "int8"
     INT4 = "int4"
@@ -125,7 +125,7 @@ def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def cached_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys or values [..., D] -> what a cache of codes keeps of them: codes int8, and scales [...]."""
+    """Keys or values [..., D] -> their form in a cache of codes: codes int8, and scales [...]."""
     rows = x.reshape(-1, x.shape[-1]).float()
     codes, scales = _codes(rows, rows.new_full((len(rows),), MAX_CODE))
     return codes.view(x.shape).to(torch.int8), scales.view(x.shape[:-1])

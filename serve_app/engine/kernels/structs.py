@@ -48,7 +48,7 @@ class Product(IntEnum):
 
 
 class Preempted(IntEnum):
-    """The thread that a test makes act as if it had lost its core."""
+    """The thread that a test lets act as if it had lost its core."""
 
     NOBODY = 0
     OWNER = 1  # the owner of a task, before it writes: a stand-in writes instead
@@ -58,7 +58,7 @@ class Preempted(IntEnum):
 class Part(IntEnum):
     """A part of `run_layers`, whose time a profile asks for."""
 
-    NORMS = 0  # with the rounding of what they give to products
+    NORMS = 0  # with the rounding of their outputs for products
     QKV_PRODUCT = 1
     ROTARY = 2  # and the writing of keys and values to the cache; of prompts on AMX, within QKV_PRODUCT
     ATTENTION = 3

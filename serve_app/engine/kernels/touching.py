@@ -1,4 +1,4 @@
-"""The thread that has the system give memory: it touches page after page, and changes nothing in them."""
+"""The thread that makes the system give memory: it touches page after page, without changing them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 import torch
 
-_TOUCHED, _NS_PER_MIB = range(2)  # what the thread tells, as `start_touching` of exports.h describes it
+_TOUCHED, _NS_PER_MIB = range(2)  # the thread's report, see `start_touching` of exports.h
 AT_ONCE_S: Final = 2.0  # of touching without a break: the first requests may come soon
 _NS_PER_S_AND_MIB: Final = 1e9 * (1 << 20)
 
@@ -19,7 +19,7 @@ _Progress = ctypes.c_int64 * 2
 class Touching:
     """Contiguous tensors whose memory a thread of its own touches, side by side, from their first bytes on.
 
-    What is in them, or is written meanwhile, stays as it is. The thread ends with this object.
+    Their content does not change, also if it is written meanwhile. The thread ends with this object.
     """
 
     def __init__(
@@ -40,12 +40,12 @@ class Touching:
 
     @property
     def touched_bytes(self) -> int:
-        """So many bytes of each tensor, from its first, are touched, or all that it has."""
+        """The number of first bytes of each tensor that are touched, or its size."""
         return self._progress[_TOUCHED]
 
     @property
     def seconds_per_byte(self) -> float:
-        """What the system took of late to give a byte; 0 before it gave any."""
+        """The recent time of the system to give a byte; 0 before any."""
         return self._progress[_NS_PER_MIB] / _NS_PER_S_AND_MIB
 
     def finish(self) -> None:

@@ -1,4 +1,4 @@
-"""The adapters that are loaded on one model. How they lie in memory and run is left to subclasses.
+"""The adapters that are loaded on one model. Subclasses decide about their memory and products.
 
 Knows the model's places and the chunks of a step; neither files nor requests.
 """
@@ -52,7 +52,7 @@ class AdapterTable(ABC, Generic[LoadedT]):
     @property
     @abstractmethod
     def bytes_to_come(self) -> int:
-        """The memory that it takes besides when every adapter is loaded and has the largest rank."""
+        """The additional memory when every adapter is loaded with the largest rank."""
 
     @abstractmethod
     def __len__(self) -> int:

@@ -31,7 +31,7 @@ def learn_layers(
     """The cache's needs of every layer, and the width of the logits.
 
     `config` is the text configuration of the module, `name` what errors call it.
-    UnsupportedModel says what the module does that we do not.
+    UnsupportedModel names the feature of the module that we lack.
     """
     recorder = Recorder()
     positions = torch.arange(_TOKENS, device=device)
@@ -60,7 +60,7 @@ def learn_layers(
 
 
 def _check_windows(calls: list[RecordedCall], name: str, config: Any) -> None:
-    """Each sliding layer must tell our attention its window: no mask is built that would hold it."""
+    """Each sliding layer must pass its window to our attention, because no mask is built."""
     kinds = getattr(config, "layer_types", None)
     windows = [call.window for call in calls]
     if kinds is not None:

@@ -1,9 +1,8 @@
 """The bridge from a transformers module to our attention: one registered function.
 
-Transformers looks its attention up by name and hands it queries, keys and values
-with positions already applied. What it cannot hand over is where our sequences lie
-in the batch and in the cache, so a step makes its backend and context *active* for
-the time of one forward. This module knows no layout and computes nothing.
+Transformers looks its attention up by name and hands it queries, keys and values with positions already
+applied. It cannot pass the places of our sequences in the batch and in the cache, so a step makes its
+backend and context *active* during one forward. This module knows no layout and computes nothing.
 
 No mask function is registered under our name, which makes transformers build no
 mask at all; the backend alone decides what a query may see.
@@ -60,7 +59,7 @@ _active: ContextVar[ActiveStep | None] = ContextVar("active_step", default=None)
 
 
 def check_takes_positions(module: torch.nn.Module) -> None:
-    """Raise UnsupportedModel unless every token's position, from 0, can be told to the module's forward."""
+    """Raise UnsupportedModel unless every token's position, from 0, can be passed to the module's forward."""
     kind = type(module).__name__
     if "position_ids" not in inspect.signature(module.forward).parameters:
         raise UnsupportedModel(f"{kind} takes no positions, so it cannot be batched here")
@@ -113,7 +112,7 @@ def paged_attention(
 ) -> tuple[torch.Tensor, None]:
     """Attend within the active step; returns ([1, T, H, Dv], None) as transformers expects.
 
-    UnsupportedModel if the module asks for what a causal paged cache cannot give.
+    Raises UnsupportedModel for arguments that a causal paged cache cannot honour.
     """
     if attention_mask is not None:
         raise UnsupportedModel(f"{type(module).__name__} builds its own attention mask")

@@ -21,7 +21,7 @@ from serve_app.engine.sequence import Chunk, Sequence
 from serve_app.engine.torch_cpu import is_out_of_memory
 from serve_app.types import SamplingParams
 
-# After so many steps in a row in which neither a chunk nor the probe ran, the device counts as broken.
+# After this many steps in a row in which neither a chunk nor the probe ran, the device counts as broken.
 MAX_STRIKES = 3
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class DeviceBroken(Exception):
 
 @dataclass(slots=True)
 class StepResult:
-    """What became of the chunks of a step. A chunk in neither list is to be scheduled again."""
+    """The results and failures of a step's chunks. A chunk in neither list must be scheduled again."""
 
     results: list[ForwardResult]
     failed: list[Chunk]

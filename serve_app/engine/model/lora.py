@@ -20,7 +20,7 @@ Place = tuple[int, str]  # a layer, and one of MODULES in it
 
 @dataclass(frozen=True, slots=True)
 class LowRank:
-    """What an adapter adds at one place; its scale is in B."""
+    """An adapter's matrices at one place; the scale is in B."""
 
     layer: int
     module: str  # of MODULES
@@ -53,5 +53,5 @@ class RowAdapters(Protocol):
     """The adapters of a step: every row has one of its own, or none."""
 
     def add(self, site: Site, x: torch.Tensor, out: torch.Tensor) -> None:
-        """Add to `out` [T, N] what the rows' adapters make of `x` [T, K]; both are contiguous."""
+        """Add the products of the rows' adapters with `x` [T, K] to `out` [T, N]; both are contiguous."""
         ...

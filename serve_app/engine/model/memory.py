@@ -1,4 +1,4 @@
-"""How large the KV cache is, and how long a sequence may get: decided from numbers.
+"""Decides the size of the KV cache and the longest sequence, from numbers.
 
 `plan_cache` is pure. `free_memory` alone looks at the machine; on a GPU, at the part of it that
 the replica has, to which `keep_to_share` holds torch. None allocates anything.
@@ -133,7 +133,7 @@ def plan_for_device(
 
 
 def keep_to_share(gpu_share: float | None) -> None:
-    """Have torch take no more than this part of the GPU, in place of what other replicas need of theirs."""
+    """Limit torch to this part of the GPU, so that it does not take the part of other replicas."""
     if gpu_share is not None and torch.cuda.is_available():
         total = torch.cuda.get_device_properties(0).total_memory
         torch.cuda.set_per_process_memory_fraction(max(gpu_share - CUDA_OWN_BYTES / total, 0.0))
@@ -157,7 +157,7 @@ def free_memory(device: torch.device, gpu_share: float | None = None) -> int:
 
 
 def cgroup_free(root: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """What the memory limit of our control group (v2 or v1) leaves in bytes; None where there is no limit."""
+    """The free bytes under the memory limit of our control group (v2 or v1); None without a limit."""
     for limit_file, usage_file in (
         (root / "memory.max", root / "memory.current"),
         (root / "memory" / "memory.limit_in_bytes", root / "memory" / "memory.usage_in_bytes"),

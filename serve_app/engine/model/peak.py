@@ -1,4 +1,4 @@
-"""The memory that the largest steps take on a GPU beside weights and cache: they are run, and torch is asked.
+"""Measures the memory of the largest steps on a GPU, beside weights and cache, by running them.
 
 Knows batches and torch's allocator; not who runs a batch, nor how large a cache will be.
 """
@@ -60,7 +60,7 @@ def _pieces(tokens: int, longest: int) -> list[int]:
 
 
 def step_bytes(run: Run, steps: Iterable[Batch], device: torch.device) -> int:
-    """What `run` allocates at most for each of `steps`, added up: graphs keep what they record.
+    """The sum of the peaks that `run` allocates for each of `steps`: graphs keep what they record.
 
     Afterwards torch holds no memory that it does not use. Raises torch.OutOfMemoryError.
     """

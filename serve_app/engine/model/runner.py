@@ -117,7 +117,7 @@ class ModelRunner:
                 self._backend.copy_blocks(pairs)
 
     def _step_bytes(self, config: EngineConfig, window: int, dtype: torch.dtype, graphed: int) -> int:
-        """What the largest steps take beside weights and cache; 0 where nothing is measured."""
+        """The memory of the largest steps beside weights and cache; 0 if it is not measured."""
         if not peak.is_measured(self.device, config):
             return 0
         blocks = peak.blocks_of_steps(config, window)

@@ -40,7 +40,7 @@ def find_sites(module: PreTrainedModel) -> Iterator[Site]:
 
 
 class _Hook:
-    """Adds what the step's adapters have for one linear to its output."""
+    """Adds the products of the step's adapters to the output of one linear."""
 
     def __init__(self, site: Site) -> None:
         self._site = site

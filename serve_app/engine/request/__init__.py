@@ -1,1 +1,1 @@
-"""What a request brings to the engine: its checks, and its tensors, draft and processors as they are used."""
+"""Inputs of a request to the engine: their checks, and tensors, draft and processors in their used form."""

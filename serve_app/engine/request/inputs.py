@@ -1,6 +1,6 @@
-"""Checks of what a request brings besides tokens: bias, draft, prompt table, and the logits it asks for.
+"""Checks a request's inputs besides tokens: bias, draft, prompt table, and the logits it asks for.
 
-Each error names the field and what it may be. Knows no load and no other requests.
+Each error names the field and its range. Knows no load and no other requests.
 """
 
 from __future__ import annotations

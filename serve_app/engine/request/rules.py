@@ -1,4 +1,4 @@
-"""What one engine asks of its requests: its vocabulary, window, cache and processors. Knows no load."""
+"""One engine's rules for requests: vocabulary, window, cache and processors. Knows no load."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from serve_app.types import Beam, EngineRequest
 
 
 class Model(Protocol):
-    """What the rules hang on; a runner has it."""
+    """The facts about a model that the rules need; a runner has them."""
 
     vocab_size: int
     table_width: int
@@ -22,7 +22,7 @@ class Model(Protocol):
 
 
 class RequestRules:
-    """Says which requests can run at all. Thread-safe."""
+    """Decides which requests can run at all. Thread-safe."""
 
     def __init__(
         self, config: EngineConfig, model: Model, max_model_len: int, end_tokens: int, *, grammars: bool
@@ -39,7 +39,7 @@ class RequestRules:
         )
 
     def check(self, request: EngineRequest) -> None:
-        """Raise InvalidField or PromptTooLong for what can never run."""
+        """Raise InvalidField or PromptTooLong for a request that can never run."""
         if request.grammar is not None and not self._grammars:
             raise UnsupportedField(FIELD, "is not available with this model")
         self.processors.check(request.sampling.processors)

@@ -1,4 +1,4 @@
-"""What a request may ask of an engine: static checks, before anything is allocated.
+"""Static checks of a request to an engine, before anything is allocated.
 
 The last gate before the batch: dialects check first and in their own words, but
 nothing that could break a step may pass here. Does not know load or other requests.
@@ -18,7 +18,7 @@ from serve_app.types import Beam, EngineRequest, SamplingParams
 
 @dataclass(frozen=True, slots=True)
 class BeamBounds:
-    """What an engine can hold of one beam search."""
+    """The limits of an engine for one beam search."""
 
     width: int  # beams that fit its batch, its step and its cache
     end_tokens: int  # that the model has itself
@@ -34,9 +34,9 @@ def validate(
 ) -> None:
     """Raise InvalidField or PromptTooLong, naming the public field; EngineRefused for a wrong `begun`.
 
-    `window` is the number of prompt and output tokens one sequence may have.
-    Without `beams` a search is checked as far as its request alone tells, and without
-    `table_width`, the numbers in a row of a prompt table, such a table.
+    `window` is the number of prompt and output tokens one sequence may have. Without `beams` only the
+    request's part of a search is checked, and without `table_width`, the numbers in a row, only that of a
+    prompt table.
     """
     if request.beam is not None:
         _beam(request.beam, request, beams or BeamBounds(limits.MAX_BEAM_WIDTH, 0))

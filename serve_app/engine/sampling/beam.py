@@ -7,8 +7,8 @@ token counted. The search of one group of beams is that of transformers'
 - Of width x V continuations the best `width` x (1 + number of end tokens) are
   looked at. One that ends (an end token, or the length) is a hypothesis if it is
   among the best `width`; the best `width` that do not end are the next beams.
-- The search is over when there are `width` hypotheses and the best beam promises no
-  more than the worst of them. The promise of a beam is its sum / length ** length_penalty
+- The search is over when there are `width` hypotheses and the best beam's promise is no higher
+than the worst of them. The promise of a beam is its sum / length ** length_penalty
   at its *present* length. With a positive penalty a longer hypothesis divides by more,
   so this promise is too low: `NO` is a heuristic and may miss a better hypothesis.
   With `NEVER` the promise is taken at the *longest* length, which is exact as long as no

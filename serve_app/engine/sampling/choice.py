@@ -1,6 +1,6 @@
 """The tokens chosen from rows of logits, while they are still on their device.
 
-Knows neither how they were chosen nor what becomes of them.
+Does not know how they were chosen or used.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 def failure(*, starved: bool = False) -> ErrorInfo:
-    """What a client is told of a request that failed; `starved`: because no memory was left for it."""
+    """The public error of a failed request; `starved`: there was no memory left for it."""
     if not starved:
         return GenerationFailed("The model failed while generating this answer.").info()
     return GenerationFailed(
@@ -71,7 +71,7 @@ class RowSampler(Protocol):
 
 @dataclass(slots=True)
 class ChunkResult:
-    """What the logits of a step say about one chunk."""
+    """The result of one chunk, from the logits of a step."""
 
     chunk: Chunk
     # One task for each sequence that gets tokens: none inside the prompt, at its end also the forks.
@@ -88,7 +88,7 @@ class ChosenTokens:
 
     results: list[ChunkResult]  # with tasks whose tokens are missing
     choice: Choice | None  # None: no chunk samples
-    last: Receipt | None = None  # where nothing is chosen, what the step computed last
+    last: Receipt | None = None  # the step's last result, if nothing is chosen
 
     def fed(self) -> Fed | None:
         """The tokens for the next step."""

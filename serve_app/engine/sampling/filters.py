@@ -142,7 +142,7 @@ def draw_top_p(x: torch.Tensor, params: FilterParams) -> torch.Tensor:
 
 
 def distribution(x: torch.Tensor, params: FilterParams) -> torch.Tensor:
-    """[R, V] float64: what the draws above draw from, of logits x [R, V]."""
+    """[R, V] float64: the distributions of the draws above, from logits x [R, V]."""
     values, ids = largest(x, x.shape[1])
     values = _widen(_cut(values.double(), params), NEVER)
     probs = torch.softmax(scale_(values, params.temperature), dim=-1)
@@ -151,7 +151,7 @@ def distribution(x: torch.Tensor, params: FilterParams) -> torch.Tensor:
 
 
 def _cut(values: torch.Tensor, params: FilterParams) -> torch.Tensor:
-    """Rule out what follows the `top_k` likeliest of `values` [R, k], which are in order; in place."""
+    """Rule out everything after the `top_k` likeliest of `values` [R, k], which are in order; in place."""
     if params.narrowest >= values.shape[1]:
         return values
     return values.masked_fill_(torch.arange(values.shape[1], device=values.device) >= params.top_k, NEVER)
@@ -182,7 +182,7 @@ def _filter(probs: torch.Tensor, total: torch.Tensor, params: FilterParams) -> t
 
 
 def _keep_nucleus(probs: torch.Tensor, total: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
-    """Zero what follows the shortest head of at least `top_p` of the total."""
+    """Zero everything after the shortest head with at least `top_p` of the total."""
     drop = (probs.cumsum(-1) - probs >= top_p * total) & (top_p < 1)
     drop[:, 0] = False
     return probs.masked_fill(drop, 0.0)

@@ -232,7 +232,7 @@ def apply_edits(
     masked = [(row, e.masked(sequence)) for row, e, sequence in work]
     if any(len(ids) for _, ids in masked):
         rows_at, ids_at = send(logits.device, *_index(masked))
-        # A number of Python would be copied to the device, and torch 2.11 waits for such a copy.
+        # A Python number would be copied to the device, and torch 2.11 waits for such a copy.
         logits[rows_at, ids_at] = logits.new_full((), NEVER)
 
     marked = [(row, sequence.token_ids[-1], e.watermark_key) for row, e, sequence in work if e.watermark_key]

@@ -39,7 +39,7 @@ class RawLogprobs:
             self._top = self._all.gather(1, ids), ids
 
     def of(self, tokens: torch.Tensor) -> list[torch.Tensor]:
-        """What the host has to know for the entries of `tokens` [k] int64, still on the device."""
+        """The device tensors from which the host makes the entries of `tokens` [k] int64."""
         return [self._all.gather(1, tokens.unsqueeze(1)).squeeze(1), *self._top]
 
     def at(self, token_ids: Sequence[int]) -> list[PositionLogprobs]:

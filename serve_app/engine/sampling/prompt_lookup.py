@@ -1,8 +1,8 @@
 """Prompt lookup: proposes the tokens that followed an earlier occurrence of the last ones.
 
 It finds answers that quote their prompt or repeat themselves. With a fixed number of tokens, a proposal
-that fails makes the next ones shorter and rarer. `ForecastLookup` tells how likely its proposals are right,
-and others decide which of them pay.
+that fails makes the next ones shorter and rarer. `ForecastLookup` estimates how likely its proposals are
+right, and `DraftGain` decides which of them pay.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class PromptLookup:
         return ()
 
     def forecast(self, token_ids: list[int]) -> None:
-        """None: proposals are made whether they pay or not."""
+        """None: proposals are always made."""
 
     def learn(self, proposed: int, accepted: int) -> None:
         """Twice as long after a proposal that was right, half after one that was not; rarer if all fail."""
@@ -112,7 +112,7 @@ class ForecastLookup:
         self._vocab_size = vocab_size
         self._max_tokens = max_tokens
         self._read = 0
-        self._place = 0  # of the token that the next one is guessed to equal; 0: there is no guess
+        self._place = 0  # the place of the guessed next token; 0: there is no guess
         self._follows = False  # the guess before was right
         self._places: dict[tuple[int, int], int] = {}  # a pair of tokens -> the place after it, the last time
 
@@ -126,7 +126,7 @@ class ForecastLookup:
         return Forecast(first, self._own.following, most)
 
     def propose(self, token_ids: list[int], most: int) -> tuple[int, ...]:
-        """The `most` tokens of which the forecast told."""
+        """The first `most` tokens of the forecast."""
         found = token_ids[self._place : self._place + most] if self._place else []
         while found and len(found) < most:  # a text that repeats itself goes on to
             found += found[: most - len(found)]
@@ -134,7 +134,7 @@ class ForecastLookup:
         return tuple(found[:known])
 
     def learn(self, proposed: int, accepted: int) -> None:
-        """Nothing: `forecast` sees in the sequence what was right."""
+        """Does nothing: `forecast` compares guesses with the sequence."""
 
     def _follow(self, tokens: list[int]) -> None:
         """Compare the guesses with the tokens that are new, and guess the next one."""
@@ -183,7 +183,7 @@ class PromptLookupFactory:
     def of(self, request: EngineRequest) -> Callable[[], PromptLookup | ForecastLookup] | None:
         """A function that makes the proposer of each sequence of a request; None: there are no proposals.
 
-        A request with a draft of its own has none, so that what it is told of drafts is of its own.
+        A request with a draft of its own has none, so that its draft statistics are about its own draft.
         """
         if not self.most or request.draft is not None:
             return None

@@ -1,4 +1,4 @@
-"""What the sampler says about one row of logits."""
+"""The sampler's results for one row of logits."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ class Sampler:
         plans: abc.Sequence[_RowWork],
         spoilt: torch.Tensor | None,
     ) -> Choice:
-        """The tokens of rows of which some are edited, drawn, or told with log-probabilities.
+        """The tokens of rows, some of which are edited, drawn, or need log-probabilities.
 
         A row that is not finite goes through all of it, with a token that means nothing.
         """
@@ -270,7 +270,7 @@ def _draw_drafted(
 
 
 def _nothing_left(sequence: Sequence) -> ErrorInfo:
-    """Why no token is left: the grammar failed, or what the request itself excludes is everything."""
+    """The reason why no token is left: the grammar failed, or the request excludes every token."""
     if sequence.constraint is not None and sequence.constraint.error is not None:
         return sequence.constraint.error
     sampling = sequence.sampling
@@ -306,7 +306,7 @@ def _draw_of(sampling: SamplingParams, vocab_size: int) -> tuple[Draw | None, in
 def _row_params(
     sequences: abc.Sequence[Sequence], ahead: abc.Sequence[int], rows: abc.Iterable[int], width: int
 ) -> list[RowParams]:
-    """What the draws of some rows hang on, in their order."""
+    """The sampling parameters of `rows`, in that order."""
     return [
         RowParams(
             p.temperature,

@@ -1,10 +1,10 @@
-"""A watermark in generated text: which tokens are green after which, and how to find it again.
+"""A watermark in generated text: the green tokens after each token, and their detection.
 
 After each token half of the vocabulary is green, chosen by a generator seeded with
 (previous token x key) mod 2**64; a watermarked request adds DELTA to green logits
 before a token is chosen. Text without the mark hits green half of the time, so
 the share of green tokens shows the mark to a holder of the key. The generator is splitmix64,
-and each of its words decides over eight tokens, a byte each: so it does not depend
+and each of its words decides about eight tokens, a byte each: so it does not depend
 on the size of the vocabulary, and the detector need not know it.
 
 The scheme of Kirchenbauer et al., "A Watermark for Large Language Models" (2023),
@@ -35,11 +35,11 @@ _MIX_2: Final = np.uint64(0x94D049BB133111EB)
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """How green a text is."""
+    """The evidence of the watermark in a text."""
 
     z_score: float  # standard deviations above what unmarked text has; 4 is one in 30 000
     green_fraction: float  # 0 .. 1
-    num_tokens: int  # that were counted
+    num_tokens: int  # counted tokens
 
 
 def green(previous: Sequence[int], vocab_size: int, key: int = WATERMARK_KEY) -> npt.NDArray[np.bool_]:

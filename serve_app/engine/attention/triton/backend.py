@@ -1,4 +1,4 @@
-"""An `AttentionBackend` that calls the kernels. Of a device, or of a CPU in Triton's interpreter."""
+"""An `AttentionBackend` that calls the kernels. On a GPU, or on a CPU in Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from serve_app.engine.attention.triton.plan import (
 from serve_app.engine.attention.triton.tiles import LARGE_SHARED, LEAST, tile_of_decodes, tile_of_prompts
 from serve_app.engine.forward_context import ForwardContext
 
-WRITTEN: Final = 1024  # numbers that are copied to the cache at once
-PROGRAMS: Final = 8192  # that decode side by side; each takes one part after the other
+WRITTEN: Final = 1024  # numbers copied to the cache by one program
+PROGRAMS: Final = 8192  # programs of a decode; each takes one part after the other
 JOINED: Final = 16  # parts at once
 
 _PROMPTS, _DECODE_PARTS, _DECODE_JOIN = map(
@@ -38,7 +38,7 @@ class TritonAttention(BlockPools):
 
     def __init__(self) -> None:
         super().__init__()
-        # The present step, and how it is divided.
+        # The current step, and its division into programs.
         self._context: ForwardContext | None = None
         self._decodes: Decodes | None = None
         self._tiles: dict[int, torch.Tensor | None] = {}  # by rows of a tile
@@ -75,7 +75,7 @@ class TritonAttention(BlockPools):
         key_pools, value_pools = self.pools(layer)
         keys, values = key_pools.rows, value_pools.rows
         scales = key_pools.scales, value_pools.scales
-        # Pointers that nobody reads, if there are none.
+        # Pointers that are not read if there are none.
         cached = keys, values, *(query if pool is None else pool for pool in scales)
         heads, kv_heads = query.shape[1], keys.shape[2]
         key_pad, value_pad = (max(LEAST, _power_of_two(pool.shape[3])) for pool in (keys, values))
@@ -101,7 +101,7 @@ class TritonAttention(BlockPools):
         }
         early = early_start(query.device)
         options = (scale * kernels.LOG2_E.value, (softcap or 0.0) * kernels.LOG2_E.value, window or 0)
-        sink_logits = query if sinks is None else sinks.contiguous()  # a pointer that nobody reads, if None
+        sink_logits = query if sinks is None else sinks.contiguous()  # a pointer that is not read if None
         if (tiles := self._tiles[rows_a_tile]) is not None:
             _PROMPTS(
                 (kv_heads * tiles.shape[0],),
@@ -148,10 +148,10 @@ class TritonAttention(BlockPools):
     def begin_lasting(self, context: ForwardContext, most_parts: int, prompts: int = 0) -> None:
         """The next step is `context`; a graph that records it may be replayed.
 
-        Up to `prompts` of its sequences have several rows. If it is 0, all sequences have one row, and one of
-        length 0 is none: nothing is read for it, and its row is zeros. Else a sequence without rows is none,
-        and rows that no sequence has mean nothing. `most_parts` bounds the parts (of `plan.PART` tokens) of
-        all sequences of one row.
+        Up to `prompts` of its sequences have several rows. With 0, all sequences have one row, and one of
+        length 0 is empty: nothing is read for it, and its row is zeros. Otherwise a sequence without rows
+        is empty, and rows of no sequence have no meaning. `most_parts` bounds the parts (of `plan.PART`
+        tokens) of all sequences of one row.
         """
         self._context, self._tiles, self._lasting_prompts = context, {}, prompts
         self._decodes = lasting_decodes(context, most_parts, mixed=prompts > 0)

@@ -1,4 +1,4 @@
-"""A step divided into pieces of work by the device alone, in Triton: a graph divides whatever it meets."""
+"""Divides a step into work on the device, in Triton, so that a graph serves any step of its size."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def divide(
     PAIRS: tl.constexpr,
     STARTS: tl.constexpr,
 ):
-    """AT_ONCE parts; the first program writes the decodes besides.
+    """Writes AT_ONCE parts; the first program also writes the decodes.
 
     Without PAIRS and STARTS each sequence is its own row. With STARTS a sequence that is no decode has no
     parts, and row -1.

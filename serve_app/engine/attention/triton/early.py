@@ -1,9 +1,9 @@
 """Kernels whose programs start while the kernel before them still runs, and wait for it inside.
 
 A kernel takes a microsecond or two to reach all of a device, and a decode step has hundreds of them. Every
-kernel that is launched with `early_start` calls `after_previous` before it reads or writes what another one
-writes or reads. So when a kernel goes on, all before it have ended. Weights, which nobody writes, may be read
-before.
+kernel that is launched with `early_start` calls `after_previous` before it touches memory that another
+kernel reads or writes. So when a kernel goes on, all before it have ended. Weights are never written, so a
+kernel may read them earlier.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-SINCE: Final = 9, 0  # the compute capability of the first devices that can
+SINCE: Final = 9, 0  # the lowest compute capability with this feature
 
 
 @triton.jit
@@ -29,7 +29,7 @@ def after_previous(EARLY: tl.constexpr):
 
 @cache
 def early_start(device: torch.device) -> dict[str, Any]:
-    """What a launch of a kernel that calls `after_previous` is told."""
+    """The launch options of a kernel that calls `after_previous`."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < SINCE:
         return {"EARLY": False}
     return {"EARLY": True, "launch_pdl": True}

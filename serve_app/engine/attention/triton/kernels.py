@@ -62,9 +62,9 @@ def _attend(
     CODES: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """Keys `first` to `end` more. Without MASKED every row sees all of them, and they are a multiple of N.
+    """Add keys `first` to `end`. Without MASKED every row sees all of them, a multiple of N.
 
-    MASKED changes no bit of what a row sees: that hangs on the tile, and the tile on the pieces of a prompt.
+    MASKED changes no bit of a row's result. It depends on the tile, and the tile on the pieces of a prompt.
     """
     factor = softcap if SOFTCAP else scale
     key_dims = tl.arange(0, KEY_PAD)[None, :]
@@ -174,7 +174,7 @@ def prompts(
     total = tl.zeros([M], tl.float32)
     sums = tl.zeros([M, VALUE_PAD], tl.float32)
     table = tables + sequence.to(tl.int64) * width
-    # From multiples of N: in which pieces a prompt is computed changes no sum.
+    # From multiples of N, so that the pieces of a prompt change no sum.
     if WINDOW:
         first = tl.maximum(0, length - rows_of_sequence + first_row - window + 1) // N * N
     else:  # all rows see these
@@ -240,7 +240,7 @@ def decode_parts(
 ):
     """Parts of PART tokens of decoding sequences, one after the other, for the query heads of one KV head.
 
-    Parts begin at multiples of PART whatever else is decoded, so the batch changes no sum.
+    Parts begin at multiples of PART, so the other sequences of the batch change no sum.
     """
     GROUP: tl.constexpr = HEADS // KV_HEADS
     kv_head = tl.program_id(0) % KV_HEADS
@@ -306,7 +306,7 @@ def decode_join(
 ):
     """The parts of one query head of one decoding sequence, in their order; zeros for one of length 0.
 
-    A decode whose row is below 0 is none: nothing is written for it.
+    Nothing is written for a decode whose row is below 0.
     """
     after_previous(EARLY)
     decode, head = tl.program_id(0), tl.program_id(1)

@@ -1,4 +1,4 @@
-"""Launches kernels without what Triton works out anew at every launch.
+"""Launches kernels without the work that Triton repeats at every launch.
 
 Triton looks at each argument to find the compiled kernel that fits, which takes longer than the launch. A
 step that is no graph has two hundred launches. A `Launcher` keeps what was found for arguments of one kind.

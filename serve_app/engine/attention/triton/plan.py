@@ -15,7 +15,7 @@ from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.transfer import send
 
 PART: Final = 256  # tokens of a decoding sequence that are one piece of work
-PARTS: Final = 64  # that a program finds; each looks at all decodes,
+PARTS: Final = 64  # found by one program; each program reads all decodes,
 CELLS: Final = 16_384  # so there are fewer where there are many decodes
 
 _DIVIDE, _TILE_PROMPTS = Launcher(divide), Launcher(tile_prompts)
@@ -65,7 +65,7 @@ def decodes_of(context: ForwardContext) -> Decodes | None:
 
 
 def lasting_decodes(context: ForwardContext, most_parts: int, *, mixed: bool = False) -> Decodes:
-    """By work of the device alone. `mixed`: sequences may have several rows; else all of them have one.
+    """Computed on the device. `mixed`: sequences may have several rows; otherwise all of them have one.
 
     A graph that recorded it divides whatever lengths the context's tensors hold when it is replayed, if
     they have at most `most_parts` parts.
@@ -74,7 +74,7 @@ def lasting_decodes(context: ForwardContext, most_parts: int, *, mixed: bool = F
 
 
 def lasting_tiles(context: ForwardContext, rows_a_tile: int, prompts: int) -> torch.Tensor:
-    """As `tiles_of`, by work of the device alone: of up to `prompts` sequences with several rows.
+    """As `tiles_of`, computed on the device: for up to `prompts` sequences with several rows.
 
     Tiles behind the last one have sequence -1.
     """
@@ -116,7 +116,7 @@ def _divide(
 
 
 def _search(sequences: int) -> tuple[int, int]:
-    """The lengths that a program looks at, a power of two, and how many parts or tiles it finds in them."""
+    """The number of lengths that a program reads, a power of two, and of parts or tiles that it finds."""
     size = triton.next_power_of_2(sequences)
     return size, max(1, min(PARTS, CELLS // size))
 

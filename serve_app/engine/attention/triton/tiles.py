@@ -1,6 +1,6 @@
 """The sizes of the attention kernels' programs, by the width of heads and the type of numbers.
 
-Chosen by what the compiler says of an H100: no register is spilled, a program takes less than the 227 KiB
+Chosen by the compiler's report for an H100: no register is spilled, a program takes less than the 227 KiB
 of shared memory that there are, and keys and values are on their way while earlier ones are used. But for
 the order of sums, which `keys` decides, no size changes a result. Knows numbers alone.
 """
@@ -27,7 +27,7 @@ class Tile:
 
     @property
     def options(self) -> dict[str, int]:
-        """What a launch is told."""
+        """The launch options."""
         return {"num_warps": self.warps, "num_stages": self.stages}
 
 

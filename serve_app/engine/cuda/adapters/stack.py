@@ -52,7 +52,7 @@ class SiteStack:
         self._ranks[slot].fill_(largest)
 
     def add(self, x: torch.Tensor, out: torch.Tensor, tiles: Tiles) -> None:
-        """Add to out [T, N] what the adapters of the rows in `tiles` make of x [T, K]."""
+        """Add the products of the adapters of the rows in `tiles` with x [T, K] to out [T, N]."""
         modules, rank, features = self._a.shape[1:]
         if x.shape[1] != features or out.shape != (len(x), self._site.width):
             raise ValueError(f"a linear of {self._a.shape} and {self._b.shape} got {x.shape}, {out.shape}")

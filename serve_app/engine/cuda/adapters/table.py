@@ -36,7 +36,7 @@ class TiledAdapters:
 class StackedTable(AdapterTable[Updates]):
     """Slots for as many adapters as the settings allow, all of the largest rank.
 
-    The device does things in order: steps that were launched before an adapter leaves its slot still find it.
+    The device works in order: steps that were launched before an adapter leaves its slot still find it.
     """
 
     def __init__(

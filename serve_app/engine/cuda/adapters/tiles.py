@@ -25,7 +25,7 @@ class Tiles:
 
 
 def most_tiles(rows: int, size: int, adapters: int) -> int:
-    """The tiles of at most `size` rows that `rows` of up to so many `adapters` make at most."""
+    """The most tiles of at most `size` rows for `rows` rows of up to `adapters` adapters."""
     return min(rows, rows // size + adapters)
 
 

@@ -2,8 +2,7 @@
 
     python -m serve_app.engine.cuda.trial < question.json
 
-It ends by itself when it takes too long, and when the process that started it is gone: nobody else would
-end it, and it holds memory of the GPU.
+It ends by itself when it takes too long, and when its parent is gone, because it holds memory of the GPU.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from serve_app.engine.cuda.trial.compare import find_fault
 from serve_app.engine.cuda.trial.question import Question
 from serve_app.engine.cuda.trial.verdict import TIMEOUT_S, Verdict
 
-LOOK_S: Final = 0.5  # between two looks at the parent
+LOOK_S: Final = 0.5  # between two checks of the parent
 
 
 def end_with_parent() -> None:

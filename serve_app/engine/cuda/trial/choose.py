@@ -34,7 +34,7 @@ def choose_kernels(
     config: ModelConfig,
     progress: Callable[[str], None],
 ) -> Choice:
-    """What a trial found right. `progress` is told why. Minutes on the first start.
+    """The choice by a trial; `progress` gets the reason. Takes minutes on the first start.
 
     `module`: loaded, its layers still transformers' own.
     """

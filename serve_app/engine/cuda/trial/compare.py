@@ -1,7 +1,7 @@
 """The trial itself: the kernels beside plain torch on the same numbers. Runs in a process of its own.
 
 A kernel that is wrong on a device may compute other numbers, fail, or end the process. The first two become
-a sentence here; who started the process sees the third.
+a sentence here; the parent process sees the third.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SOME: Final = ("k_proj", "v_proj", "up_proj", "down_proj")  # modules that not o
 
 
 def find_fault(question: Question, record: Record | None = None) -> str | None:
-    """What the kernels get wrong, in a sentence; None: nothing. `record`: as for `graph_steps`."""
+    """The fault of the kernels, in a sentence; None if there is none. `record`: as for `graph_steps`."""
     torch.backends.cuda.matmul.allow_tf32 = False
     device, dtype = torch.device(question.device), getattr(torch, question.dtype)
     torch.manual_seed(0)
@@ -93,7 +93,7 @@ def model_fault(model: PreTrainedModel, question: Question, record: Record | Non
     sequences, adapters = len(prompts.lengths), fused.adapters
     module, plan = fused.module, fused.plan
     if record is None and fused.device.type == "cuda":
-        record = CudaGraphs()  # of all sizes: which of them gain hangs on the moment
+        record = CudaGraphs()  # of all sizes: which of them gain depends on the moment
     if graph_steps(module, backend, plan, sequences, lambda _: None, record, adapters, tokens=PIECE):
         return _difference("graphs of steps", want, _logits(fused, prompts), limit)
     return None  # a model whose graphs cannot be recorded is served without

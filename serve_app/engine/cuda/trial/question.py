@@ -1,4 +1,4 @@
-"""What a trial is asked: whether the kernels give plain torch's results for one model.
+"""The question of a trial: whether the kernels give plain torch's results for one model.
 
 It crosses to the process of the trial as JSON.
 """
@@ -46,7 +46,7 @@ class AttentionUse:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """All that decides which kernels run for a model, and how."""
+    """Everything that decides which kernels run for a model, and how."""
 
     device: str
     dtype: str  # by torch's name
@@ -59,7 +59,7 @@ class Question:
     longest: int = LONGEST
 
     def to_json(self) -> bytes:
-        """The same question has the same bytes."""
+        """Equal questions have equal bytes."""
         return msgspec.json.encode(self)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""The verdict of a trial: asked of a process of its own, and remembered for this machine.
+"""The verdict of a trial: from a process of its own, and remembered for this machine.
 
 A fault of a kernel may end the process, or spoil CUDA for the rest of it. So no kernel runs here. The trial's
 process also compiles the kernels, and Triton's cache has them when the model is served. A trial that found
@@ -30,12 +30,12 @@ SOURCES: Final = ("attention/triton", "attention/block_pools.py", "cuda", "fused
 COMMAND: Final = (sys.executable, "-m", "serve_app.engine.cuda.trial")
 DRIVER: Final = Path("/proc/driver/nvidia/version")
 TIMEOUT_S: Final = 300  # kernels are compiled in some of it
-TOLD: Final = 300  # characters of the last thing that a process said before it died
+TOLD: Final = 300  # characters of a dead process's last output
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a trial found wrong, in a sentence; None: nothing."""
+    """The fault that a trial found, in a sentence; None if none."""
 
     fault: str | None
 
@@ -44,7 +44,7 @@ class Verdict:
 
 
 def fault_of(question: Question, folder: Path | None = None, command: Sequence[str] = COMMAND) -> str | None:
-    """Why the kernels must not be used for what `question` describes; None: a trial found nothing wrong.
+    """The reason why the kernels must not be used for `question`; None if a trial found no fault.
 
     Waits for a trial of the same question that runs already. `folder` keeps verdicts; None: the user's cache.
     """
@@ -68,7 +68,7 @@ def cache_folder() -> Path:
 
 @contextlib.contextmanager
 def _locked(passed: Path) -> Iterator[None]:
-    """One trial of a question at a time on this machine; where nothing can be written, any number."""
+    """One trial of a question at a time on this machine; without a writable folder, any number."""
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
             passed.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
