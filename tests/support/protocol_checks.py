@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from itertools import product
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 import numpy as np
 from pydantic import ValidationError
@@ -39,7 +39,7 @@ from serve_app.api.dialects.triton.answer.output_table import OUTPUTS
 from serve_app.api.dialects.triton.errors import GRPC_STATUS
 from serve_app.api.dialects.triton.request.inputs import ALIASES, INPUTS, RENAMED, TEXTS, Input, Rank
 from serve_app.api.dialects.triton.request.row import BatchRow as TensorRow
-from serve_app.api.edge.body import WireModel
+from serve_app.api.edge.body import WireModel, wire_model_in
 from serve_app.api.error_renderers import RENDERERS
 from serve_app.api.protocol.dialect import ErrorReply
 from serve_app.api.protocol.family import Family
@@ -87,7 +87,9 @@ ERRORS: Final[Mapping[str, Callable[[ServeError], ErrorReply]]] = {
     "OpenVINO Model Server": RENDERERS[Family.OVMS],
     "Triton": RENDERERS[Family.TRITON],
 }
-WORDS_BESIDE: Final[Mapping[str, Mapping[str, str]]] = {"Triton": GRPC_STATUS}
+WORDS_BESIDE: Final[Mapping[str, Mapping[str, str]]] = {
+    "Triton": {str(condition): word for condition, word in GRPC_STATUS.items()}
+}
 CONDITIONS: Final = {kind.condition: kind for kind in reversed(errors.KINDS.values())}
 NUMBERED: Final = {condition for condition in CONDITIONS if condition[1:].isdecimal()}
 _MANAGED: Final = {"E16", "E17"}  # of the management API, which is Databricks'
@@ -194,21 +196,14 @@ def known_fields(protocol: str, route: str, bodies: Mapping[str, type[WireModel]
     """Every field's path -> the range that a refusal tells; "" where the type alone tells none."""
     found: dict[str, str] = {}
     for prefix, body in bodies.items():
-        found |= {prefix + name: "" for name in body.beside()}
+        found |= {prefix + name: "" for name in body.fields_beside}
         for name in body.model_fields:
             found[prefix + name] = told_range(body, name)
-            if (nested := nested_model(body, name)) is not None:
+            if (nested := wire_model_in(body.model_fields[name].annotation)) is not None:
                 found |= {
                     f"{prefix}{name}.{member}": told_range(nested, member) for member in nested.model_fields
                 }
     return found
-
-
-def nested_model(body: type[WireModel], name: str) -> type[WireModel] | None:
-    """The model of a field that is an object, or absent; None: the field is none with a model of its own."""
-    kinds = get_args(body.model_fields[name].annotation)
-    models = [each for each in kinds if isinstance(each, type) and issubclass(each, WireModel)]
-    return models[0] if models else None
 
 
 def is_free_form(name: str, bodies: Mapping[str, type[WireModel]]) -> bool:

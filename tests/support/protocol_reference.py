@@ -39,10 +39,10 @@ def cells(row: Row) -> tuple[str, str] | None:
             continue
         words: dict[str, FieldDoc] = {}
         for prefix, body in bodies.items():
-            words |= {prefix + field: told for field, told in body.about().items()}
+            words |= {prefix + field: doc for field, doc in body.docs().items()}
         if name in words:
-            told_range = known_fields(row.protocol, route, bodies).get(name, "")
-            return words[name].accepted(told_range), words[name].meaning
+            known_range = known_fields(row.protocol, route, bodies).get(name, "")
+            return words[name].accepted(known_range), words[name].meaning
     return None
 
 

@@ -11,15 +11,17 @@ import asyncio
 import codecs
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from itertools import accumulate
-from typing import Any, ClassVar, Final, Self, TypeVar, cast
+from typing import Any, ClassVar, Final, Self, TypeVar, cast, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, PlainValidator, ValidationError
 from starlette.types import Receive, Scope
 
 from serve_app.api.context import header
 from serve_app.api.protocol.field_doc import FieldDoc
+from serve_app.api.protocol.fields import Mark
 from serve_app.errors import BodyTooLarge, InvalidBody, InvalidField, ReadTimeout
 from serve_app.json_schema.numerals import loads, restore
 from serve_app.limits import (
@@ -36,38 +38,68 @@ class ClientGone(Exception):
 
 
 class WireModel(BaseModel):
-    """The base of all wire models. Unknown fields are kept apart: they are listed, and not used."""
+    """The base of all wire models. Unknown fields are kept apart: they are listed, and not used.
 
-    free_form: ClassVar[tuple[str, ...]] = ()  # fields in which unchecked values may hide
+    A field's annotation has all that is known of it: its type with the range, its `FieldDoc`, its marks.
+    """
+
     may_be_infinite: ClassVar[tuple[str, ...]] = ()  # unknown fields whose numbers the dialect checks
-
-    # For the OpenAPI document and the tables of fields. A subclass adds to what its bases say.
-    fields_required: ClassVar[tuple[str, ...]] = ()
-    fields_told: ClassVar[Mapping[str, FieldDoc]] = {}  # keyed by the name of a field, or by a path into one
     fields_beside: ClassVar[Mapping[str, Any]] = {}  # unknown fields that the dialect reads -> their types
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True, protected_namespaces=())
 
     @classmethod
-    def about(cls) -> dict[str, FieldDoc]:
-        """What each field does, in words."""
-        return {name: told for base in reversed(cls.__mro__) for name, told in _own(base, "fields_told")}
+    def docs(cls) -> dict[str, FieldDoc]:
+        """The words of each field by its name, and of its members by their paths."""
+        found: dict[str, FieldDoc] = {}
+        for name, info in cls.model_fields.items():
+            nested = wire_model_in(info.annotation)
+            found |= _by_path(name, info.json_schema_extra, {} if nested is None else nested.docs())
+        for name, shape in cls.fields_beside.items():
+            found |= _by_path(name, get_args(shape)[-1], {})
+        return found
 
     @classmethod
-    def beside(cls) -> dict[str, Any]:
-        """The fields that are read but are no attributes, each with the type of its values."""
-        return {name: shape for base in reversed(cls.__mro__) for name, shape in _own(base, "fields_beside")}
+    def required(cls) -> list[str]:
+        """The fields that a body must have."""
+        docs = cls.docs()
+        return [name for name in cls.model_fields if name in docs and docs[name].required]
 
-    def without(self, *names: str) -> Self:
-        """A copy without the fields `names` and without unknown ones. It may live as long as an answer."""
-        kept = {name: value for name, value in self.__dict__.items() if name not in names}
+    def for_answer(self) -> Self:
+        """A copy without unknown fields, and without those that an answer does not look back at."""
+        apart = _unanswered(type(self))
+        kept = {name: value for name, value in self.__dict__.items() if name not in apart}
         return cast(Self, type(self).model_construct(**kept))
 
 
-def _own(base: type, name: str) -> Iterable[tuple[str, Any]]:
-    """The entries of the mapping `name` that the class itself defines, without those of its bases."""
-    found: Mapping[str, Any] = vars(base).get(name, {})
-    return found.items()
+def wire_model_in(annotation: Any) -> type[WireModel] | None:
+    """The model of a field that is an object, or absent; None: the field has no model of its own."""
+    kinds = get_args(annotation) or (annotation,)
+    return next((each for each in kinds if isinstance(each, type) and issubclass(each, WireModel)), None)
+
+
+def _by_path(name: str, doc: Any, nested: Mapping[str, FieldDoc]) -> dict[str, FieldDoc]:
+    """The words of a field, and of its members: those of their own model, and those that the field has."""
+    found = {f"{name}.{member}": each for member, each in nested.items()}
+    if isinstance(doc, FieldDoc):
+        found |= {name: doc, **{f"{name}.{member}": each for member, each in doc.members.items()}}
+    return found
+
+
+@cache
+def _unanswered(model: type[WireModel]) -> frozenset[str]:
+    return frozenset(name for name, info in model.model_fields.items() if Mark.UNANSWERED in info.metadata)
+
+
+@cache
+def _unchecked(model: type[WireModel]) -> tuple[str, ...]:
+    """Fields in whose values there may be numbers that no type has looked at."""
+    return tuple(
+        name
+        for name, info in model.model_fields.items()
+        if Mark.SELF_CHECKED not in info.metadata
+        and not any(isinstance(each, PlainValidator) for each in info.metadata)
+    )
 
 
 Wire = TypeVar("Wire", bound=WireModel)
@@ -152,7 +184,7 @@ def parse_body(model: type[Wire], raw: bytes) -> Wire:
         for name, value in (body.__pydantic_extra__ or {}).items()
         if name not in body.may_be_infinite
     }
-    check_finite([extra, *(getattr(body, name) for name in body.free_form)])
+    check_finite([extra, *(getattr(body, name) for name in _unchecked(model))])
     return body
 
 

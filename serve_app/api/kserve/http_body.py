@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -17,6 +17,7 @@ from serve_app.api.edge.body import WireModel, parse_body
 from serve_app.api.kserve.datatype import checked, refused
 from serve_app.api.kserve.json_values import tensor_from_json, to_json
 from serve_app.api.kserve.message import InferRequest, InferResponse, Parameter, flag
+from serve_app.api.protocol.fields import Mark
 from serve_app.errors import BodyTooLarge, InvalidBody, InvalidField
 from serve_app.types import Tensor
 
@@ -31,12 +32,11 @@ _SHARED_MEMORY: Final = "shared_memory_region"
 class InferBody(WireModel):
     """The JSON of a request, as far as every model has it."""
 
-    # Not inputs: -Infinity means something in some tensors, so each of them looks at its own numbers.
-    free_form: ClassVar[tuple[str, ...]] = ("id", "parameters", "outputs")
+    # -Infinity means something in some tensors, so each input looks at its own numbers.
 
     id: Any = None
     parameters: Any = None
-    inputs: Any = None
+    inputs: Annotated[Any, Mark.SELF_CHECKED] = None
     outputs: Any = None
 
 

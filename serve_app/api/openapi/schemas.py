@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from serve_app.api.edge.body import WireModel
-from serve_app.api.protocol.field_doc import FieldDoc
 
 _REFERS: Final = "#/components/schemas/"
 REF: Final = f"{_REFERS}{{model}}"
@@ -52,21 +51,16 @@ class _Schemas(GenerateJsonSchema):
         for word in ("title", "description"):  # a class tells programmers, not clients
             found.pop(word, None)
         properties: dict[str, Any] = found.setdefault("properties", {})
-        for name, shape in model.beside().items():
+        for name, shape in model.fields_beside.items():
             properties[name] = self.generate_inner(TypeAdapter(shape | None).core_schema)
-        for name in model.fields_required:
-            properties[name] = any_of([each for each in properties[name]["anyOf"] if each != _NULL])
-        if model.fields_required:
-            found["required"] = list(model.fields_required)
-        for name, told in model.about().items():
-            if name in properties:
-                properties[name] = {**properties[name], **_told(told)}
+            get_args(shape)[-1](properties[name])
+        required = model.required()
+        for name in required:
+            listed = properties[name].pop("anyOf")
+            properties[name] |= any_of([each for each in listed if each != _NULL])
+        if required:
+            found["required"] = required
         return found
-
-
-def _told(told: FieldDoc) -> dict[str, Any]:
-    """A field's description, and its default where that is one value."""
-    return {"description": told.text, **({} if told.default is None else {"default": told.default})}
 
 
 def schemas(types: Mapping[Hashable, Any]) -> tuple[dict[Hashable, dict[str, Any]], dict[str, Any]]:

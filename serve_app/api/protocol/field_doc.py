@@ -1,16 +1,23 @@
-"""What a field of a body does, in words, for the OpenAPI document and for the tables of fields."""
+"""What a field of a body does, in words: for the OpenAPI document and the tables of docs/protocols.md."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import Field
 
 
-class FieldDoc(NamedTuple):
-    """The words of one field."""
+@dataclass(frozen=True, slots=True)
+class FieldDoc:
+    """The words of one field. `doc` puts them beside the range in its annotation."""
 
     does: str = ""  # if it begins with one of ",:(", it goes on with the default's sentence
     accepts: str = ""  # what the range of its type leaves open; or all, where a range says nothing
     default: bool | int | float | None = None  # whatever the model is; None: it depends, or there is none
+    required: bool = False
+    members: Mapping[str, FieldDoc] = field(default_factory=dict, hash=False)  # of an object, by their names
 
     @property
     def meaning(self) -> str:
@@ -21,13 +28,36 @@ class FieldDoc(NamedTuple):
         between = "; " if self.does and self.does[0] not in ",:(" else ""
         return f"default {spelt}{between}{self.does}"
 
-    def accepted(self, told_range: str) -> str:
-        """What the field accepts; `told_range` is what its type says, or empty."""
+    def accepted(self, known_range: str) -> str:
+        """What the field accepts; `known_range` is what its type says, or empty."""
+        needed = "; required" if self.required and "required" not in self.accepts else ""
         if self.accepts and self.accepts[0] not in ";, (":
-            return self.accepts
-        return told_range + self.accepts
+            return self.accepts + needed
+        return known_range + self.accepts + needed
 
     @property
     def text(self) -> str:
         """What the field does and accepts, without the range."""
         return ". ".join(word for word in (self.meaning, self.accepts.lstrip(";, ")) if word)
+
+    def __call__(self, schema: dict[str, Any]) -> None:
+        """Add the description to a field's JSON Schema, and its default where that is one value."""
+        if self.text:
+            schema["description"] = self.text
+        if self.default is not None:
+            schema["default"] = self.default
+
+
+def doc(
+    does: str = "",
+    accepts: str = "",
+    default: float | None = None,
+    *,
+    required: bool = False,
+    members: Mapping[str, FieldDoc] | None = None,
+) -> Any:
+    """A field that is None where it is absent, with its words, as `FieldDoc` has them.
+
+    As a field's value, or in the annotation of a type that several fields share. The value's words go first.
+    """
+    return Field(default=None, json_schema_extra=FieldDoc(does, accepts, default, required, members or {}))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Annotated, Any, Final, TypeAlias
 
 from pydantic import Field, GetJsonSchemaHandler, PlainValidator, TypeAdapter, WithJsonSchema
@@ -34,6 +35,13 @@ def as_integer(value: Any) -> int | None:
     if type(value) is float and value.is_integer():
         return int(value)
     return None
+
+
+class Mark(Enum):
+    """What stands in a field's annotation beside its type and its words."""
+
+    UNANSWERED = auto()  # an answer does not look back at it; bodies live as long as their answers
+    SELF_CHECKED = auto()  # whoever reads its values refuses numbers that are not finite
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +105,7 @@ def _boolean(value: Any) -> bool:
 
 
 Boolean = checked(_boolean, bool)
+Flag: TypeAlias = Annotated[bool | None, Boolean]
 
 
 def OneOf(listed: Iterable[str]) -> PlainValidator:

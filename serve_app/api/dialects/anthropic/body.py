@@ -7,17 +7,19 @@ from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Final
 
 from serve_app import limits
-from serve_app.api.dialects.anthropic import shapes, told
+from serve_app.api.dialects.anthropic import shapes
 from serve_app.api.dialects.anthropic.messages import ASSISTANT, parse_messages
 from serve_app.api.dialects.anthropic.tools import parse_tools
+from serve_app.api.dialects.chat.field_types import Stop
 from serve_app.api.dialects.chat.fields import NAMES, AnswerFields
+from serve_app.api.dialects.chat.messages import MAX_NAME_CHARS
 from serve_app.api.dialects.chat.pictures import with_notes
 from serve_app.api.dialects.chat.response_format.grammar import Form, parse_schema
 from serve_app.api.dialects.chat.templating import TemplatingFields, with_effort, with_thinking
-from serve_app.api.dialects.chat.thinking import ThinkingOptions
+from serve_app.api.dialects.chat.thinking import TYPES, ThinkingOptions
 from serve_app.api.dialects.chat.tools import ToolOffer
 from serve_app.api.edge.body import WireModel, parse_body
-from serve_app.api.protocol.field_doc import FieldDoc
+from serve_app.api.protocol.field_doc import FieldDoc, doc
 from serve_app.api.protocol.fields import Described, Integer, OneOf, Text, Texts
 from serve_app.errors import InvalidField, UnsupportedField
 from serve_app.types import Prompt, Templating
@@ -38,6 +40,8 @@ _NOT_HERE: Final[Mapping[str, str]] = {
     "mcp_servers": "no tools are run here: call them yourself and send tool_result blocks",
     "container": "no code is run here",
 }
+_CONTENT: Final = f"a string or a list of up to {limits.MAX_CONTENT_PARTS}"
+_FORM: Final = "an object: `type` is json_schema, with `schema`"
 _OLD_FORMAT: Final = "output_format"  # the name of `output_config.format` in betas
 _OWN_CACHE: Final = "cache_control"  # what it asks for is done for every prompt
 
@@ -45,38 +49,84 @@ _OWN_CACHE: Final = "cache_control"  # what it asks for is done for every prompt
 class RequestMetadata(WireModel):
     """Whom the client asks for."""
 
-    user_id: Annotated[str | None, Text(0, limits.MAX_USER_CHARS)] = None
+    user_id: Annotated[str | None, Text(0, limits.MAX_USER_CHARS)] = doc(
+        "a sticky key for A/B splits, where there is no `user`"
+    )
 
 
 class MessageThinking(ThinkingOptions):
     """How much the model is to think, and what is told of it."""
 
-    display: Annotated[str | None, OneOf(shapes.DISPLAYS)] = None
+    display: Annotated[str | None, OneOf(shapes.DISPLAYS)] = doc(
+        "default summarized: thoughts are told in full; omitted leaves them empty"
+    )
+    type: Annotated[str | None, OneOf(TYPES)] = doc(
+        "variable `enable_thinking` of the model's template: true for enabled, false for disabled, the "
+        "template's own for the others"
+    )
 
 
 class OutputConfig(WireModel):
     """How much effort the answer is worth, and its form."""
 
-    free_form: ClassVar[tuple[str, ...]] = ("format",)
-
-    effort: Annotated[str | None, OneOf(shapes.EFFORTS)] = None
-    format: Annotated[Any, Described(shapes.JsonOutput)] = None
+    effort: Annotated[str | None, OneOf(shapes.EFFORTS)] = doc(
+        "variable `reasoning_effort` of the model's template"
+    )
+    format: Annotated[Any, Described(shapes.JsonOutput)] = doc(
+        "default none; the answer matches", accepts=_FORM
+    )
 
 
 class PromptFields(TemplatingFields):
     """What the model reads. None: absent."""
 
-    free_form: ClassVar[tuple[str, ...]] = (
-        *TemplatingFields.free_form,
-        *("system", "messages", "tools", "tool_choice", "thinking", "output_config", "metadata"),
+    system: Annotated[Any, Described(shapes.Texts)] = doc(
+        "default none; the system's message, before the others", accepts=f"{_CONTENT} text blocks"
     )
-
-    system: Annotated[Any, Described(shapes.Texts)] = None
-    messages: Annotated[Any, Described(shapes.Messages)] = None
-    tools: Annotated[Any, Described(shapes.Tools)] = None
-    tool_choice: Annotated[Any, Described(shapes.ToolChoice)] = None
-    thinking: MessageThinking | None = None
-    output_config: OutputConfig | None = None
+    messages: Annotated[Any, Described(shapes.Messages)] = doc(
+        "turns of one role that follow each other are one; an assistant's last message goes on",
+        accepts=f"a list of 1 to {limits.MAX_MESSAGES} messages",
+        members={
+            "role": FieldDoc(
+                "words of the system behind others stand in the user's turn",
+                accepts="user, assistant or system",
+            ),
+            "content": FieldDoc(
+                "joined by line breaks; of the user `text`, `image` (a note stands in its place), "
+                "`document`, `search_result`, `tool_result`; of the assistant `text`, `thinking`, "
+                "`redacted_thinking`, `tool_use`",
+                accepts=f"{_CONTENT} blocks",
+            ),
+            "source": FieldDoc(
+                "of a document", accepts="an object: `type` is text with `data`, or content with `content`"
+            ),
+            "tool_use_id": FieldDoc(
+                "of a result: the call that it answers",
+                accepts=f"a string of 1 to {MAX_NAME_CHARS} characters",
+            ),
+            "input": FieldDoc("of a call: its arguments", accepts="an object"),
+            "thinking": FieldDoc(
+                "of thoughts: given to the template; a signature is not looked at", accepts="a string"
+            ),
+        },
+        required=True,
+    )
+    tools: Annotated[Any, Described(shapes.Tools)] = doc(
+        "default none; the model may call them",
+        accepts=f"a list of up to {limits.MAX_AGENT_TOOLS} custom tools, each with `name` and "
+        "`input_schema`, and of bash, text_editor, memory and computer by their dated types",
+    )
+    tool_choice: Annotated[Any, Described(shapes.ToolChoice)] = doc(
+        "default auto; any and a tool force a call",
+        accepts="an object: `type` is auto, any, none, or tool with `name`",
+        members={
+            "disable_parallel_tool_use": FieldDoc(
+                "true allows one call", accepts="true or false", default=False
+            )
+        },
+    )
+    thinking: MessageThinking | None = doc("see its members", accepts="an object")
+    output_config: OutputConfig | None = doc("see its members", accepts="an object")
 
     def templating(self) -> Templating:
         """As `TemplatingFields.templating`, with the effort, and with thoughts on or off."""
@@ -100,16 +150,19 @@ class PromptFields(TemplatingFields):
 class MessageBody(PromptFields, AnswerFields):
     """What a message is to be. None: absent."""
 
-    fields_required: ClassVar[tuple[str, ...]] = ("model", "messages")
-    fields_told: ClassVar[Mapping[str, FieldDoc]] = told.MESSAGES
-    fields_beside: ClassVar[Mapping[str, Any]] = {_OLD_FORMAT: shapes.JsonOutput}
+    fields_beside: ClassVar[Mapping[str, Any]] = {
+        _OLD_FORMAT: Annotated[shapes.JsonOutput, FieldDoc("the same, by its name in betas", accepts=_FORM)]
+    }
 
-    max_tokens: Annotated[int | None, Integer(0, limits.MAX_TOKENS)] = None
+    max_tokens: Annotated[int | None, Integer(0, limits.MAX_TOKENS)] = doc(
+        "at most so many; more than fits is clamped", accepts="; required"
+    )
     stop_sequences: Annotated[
         tuple[str, ...] | None, Texts(limits.MAX_STOP_STRINGS, limits.MAX_STOP_CHARS)
-    ] = None
-    metadata: RequestMetadata | None = None
-    service_tier: Annotated[str | None, OneOf(shapes.TIERS)] = None
+    ] = doc("default none; ends the answer before the match")
+    metadata: RequestMetadata | None = doc("see its member", accepts="an object")
+    service_tier: Annotated[str | None, OneOf(shapes.TIERS)] = doc("the server has one")
+    stop: Stop = doc("the same", accepts="; not beside `stop_sequences`")
 
     def check_message(self) -> None:
         """Raises InvalidField or UnsupportedField for what the fields by themselves cannot tell."""

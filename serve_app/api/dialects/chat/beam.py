@@ -6,19 +6,16 @@ best hypotheses are returned. Without the switch the other fields have no meanin
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from serve_app import limits
 from serve_app.api.edge.body import WireModel
-from serve_app.api.protocol.fields import Boolean, Integer, Number, checked, refusal
+from serve_app.api.protocol.field_doc import doc
+from serve_app.api.protocol.fields import Flag, Integer, Number, checked, refusal
 from serve_app.errors import InvalidField
 from serve_app.types import Beam, EarlyStopping
 
-_EARLY_STOPPING: Final = {
-    False: EarlyStopping.NO,
-    True: EarlyStopping.YES,
-    "never": EarlyStopping.NEVER,
-}
+_EARLY_STOPPING: Final = {False: EarlyStopping.NO, True: EarlyStopping.YES, "never": EarlyStopping.NEVER}
 
 
 def _early_stopping(value: Any) -> EarlyStopping:
@@ -29,17 +26,32 @@ def _early_stopping(value: Any) -> EarlyStopping:
 
 EarlyStoppingField: Final = checked(_early_stopping, bool | Literal["never"])
 
+LengthPenalty: TypeAlias = Annotated[
+    float | None, Number(-limits.MAX_LENGTH_PENALTY, limits.MAX_LENGTH_PENALTY)
+]
+EarlyStop: TypeAlias = Annotated[EarlyStopping | None, EarlyStoppingField]
+BeamGroups: TypeAlias = Annotated[int | None, Integer(1, limits.MAX_BEAM_WIDTH)]
+DiversityPenalty: TypeAlias = Annotated[float | None, Number(0, limits.MAX_DIVERSITY_PENALTY)]
+
 
 class BeamFields(WireModel):
     """The search and its shape. None: absent."""
 
-    use_beam_search: Annotated[bool | None, Boolean] = None
-    length_penalty: Annotated[float | None, Number(-limits.MAX_LENGTH_PENALTY, limits.MAX_LENGTH_PENALTY)] = (
-        None
+    use_beam_search: Flag = doc(
+        "the best hypotheses of a search, in order",
+        accepts=f"; true needs `n` or `best_of` from 2 to {limits.MAX_BEAM_WIDTH}",
+        default=False,
     )
-    early_stopping: Annotated[EarlyStopping | None, EarlyStoppingField] = None
-    num_beam_groups: Annotated[int | None, Integer(1, limits.MAX_BEAM_WIDTH)] = None
-    diversity_penalty: Annotated[float | None, Number(0, limits.MAX_DIVERSITY_PENALTY)] = None
+    length_penalty: LengthPenalty = doc(
+        "score ÷ length^p, with a search; else ignored and listed", default=1.0
+    )
+    early_stopping: EarlyStop = doc("default false, with a search; else ignored and listed")
+    num_beam_groups: BeamGroups = doc(
+        "default 1, with a search; else ignored and listed", accepts=", a divisor of the width"
+    )
+    diversity_penalty: DiversityPenalty = doc(
+        "between groups, with a search; else ignored and listed", default=0
+    )
 
     @property
     def meaningless(self) -> tuple[str, ...]:

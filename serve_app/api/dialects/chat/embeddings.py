@@ -5,16 +5,18 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 import numpy as np
 
 from serve_app import limits
 from serve_app.api.dialects.chat import shapes
+from serve_app.api.dialects.chat.field_types import ModelName, User
 from serve_app.api.edge.body import WireModel
 from serve_app.api.protocol.embed_call import PIECE_NUMBERS
-from serve_app.api.protocol.fields import MAX_TOKEN_ID, Described, Integer, OneOf, Text, as_integer
+from serve_app.api.protocol.field_doc import doc
+from serve_app.api.protocol.fields import MAX_TOKEN_ID, Described, Integer, OneOf, as_integer
 from serve_app.errors import InvalidField, PromptTooLong
 from serve_app.types import Embeddings
 
@@ -33,13 +35,21 @@ class Encoding(StrEnum):
 class EmbeddingFields(WireModel):
     """Those of OpenAI's own. None: absent."""
 
-    free_form: ClassVar[tuple[str, ...]] = ("input",)
-
-    model: Annotated[str | None, Text(1, limits.MAX_MODEL_NAME_CHARS)] = None
-    input: Annotated[Any, Described(shapes.EmbedInputs)] = None
-    encoding_format: Annotated[str | None, OneOf(Encoding)] = None
-    dimensions: Annotated[int | None, Integer(1, limits.MAX_DIMENSIONS)] = None
-    user: Annotated[str | None, Text(0, limits.MAX_USER_CHARS)] = None
+    model: ModelName = doc("the endpoint that answers", required=True)
+    input: Annotated[Any, Described(shapes.EmbedInputs)] = doc(
+        "a vector each",
+        accepts=(
+            f"a string, token ids, or a list of 1 to {limits.MAX_EMBED_INPUTS} of either; no empty text"
+        ),
+        required=True,
+    )
+    encoding_format: Annotated[str | None, OneOf(Encoding)] = doc(
+        "default float; base64 is little-endian float32", accepts="float or base64"
+    )
+    dimensions: Annotated[int | None, Integer(1, limits.MAX_DIMENSIONS)] = doc(
+        "default all; shortened and normalised anew", accepts=", up to the model's own"
+    )
+    user: User = None
 
     @property
     def encoding(self) -> Encoding:

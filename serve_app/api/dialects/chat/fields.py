@@ -4,51 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Final, Literal
-
-from pydantic import Field
+from typing import Annotated, Any, ClassVar, Final
 
 from serve_app import limits
 from serve_app.api.dialects.chat.beam import BeamFields, beam_names
+from serve_app.api.dialects.chat.field_types import (
+    GUIDES,
+    BestOf,
+    Choices,
+    LogitBias,
+    LogitsProcessors,
+    MinP,
+    MinTokens,
+    ModelName,
+    Penalty,
+    PromptLogprobs,
+    RepetitionPenalty,
+    Seed,
+    Stop,
+    StopTokenIds,
+    Stream,
+    Temperature,
+    TopK,
+    TopP,
+    TruncatePrompt,
+    TypicalP,
+    User,
+)
 from serve_app.api.dialects.chat.loops import FIELD as LOOPS
 from serve_app.api.dialects.chat.loops import RepetitionDetection
-from serve_app.api.dialects.chat.processors import Processors
 from serve_app.api.dialects.chat.response_format.grammar import FIELDS as GRAMMAR_FIELDS
 from serve_app.api.dialects.chat.response_format.grammar import WHITESPACE, Form, parse_form
-from serve_app.api.dialects.chat.shapes import GUIDES
+from serve_app.api.dialects.chat.sampling import sampling_params
 from serve_app.api.edge.body import WireModel
-from serve_app.api.protocol.fields import MAX_TOKEN_ID as MAX_TOKEN_ID
-from serve_app.api.protocol.fields import (
-    Biases,
-    Boolean,
-    Integer,
-    Integers,
-    Number,
-    Text,
-    Texts,
-    as_integer,
-    checked,
-    refusal,
-)
+from serve_app.api.protocol.field_doc import FieldDoc, doc
+from serve_app.api.protocol.fields import MAX_TOKEN_ID, Boolean, Flag, Integer, Integers, Number, Text, Texts
 from serve_app.errors import InvalidField, UnsupportedField
-from serve_app.types import LEFT_TO_MODEL, Grammar, ProcessorCall, SamplingParams
-
-# Fields of `SamplingParams` under the same name, with the same default.
-_SAME = (
-    "temperature",
-    "top_p",
-    "min_p",
-    "typical_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "logit_bias",
-    "min_tokens",
-    "stop_token_ids",
-    "allowed_token_ids",
-    "ignore_eos",
-    "watermark",
-)
+from serve_app.types import LEFT_TO_MODEL, Grammar, SamplingParams
 
 # A replica's names of fields -> ours, where they differ.
 NAMES: Final = {"no_repeat_ngram": "no_repeat_ngram_size"}
@@ -56,16 +48,6 @@ NAMES: Final = {"no_repeat_ngram": "no_repeat_ngram_size"}
 # Fields of chats that would change the answer of a completion if they were ignored.
 _OF_CHATS: Final = ("tools", "functions", "function_call")
 _CHAT: Final = "/v1/chat/completions"
-
-
-def _truncation(value: Any) -> int:
-    number = as_integer(value)
-    if number is None or not (number == -1 or 1 <= number <= limits.MAX_TOKENS):
-        raise refusal(f"must be -1 or an integer from 1 to {limits.MAX_TOKENS}")
-    return number
-
-
-Truncation: Final = checked(_truncation, Literal[-1] | Annotated[int, Field(ge=1, le=limits.MAX_TOKENS)])
 
 
 class StreamOptions(WireModel):
@@ -81,43 +63,42 @@ class UsageOptions(StreamOptions):
 class AnswerFields(WireModel):
     """What every body says of the answer that it wants: how it is drawn, where it ends. None: absent."""
 
-    model: Annotated[str | None, Text(1, limits.MAX_MODEL_NAME_CHARS)] = None
-    temperature: Annotated[float | None, Number(0, limits.MAX_TEMPERATURE)] = None
-    top_p: Annotated[float | None, Number(0, 1, above=True)] = None
-    top_k: Annotated[int | None, Integer(-1, limits.MAX_TOKENS)] = None
-    min_p: Annotated[float | None, Number(0, 1)] = None
-    typical_p: Annotated[float | None, Number(0, 1, above=True)] = None
-    repetition_penalty: Annotated[float | None, Number(0, limits.MAX_REPETITION_PENALTY, above=True)] = None
-    presence_penalty: Annotated[float | None, Number(-limits.MAX_PENALTY, limits.MAX_PENALTY)] = None
-    frequency_penalty: Annotated[float | None, Number(-limits.MAX_PENALTY, limits.MAX_PENALTY)] = None
-    logit_bias: Annotated[
-        tuple[tuple[int, float], ...] | None,
-        Biases(limits.MAX_LOGIT_BIAS, MAX_TOKEN_ID, limits.MAX_ABS_LOGIT_BIAS),
-    ] = None
-    seed: Annotated[int | None, Integer(-(2**63), 2**63 - 1)] = None
-    stop: Annotated[
-        tuple[str, ...] | None, Texts(limits.MAX_STOP_STRINGS, limits.MAX_STOP_CHARS, single=True)
-    ] = None
-    stop_token_ids: Annotated[
-        tuple[int, ...] | None, Integers(limits.MAX_STOP_TOKEN_IDS, 0, MAX_TOKEN_ID)
-    ] = None
-    bad_words: Annotated[tuple[str, ...] | None, Texts(limits.MAX_BAD_WORDS, limits.MAX_STOP_CHARS)] = None
+    model: ModelName = None
+    temperature: Temperature = None
+    top_p: TopP = None
+    top_k: TopK = None
+    min_p: MinP = None
+    typical_p: TypicalP = None
+    repetition_penalty: RepetitionPenalty = None
+    presence_penalty: Penalty = None
+    frequency_penalty: Penalty = None
+    logit_bias: LogitBias = None
+    seed: Seed = None
+    stop: Stop = None
+    stop_token_ids: StopTokenIds = None
+    bad_words: Annotated[tuple[str, ...] | None, Texts(limits.MAX_BAD_WORDS, limits.MAX_STOP_CHARS)] = doc(
+        "default none; never generated"
+    )
     allowed_token_ids: Annotated[
         tuple[int, ...] | None, Integers(limits.MAX_ALLOWED_TOKEN_IDS, 0, MAX_TOKEN_ID)
-    ] = None
-    no_repeat_ngram_size: Annotated[int | None, Integer(0, limits.MAX_NO_REPEAT_NGRAM)] = None
-    watermark: Annotated[bool | None, Boolean] = None
-    logits_processors: Annotated[tuple[ProcessorCall, ...] | None, Processors] = None
-    min_tokens: Annotated[int | None, Integer(0, limits.MAX_TOKENS)] = None
-    ignore_eos: Annotated[bool | None, Boolean] = None
-    include_stop_str_in_output: Annotated[bool | None, Boolean] = None
-    skip_special_tokens: Annotated[bool | None, Boolean] = None
-    priority: Annotated[int | None, Integer(-limits.MAX_PRIORITY, limits.MAX_PRIORITY)] = (
-        None  # lower: earlier
+    ] = doc("default all; no other token is drawn")
+    no_repeat_ngram_size: Annotated[int | None, Integer(0, limits.MAX_NO_REPEAT_NGRAM)] = doc(
+        ", off; no n-gram of this size twice", default=0
     )
-    user: Annotated[str | None, Text(0, limits.MAX_USER_CHARS)] = None
-    stream: Annotated[bool | None, Boolean] = None
-    timeout: Annotated[float | None, Number(0, limits.MAX_TIMEOUT_S, above=True)] = None
+    watermark: Flag = doc("green-list bias, found by `/v1/watermark/detect`", default=False)
+    logits_processors: LogitsProcessors = None
+    min_tokens: MinTokens = None
+    ignore_eos: Flag = doc("goes on behind the end token", default=False)
+    include_stop_str_in_output: Flag = doc("keeps the stop string", default=False)
+    skip_special_tokens: Flag = doc("special tokens are no text", default=True)
+    priority: Annotated[int | None, Integer(-limits.MAX_PRIORITY, limits.MAX_PRIORITY)] = doc(
+        "lower runs earlier", default=0
+    )
+    user: User = None
+    stream: Stream = None
+    timeout: Annotated[float | None, Number(0, limits.MAX_TIMEOUT_S, above=True)] = doc(
+        "seconds; default the operator's; the deadline of the request"
+    )
 
     def endpoint(self, of_path: str | None) -> str:
         """The endpoint asked for: the path's, else the body's. Raises InvalidField."""
@@ -127,10 +108,8 @@ class AnswerFields(WireModel):
         return name
 
     def sampling(self, max_tokens: int | None) -> SamplingParams:
-        fields: dict[str, Any] = {name: getattr(self, name) for name in _SAME}
-        given = {name: value for name, value in fields.items() if value is not None}
-        return SamplingParams(
-            **given,
+        return sampling_params(
+            self,
             top_k=max(self.top_k or 0, 0),  # -1 also means off
             no_repeat_ngram=self.no_repeat_ngram_size or 0,
             processors=self.logits_processors or (),
@@ -159,18 +138,31 @@ class AnswerFields(WireModel):
 class SharedFields(AnswerFields, BeamFields):
     """Everything but the prompt, its length and log-probabilities. None: absent."""
 
-    free_form: ClassVar[tuple[str, ...]] = ("stream_options", LOOPS)
     fields_beside: ClassVar[Mapping[str, Any]] = GUIDES
 
-    n: Annotated[int | None, Integer(1, limits.MAX_N)] = None
-    best_of: Annotated[int | None, Integer(1, limits.MAX_BEST_OF)] = None
-    prompt_logprobs: Annotated[int | None, Integer(0, limits.MAX_LOGPROBS)] = None
-    stream_options: UsageOptions | None = None
-    return_token_ids: Annotated[bool | None, Boolean] = None
-    return_tokens_as_token_ids: Annotated[bool | None, Boolean] = None
-    repetition_detection: RepetitionDetection | None = None
-    truncate_prompt_tokens: Annotated[int | None, Truncation] = None
-    cache_salt: Annotated[str | None, Text(1, limits.MAX_CACHE_SALT_CHARS)] = None
+    n: Choices = None
+    best_of: BestOf = None
+    prompt_logprobs: PromptLogprobs = None
+    stream_options: UsageOptions | None = doc(
+        "see its member",
+        accepts="an object; only with `stream: true`",
+        members={
+            "include_usage": FieldDoc("a last chunk with `usage`, null in the others", default=False),
+            "continuous_usage_stats": FieldDoc(
+                "beside `include_usage`: every chunk has the usage so far", default=False
+            ),
+        },
+    )
+    return_token_ids: Flag = doc("tells `prompt_token_ids` and each choice's `token_ids`", default=False)
+    return_tokens_as_token_ids: Flag = doc("log-probabilities name a token `token_id:7`", default=False)
+    repetition_detection: RepetitionDetection | None = doc(
+        "default none; an answer that repeats itself ends, with the finish reason repetition",
+        accepts="an object; see its members; not beside `use_beam_search`",
+    )
+    truncate_prompt_tokens: TruncatePrompt = None
+    cache_salt: Annotated[str | None, Text(1, limits.MAX_CACHE_SALT_CHARS)] = doc(
+        "default none; only requests with the same one share cached prefixes, within a key"
+    )
 
     def check(self) -> None:
         """What single fields cannot tell. Raises InvalidField."""

@@ -6,6 +6,7 @@ from typing import Annotated, Final
 
 from serve_app import limits
 from serve_app.api.edge.body import WireModel
+from serve_app.api.protocol.field_doc import doc
 from serve_app.api.protocol.fields import Integer
 from serve_app.errors import InvalidField
 from serve_app.types import LoopRule
@@ -16,9 +17,16 @@ FIELD: Final = "repetition_detection"
 class RepetitionDetection(WireModel):
     """The pattern that may not be repeated, and how often. None: absent; a longest pattern of 0: off."""
 
-    max_pattern_size: Annotated[int | None, Integer(0, limits.MAX_LOOP_TOKENS)] = None
-    min_pattern_size: Annotated[int | None, Integer(0, limits.MAX_LOOP_TOKENS)] = None
-    min_count: Annotated[int | None, Integer(0, limits.MAX_LOOP_COUNT)] = None
+    max_pattern_size: Annotated[int | None, Integer(0, limits.MAX_LOOP_TOKENS)] = doc(
+        "tokens of a pattern at most; 0 is off", default=0
+    )
+    min_pattern_size: Annotated[int | None, Integer(0, limits.MAX_LOOP_TOKENS)] = doc(
+        "tokens of a pattern at least; 0 counts as 1", default=0
+    )
+    min_count: Annotated[int | None, Integer(0, limits.MAX_LOOP_COUNT)] = doc(
+        "so often in a row a pattern ends the answer",
+        accepts="; at least 2 where `max_pattern_size` is not 0",
+    )
 
     def rule(self) -> LoopRule | None:
         """None: nothing is looked for. Raises InvalidField."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from serve_app import limits
-from serve_app.api.dialects.chat.fields import MAX_TOKEN_ID
-from serve_app.api.protocol.fields import as_integer
+from serve_app.api.protocol.fields import MAX_TOKEN_ID, as_integer
 from serve_app.errors import InvalidField, PromptTooLong
 from serve_app.types import Prompt
 

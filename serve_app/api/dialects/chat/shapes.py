@@ -5,8 +5,7 @@ Nothing is checked by these types: the parsers beside them do that, and tell mor
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, NotRequired, TypeAlias
+from typing import Annotated, Any, Literal, NotRequired, TypeAlias
 
 from pydantic import Field, with_config
 from typing_extensions import TypedDict
@@ -204,16 +203,6 @@ class StructuredOutputs(TypedDict, total=False):
     disable_additional_properties: Any
     disable_fallback: Any
 
-
-GUIDES: Final[Mapping[str, Any]] = {
-    "response_format": ResponseFormat,
-    "guided_json": SchemaOrText,
-    "guided_regex": Regex,
-    "guided_choice": Choices,
-    "guided_grammar": GrammarText,
-    "structured_outputs": StructuredOutputs,
-    "guided_whitespace_pattern": str,
-}
 
 PromptText: TypeAlias = Annotated[str, Field(max_length=limits.MAX_PROMPT_CHARS)]
 Prompts: TypeAlias = (

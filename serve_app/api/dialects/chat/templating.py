@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Final
+from typing import Any, Final
 
 from serve_app import limits
-from serve_app.api.dialects.chat.shapes import TemplateVariables
+from serve_app.api.dialects.chat.field_types import TemplateKwargs
 from serve_app.api.edge.body import WireModel
-from serve_app.api.protocol.fields import Boolean, Described
+from serve_app.api.protocol.field_doc import doc
+from serve_app.api.protocol.fields import Flag
 from serve_app.errors import InvalidField
 from serve_app.types import Templating
 from serve_app.types.request import RESERVED_VARIABLES
@@ -68,11 +69,11 @@ def with_thinking(templating: Templating, is_on: bool | None) -> Templating:
 class TemplatingFields(WireModel):
     """The fields of a chat. None: absent."""
 
-    free_form: ClassVar[tuple[str, ...]] = (FIELD,)
-
-    chat_template_kwargs: Annotated[Any, Described(TemplateVariables)] = None
-    add_generation_prompt: Annotated[bool | None, Boolean] = None
-    continue_final_message: Annotated[bool | None, Boolean] = None
+    chat_template_kwargs: TemplateKwargs = None
+    add_generation_prompt: Flag = doc("the prompt ends where the assistant begins", default=True)
+    continue_final_message: Flag = doc(
+        "the answer continues the last message", accepts="; not beside `add_generation_prompt`", default=False
+    )
 
     def templating(self) -> Templating:
         """Raises InvalidField."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
 from typing import Annotated, Any, ClassVar, Final
 
@@ -10,10 +10,17 @@ from msgspec import structs
 
 from serve_app import limits
 from serve_app.api.dialects.chat import shapes
+from serve_app.api.dialects.chat.field_types import (
+    Logprobs,
+    MaxCompletionTokens,
+    ParallelToolCalls,
+    ToolChoice,
+    Tools,
+    TopLogprobs,
+)
 from serve_app.api.dialects.chat.response_format.grammar import parse_form
 from serve_app.api.dialects.chat.thinking import ThinkingOptions
 from serve_app.api.dialects.chat.wire import delta_members, token_with_alternatives, tool_call_fields
-from serve_app.api.dialects.databricks import told
 from serve_app.api.dialects.databricks import wire as wire
 from serve_app.api.dialects.databricks.errors import render_error
 from serve_app.api.dialects.databricks.fields import (
@@ -26,42 +33,90 @@ from serve_app.api.dialects.databricks.messages import parse_messages
 from serve_app.api.dialects.databricks.thinking import tells_parts, templating, thoughts_part
 from serve_app.api.dialects.databricks.tools import parse_offer
 from serve_app.api.protocol.dialect import Call, Choice, ErrorReply
-from serve_app.api.protocol.field_doc import FieldDoc
-from serve_app.api.protocol.fields import Boolean, Described, Integer, OneOf
-from serve_app.endpoints.endpoint import Endpoint, Task
+from serve_app.api.protocol.field_doc import FieldDoc, doc
+from serve_app.api.protocol.fields import Described, Mark, OneOf
+from serve_app.endpoints.endpoint import Databricks, Endpoint, Task
 from serve_app.errors import InvalidField, ServeError
 from serve_app.types import GenerateRequest, ModelInfo, Prompt, TextLogprob, TokenDelta, Usage
 
 TIERS: Final = ("auto", "default", "flex", "priority")
 
+_DATABRICKS: Final = Databricks()
+
 
 class ChatBody(GenerationFields):
     """A chat request; `check` says what single fields cannot."""
 
-    fields_required: ClassVar[tuple[str, ...]] = ("messages",)
-    fields_told: ClassVar[Mapping[str, FieldDoc]] = {**told.SHARED, **told.CHAT}
     task: ClassVar[Task] = Task.CHAT
-    free_form: ClassVar[tuple[str, ...]] = (
-        *GenerationFields.free_form,
-        "messages",
-        "tools",
-        "tool_choice",
-        "response_format",
-        "metadata",
-    )
 
-    messages: Annotated[Any, Described(shapes.Messages)] = None
-    max_completion_tokens: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = None
-    tools: Annotated[Any, Described(shapes.Tools)] = None
-    tool_choice: Annotated[Any, Described(shapes.ToolChoice)] = None
-    parallel_tool_calls: Annotated[bool | None, Boolean] = None
-    response_format: Annotated[Any, Described(shapes.ResponseFormat)] = None
-    logprobs: Annotated[bool | None, Boolean] = None
-    top_logprobs: Annotated[int | None, Integer(0, limits.MAX_LOGPROBS)] = None
-    reasoning_effort: Annotated[str | None, OneOf(REASONING_EFFORTS)] = None
-    thinking: ThinkingOptions | None = None
-    service_tier: Annotated[str | None, OneOf(TIERS)] = None
-    metadata: dict[str, Any] | None = None
+    messages: Annotated[Any, Described(shapes.Messages), Mark.UNANSWERED] = doc(
+        "[system] user, then user and assistant in turn, tool answers behind their "
+        "calls; the last is user or tool",
+        accepts=f"a list of 1 to {limits.MAX_MESSAGES} messages",
+        members={
+            "role": FieldDoc("decides what may follow", accepts="system, user, assistant or tool"),
+            "content": FieldDoc(
+                "parts are joined by line breaks",
+                accepts="a string or text parts; beside `tool_calls` it may be absent or empty",
+            ),
+            "tool_calls": FieldDoc(
+                "`arguments` may be text or an object",
+                accepts="a list of calls {`id`, `type`, `function`}, all required; of an assistant",
+            ),
+            "tool_call_id": FieldDoc(
+                "pairs an answer with its call",
+                accepts="an id of the calls before; required of role tool, of no other",
+            ),
+        },
+        required=True,
+    )
+    max_completion_tokens: MaxCompletionTokens = None
+    tools: Tools = doc(
+        "default none",
+        accepts=(
+            f"a list of up to {_DATABRICKS.max_tools} function tools, of up to "
+            f"{_DATABRICKS.max_tool_properties} properties (settings "
+            "`max_tools`, `max_tool_properties`)"
+        ),
+        members={
+            "description": FieldDoc(
+                "may be absent, unless the setting `strict_tools` is on", accepts="a string"
+            ),
+            "strict": FieldDoc(
+                "true forces arguments into the schema; a keyword that cannot be guaranteed is a 400",
+                accepts="true or false",
+                default=False,
+            ),
+        },
+    )
+    tool_choice: ToolChoice = doc(
+        "default auto",
+        accepts="none, auto, required or an object that names a tool; only with `tools`, but for none",
+    )
+    parallel_tool_calls: ParallelToolCalls = None
+    response_format: Annotated[Any, Described(shapes.ResponseFormat), Mark.UNANSWERED] = doc(
+        "default text; the answer matches",
+        accepts=(
+            "an object: `type` is text, json_object, or json_schema with `json_schema` "
+            "{`name`, `schema`, `strict`, `description`}"
+        ),
+    )
+    logprobs: Logprobs = None
+    top_logprobs: TopLogprobs = doc("default none", accepts="; only with `logprobs: true`")
+    reasoning_effort: Annotated[str | None, OneOf(REASONING_EFFORTS)] = doc(
+        "variable `reasoning_effort` of the model's template; none also sets `enable_thinking` to false",
+        accepts="none, minimal, low, medium, high or xhigh",
+    )
+    thinking: ThinkingOptions | None = doc(
+        "see its members; with a type but disabled, thoughts are parts of type `reasoning` in the content",
+        accepts="an object",
+    )
+    service_tier: Annotated[str | None, OneOf(TIERS)] = doc(
+        "the server has one; flex and priority are ignored and listed"
+    )
+    metadata: Annotated[dict[str, Any] | None, Mark.UNANSWERED] = doc(
+        "accepted, no effect", accepts="an object"
+    )
 
     def check(self, endpoint: Endpoint, *, stream: bool) -> None:
         """Raises InvalidField."""
@@ -127,11 +182,7 @@ class ChatDialect:
             stream=stream,
             timeout_s=None,
             ignored=(*form.ignored, *offer.ignored, *body.ignored_tier),
-            renderer=partial(
-                ChatRenderer,
-                stream=stream,
-                body=body.without("messages", "tools", "response_format", "logit_bias", "metadata"),
-            ),
+            renderer=partial(ChatRenderer, stream=stream, body=body.for_answer()),
             names=body.names,
         )
 

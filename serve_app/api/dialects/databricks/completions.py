@@ -15,13 +15,12 @@ from serve_app import limits
 from serve_app.api.dialects.chat import shapes
 from serve_app.api.dialects.chat.legacy_logprobs import LegacyLogprobs
 from serve_app.api.dialects.chat.prompts import parse_prompts
-from serve_app.api.dialects.databricks import told
 from serve_app.api.dialects.databricks import wire as wire
 from serve_app.api.dialects.databricks.errors import render_error
 from serve_app.api.dialects.databricks.fields import GenerationFields, RouteContext, parse_fields
 from serve_app.api.protocol.dialect import Call, Choice, ErrorReply
-from serve_app.api.protocol.field_doc import FieldDoc
-from serve_app.api.protocol.fields import Boolean, Described, Integer, OneOf, Text
+from serve_app.api.protocol.field_doc import doc
+from serve_app.api.protocol.fields import Described, Flag, Integer, Mark, OneOf, Text
 from serve_app.endpoints.endpoint import Endpoint, Kind, Task
 from serve_app.errors import InvalidField, ServeError
 from serve_app.types import GenerateRequest, ModelInfo, Overflow, Prompt, TextLogprob, TokenDelta, Usage
@@ -33,17 +32,25 @@ _OVERFLOW: Final[Mapping[str | None, Overflow]] = {"truncate": Overflow.TRUNCATE
 class CompletionBody(GenerationFields):
     """A completion request; `check` says what single fields cannot."""
 
-    fields_required: ClassVar[tuple[str, ...]] = ("prompt",)
-    fields_told: ClassVar[Mapping[str, FieldDoc]] = {**told.SHARED, **told.COMPLETIONS}
     task: ClassVar[Task] = Task.COMPLETIONS
-    free_form: ClassVar[tuple[str, ...]] = (*GenerationFields.free_form, "prompt")
 
-    prompt: Annotated[Any, Described(shapes.PromptTexts)] = None
-    error_behavior: Annotated[str | None, OneOf(("truncate", "error"))] = None
-    suffix: Annotated[str | None, Text(0, limits.MAX_PROMPT_CHARS)] = None
-    echo: Annotated[bool | None, Boolean] = None
-    use_raw_prompt: Annotated[bool | None, Boolean] = None
-    logprobs: Annotated[int | None, Integer(0, MAX_LOGPROBS)] = None
+    prompt: Annotated[Any, Described(shapes.PromptTexts), Mark.UNANSWERED] = doc(
+        "a list is a batch; choice `index` is prompt × n + i",
+        accepts=f"a string or a list of 1 to {limits.MAX_PROMPTS} strings",
+        required=True,
+    )
+    error_behavior: Annotated[str | None, OneOf(("truncate", "error"))] = doc(
+        "default error; truncate shortens what does not fit and answers what there is at the deadline",
+        accepts="truncate or error; on pay-per-token endpoints only",
+    )
+    suffix: Annotated[str | None, Text(0, limits.MAX_PROMPT_CHARS)] = doc(
+        "default empty; literal text after every completion"
+    )
+    echo: Flag = doc("the prompt goes before the completion", default=False)
+    use_raw_prompt: Flag = doc(": the prompt is a user's message of the template; true: raw", default=False)
+    logprobs: Annotated[int | None, Integer(0, MAX_LOGPROBS)] = doc(
+        "default none; four lists, so many alternatives a token"
+    )
 
     def check(self, endpoint: Endpoint, *, stream: bool) -> None:
         """Raises InvalidField."""
@@ -104,7 +111,7 @@ class CompletionDialect:
             ignored=(),
             renderer=partial(
                 CompletionRenderer,
-                body=body.without("prompt", "logit_bias"),
+                body=body.for_answer(),
                 prompts=prompts if body.echo else ("",) * len(prompts),
             ),
             names={"messages": "prompt"},

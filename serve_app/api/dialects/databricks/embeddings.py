@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from typing import Annotated, Any, ClassVar
 
 from serve_app import limits
 from serve_app.api.dialects.chat import shapes
 from serve_app.api.dialects.chat.embeddings import Encoding, answer, parse_inputs
-from serve_app.api.dialects.databricks import told
 from serve_app.api.dialects.databricks.errors import render_error
-from serve_app.api.dialects.databricks.fields import RouteContext, TaskFields, parse_fields
+from serve_app.api.dialects.databricks.fields import (
+    EndpointName,
+    RouteContext,
+    TaskFields,
+    TextMap,
+    parse_fields,
+)
 from serve_app.api.protocol.dialect import ErrorReply
 from serve_app.api.protocol.embed_call import EmbedCall
-from serve_app.api.protocol.field_doc import FieldDoc
+from serve_app.api.protocol.field_doc import doc
 from serve_app.api.protocol.fields import Described, Integer, OneOf, Text
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import ServeError
@@ -24,15 +29,30 @@ from serve_app.types import Embeddings, EmbedRequest, ModelInfo
 class EmbeddingBody(TaskFields):
     """None: absent."""
 
-    fields_required: ClassVar[tuple[str, ...]] = ("input",)
-    fields_told: ClassVar[Mapping[str, FieldDoc]] = told.EMBEDDINGS
     task: ClassVar[Task] = Task.EMBEDDINGS
-    free_form: ClassVar[tuple[str, ...]] = (*TaskFields.free_form, "input")
 
-    input: Annotated[Any, Described(shapes.EmbedTexts)] = None
-    instruction: Annotated[str | None, Text(0, limits.MAX_PROMPT_CHARS)] = None
-    encoding_format: Annotated[str | None, OneOf(Encoding)] = None
-    dimensions: Annotated[int | None, Integer(1, limits.MAX_DIMENSIONS)] = None
+    input: Annotated[Any, Described(shapes.EmbedTexts)] = doc(
+        "a vector each, which depends on its own text alone",
+        accepts=f"a string or a list of 1 to {limits.MAX_EMBED_INPUTS} strings, none empty",
+        required=True,
+    )
+    instruction: Annotated[str | None, Text(0, limits.MAX_PROMPT_CHARS)] = doc(
+        "default none; goes before every input, with a space"
+    )
+    encoding_format: Annotated[str | None, OneOf(Encoding)] = doc(
+        "default float; base64 is little-endian float32", accepts="float or base64"
+    )
+    dimensions: Annotated[int | None, Integer(1, limits.MAX_DIMENSIONS)] = doc(
+        "default all", accepts=", up to the model's own"
+    )
+    model: Annotated[Any, Described(EndpointName)] = doc(
+        "names the endpoint; ignored where the path does",
+        accepts=(
+            f"a string of 1 to {limits.MAX_MODEL_NAME_CHARS} characters; required below "
+            "`/serving-endpoints/embeddings`"
+        ),
+    )
+    extra_params: Annotated[dict[str, str] | None, TextMap] = doc("as in chat")
 
 
 class EmbeddingDialect:

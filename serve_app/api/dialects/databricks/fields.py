@@ -16,19 +16,23 @@ import pydantic_core
 from pydantic import ConfigDict, Field
 
 from serve_app import limits
-from serve_app.api.dialects.chat.fields import MAX_TOKEN_ID, StreamOptions
-from serve_app.api.edge.body import WireModel, parse_body
-from serve_app.api.protocol.fields import (
-    Biases,
-    Boolean,
-    Described,
-    Integer,
-    Number,
-    Text,
-    Texts,
-    checked,
-    refusal,
+from serve_app.api.dialects.chat.field_types import (
+    Choices,
+    LogitBias,
+    MinP,
+    Penalty,
+    Seed,
+    Stop,
+    Stream,
+    Temperature,
+    TopP,
+    User,
 )
+from serve_app.api.dialects.chat.fields import StreamOptions
+from serve_app.api.dialects.chat.sampling import sampling_params
+from serve_app.api.edge.body import WireModel, parse_body
+from serve_app.api.protocol.field_doc import FieldDoc, doc
+from serve_app.api.protocol.fields import Described, Integer, Number, Text, checked, refusal
 from serve_app.endpoints.endpoint import Endpoint, Kind, Task
 from serve_app.errors import InvalidBody, InvalidField
 from serve_app.types import SamplingParams
@@ -41,18 +45,6 @@ REASONING_EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh")
 # The field that holds what a task works on, by which a body of another task is told.
 SUBJECT: Final[Mapping[Task, str]] = MappingProxyType(
     {Task.CHAT: "messages", Task.COMPLETIONS: "prompt", Task.EMBEDDINGS: "input"}
-)
-
-# Fields of `SamplingParams` under the same name, with the same default.
-_SAME: Final = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "logit_bias",
 )
 
 
@@ -71,22 +63,29 @@ def _text_map(value: Any) -> dict[str, str]:
 
 
 TextMap: Final = checked(_text_map, dict[str, str])
-ModelName: TypeAlias = Annotated[str, Field(min_length=1, max_length=limits.MAX_MODEL_NAME_CHARS)]
+EndpointName: TypeAlias = Annotated[str, Field(min_length=1, max_length=limits.MAX_MODEL_NAME_CHARS)]
 
 
 class TaskFields(WireModel):
     """What the bodies of all tasks share. None: absent."""
 
     task: ClassVar[Task]
-    free_form: ClassVar[tuple[str, ...]] = ("model",)
 
     model_config = ConfigDict(json_schema_extra={"additionalProperties": False})
 
-    model: Annotated[Any, Described(ModelName)] = None  # names the endpoint, where the path does not
-    user: Annotated[str | None, Text(0, limits.MAX_USER_CHARS)] = None
-    client_request_id: Annotated[str | None, Text(0, limits.MAX_USER_CHARS)] = None
-    usage_context: Annotated[dict[str, str] | None, TextMap] = None
-    extra_params: Annotated[dict[str, str] | None, TextMap] = None
+    model: Annotated[Any, Described(EndpointName)] = doc(
+        "names the endpoint; ignored where the path does",
+        accepts=(
+            f"a string of 1 to {limits.MAX_MODEL_NAME_CHARS} characters; required below "
+            "`/serving-endpoints/chat/completions` and its like"
+        ),
+    )
+    user: User = None
+    client_request_id: Annotated[str | None, Text(0, limits.MAX_USER_CHARS)] = doc("accepted, no effect")
+    usage_context: Annotated[dict[str, str] | None, TextMap] = doc("accepted, no effect")
+    extra_params: Annotated[dict[str, str] | None, TextMap] = doc(
+        "each value is JSON, or else text, and counts as a field of its name; not one that is there already"
+    )
 
     def endpoint(self, target: RouteContext, of_path: str | None) -> Endpoint:
         """The endpoint asked for: the path's, else the body's.
@@ -149,27 +148,43 @@ def _value(text: str) -> Any:
 class GenerationFields(TaskFields):
     """What chat and completions share."""
 
-    free_form: ClassVar[tuple[str, ...]] = (*TaskFields.free_form, "stream_options")
-
-    max_tokens: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = None
-    stream: Annotated[bool | None, Boolean] = None
-    stream_options: StreamOptions | None = None
-    temperature: Annotated[float | None, Number(0, limits.MAX_TEMPERATURE)] = None
-    top_p: Annotated[float | None, Number(0, 1, above=True)] = None
-    top_k: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = None
-    min_p: Annotated[float | None, Number(0, 1)] = None
-    stop: Annotated[
-        tuple[str, ...] | None, Texts(limits.MAX_STOP_STRINGS, limits.MAX_STOP_CHARS, single=True)
-    ] = None
-    n: Annotated[int | None, Integer(1, limits.MAX_N)] = None
-    seed: Annotated[int | None, Integer(-(2**63), 2**63 - 1)] = None
-    presence_penalty: Annotated[float | None, Number(-limits.MAX_PENALTY, limits.MAX_PENALTY)] = None
-    frequency_penalty: Annotated[float | None, Number(-limits.MAX_PENALTY, limits.MAX_PENALTY)] = None
-    repetition_penalty: Annotated[float | None, Number(0, MAX_REPETITION_PENALTY, above=True)] = None
-    logit_bias: Annotated[
-        tuple[tuple[int, float], ...] | None,
-        Biases(limits.MAX_LOGIT_BIAS, MAX_TOKEN_ID, limits.MAX_ABS_LOGIT_BIAS),
-    ] = None
+    max_tokens: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = doc(
+        "default up to the window; more than fits is clamped, unless `error_behavior` is error"
+    )
+    stream: Stream = doc(
+        ", or true where `Accept` names text/event-stream and not "
+        "application/json (setting `stream_default`)",
+        default=False,
+    )
+    stream_options: StreamOptions | None = doc(
+        "see its member",
+        accepts="an object; only in a stream",
+        members={
+            "include_usage": FieldDoc(
+                "absent: `usage` comes with the last choice's end; true: in a chunk of its own; "
+                "false: not at all"
+            )
+        },
+    )
+    temperature: Temperature = doc("0 is greedy", default=1.0)
+    top_p: TopP = doc("nucleus", default=1.0)
+    top_k: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = doc(
+        "default off; 1 is greedy, 0 is an error"
+    )
+    min_p: MinP = doc(", off", default=0)
+    stop: Stop = None
+    n: Choices = doc(
+        "choices of one prompt",
+        accepts="; above 1 on provisioned endpoints only (settings `max_n`, `allow_n_everywhere`)",
+        default=1,
+    )
+    seed: Seed = doc("default drawn anew")
+    presence_penalty: Penalty = None
+    frequency_penalty: Penalty = None
+    repetition_penalty: Annotated[float | None, Number(0, MAX_REPETITION_PENALTY, above=True)] = doc(
+        "sees prompt and output", default=1.0
+    )
+    logit_bias: LogitBias = doc("default none")
 
     @property
     def choices(self) -> int:
@@ -198,8 +213,6 @@ class GenerationFields(TaskFields):
             raise InvalidField("stream_options", "only allowed when stream is true")
 
     def sampling(self, max_tokens: int | None) -> SamplingParams:
-        fields: dict[str, Any] = {name: getattr(self, name) for name in _SAME}
-        given = {name: value for name, value in fields.items() if value is not None}
-        return SamplingParams(
-            **given, seed=None if self.seed is None else self.seed % 2**64, max_tokens=max_tokens
+        return sampling_params(
+            self, seed=None if self.seed is None else self.seed % 2**64, max_tokens=max_tokens
         )

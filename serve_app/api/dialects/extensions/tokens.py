@@ -7,18 +7,18 @@ as it does when it is answered.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from serve_app import limits
 from serve_app.api.admission.estimates import prompt_tokens
 from serve_app.api.dialects.chat import shapes
-from serve_app.api.dialects.chat.fields import MAX_TOKEN_ID
 from serve_app.api.dialects.chat.messages import parse_messages
 from serve_app.api.dialects.chat.templating import TemplatingFields
 from serve_app.api.dialects.chat.tools import parse_tools
 from serve_app.api.edge.body import WireModel, parse_body
 from serve_app.api.exchange.ask import Inquiry, count_tokens
-from serve_app.api.protocol.fields import Boolean, Described, Integers, Text
+from serve_app.api.protocol.field_doc import doc
+from serve_app.api.protocol.fields import MAX_TOKEN_ID, Described, Flag, Integers, Text
 from serve_app.errors import InvalidField
 from serve_app.types import Detokenized, DetokenizeRequest, ModelInfo, Prompt, TokenizeRequest, Tokens
 
@@ -33,16 +33,12 @@ def required(name: str | None) -> str:
 class TokenizeBody(TemplatingFields):
     """A prompt: text, or a chat with what its template needs. None: absent."""
 
-    fields_required: ClassVar[tuple[str, ...]] = ("model",)
-
-    free_form: ClassVar[tuple[str, ...]] = (*TemplatingFields.free_form, "messages", "tools")
-
-    model: Annotated[str | None, Text(1, limits.MAX_MODEL_NAME_CHARS)] = None
+    model: Annotated[str | None, Text(1, limits.MAX_MODEL_NAME_CHARS)] = doc(required=True)
     prompt: Annotated[str | None, Text(0, limits.MAX_QUESTION_CHARS)] = None
     messages: Annotated[Any, Described(shapes.Messages)] = None
     tools: Annotated[Any, Described(shapes.Tools)] = None
-    add_special_tokens: Annotated[bool | None, Boolean] = None
-    return_token_strs: Annotated[bool | None, Boolean] = None
+    add_special_tokens: Flag = None
+    return_token_strs: Flag = None
 
     def to_prompt(self) -> Prompt:
         """Raises InvalidField."""
@@ -62,10 +58,10 @@ class TokenizeBody(TemplatingFields):
 class DetokenizeBody(WireModel):
     """Tokens."""
 
-    fields_required: ClassVar[tuple[str, ...]] = ("model", "tokens")
-
-    model: Annotated[str | None, Text(1, limits.MAX_MODEL_NAME_CHARS)] = None
-    tokens: Annotated[tuple[int, ...] | None, Integers(limits.MAX_QUESTION_TOKENS, 0, MAX_TOKEN_ID)] = None
+    model: Annotated[str | None, Text(1, limits.MAX_MODEL_NAME_CHARS)] = doc(required=True)
+    tokens: Annotated[tuple[int, ...] | None, Integers(limits.MAX_QUESTION_TOKENS, 0, MAX_TOKEN_ID)] = doc(
+        required=True
+    )
 
 
 def parse_tokenize(raw: bytes) -> Inquiry[Tokens]:

@@ -6,13 +6,14 @@ and the key; a text that another model wrote is as if it had none.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, Final
 
 from serve_app import limits
 from serve_app.api.admission.estimates import tokens_in
 from serve_app.api.dialects.extensions.tokens import required
 from serve_app.api.edge.body import WireModel, parse_body
 from serve_app.api.exchange.ask import Inquiry
+from serve_app.api.protocol.field_doc import doc
 from serve_app.api.protocol.fields import Text
 from serve_app.errors import InvalidField
 from serve_app.types import DetectRequest, ModelInfo, WatermarkScore
@@ -23,10 +24,8 @@ DETECTED_Z: Final = 4.0  # standard deviations: one unmarked text in 30 000 has 
 class DetectBody(WireModel):
     """A text and who may have written it."""
 
-    fields_required: ClassVar[tuple[str, ...]] = ("model", "text")
-
-    model: Annotated[str | None, Text(1, limits.MAX_MODEL_NAME_CHARS)] = None
-    text: Annotated[str | None, Text(1, limits.MAX_QUESTION_CHARS)] = None
+    model: Annotated[str | None, Text(1, limits.MAX_MODEL_NAME_CHARS)] = doc(required=True)
+    text: Annotated[str | None, Text(1, limits.MAX_QUESTION_CHARS)] = doc(required=True)
 
 
 def parse_detect(raw: bytes) -> Inquiry[WatermarkScore]:

@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, Final
 
 from serve_app import limits
 from serve_app.api.dialects.chat import shapes
 from serve_app.api.dialects.chat.beam import beam_names, beam_width
+from serve_app.api.dialects.chat.field_types import (
+    BestOf,
+    Choices,
+    Logprobs,
+    ModelName,
+    ParallelToolCalls,
+    Stream,
+    TemplateKwargs,
+    ToolChoice,
+    Tools,
+    TopK,
+    TopLogprobs,
+)
 from serve_app.api.dialects.chat.fields import StreamOptions
 from serve_app.api.dialects.chat.response_format.grammar import parse_form
 from serve_app.api.dialects.chat.templating import parse_variables
 from serve_app.api.dialects.chat.tools import parse_tools
 from serve_app.api.dialects.chat.wire import token_with_alternatives, tool_call_fields
-from serve_app.api.dialects.mindie import told
 from serve_app.api.dialects.mindie.errors import broken, render_body_error
 from serve_app.api.dialects.mindie.fields import MAX_TIMEOUT_S, MODEL_NAME, SharedFields, fit_output
 from serve_app.api.dialects.mindie.messages import parse_messages
 from serve_app.api.dialects.mindie.wire import FINISH, STREAM_TYPE, encode
 from serve_app.api.edge.body import parse_body
 from serve_app.api.protocol.dialect import Call, Choice, ErrorReply
-from serve_app.api.protocol.field_doc import FieldDoc
-from serve_app.api.protocol.fields import Boolean, Described, Integer, Number, Text
+from serve_app.api.protocol.field_doc import FieldDoc, doc
+from serve_app.api.protocol.fields import Described, Flag, Integer, Mark, Number
 from serve_app.config import MindieConfig
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import InvalidField, ServeError
@@ -47,41 +59,81 @@ _DONE: Final = b"data: [DONE]\n\n"
 class ChatBody(SharedFields):
     """A chat request; `check` says what single fields cannot."""
 
-    fields_required: ClassVar[tuple[str, ...]] = ("model", "messages")
-    fields_told: ClassVar[Mapping[str, FieldDoc]] = told.CHAT
-    free_form: ClassVar[tuple[str, ...]] = (
-        "stream_options",
-        "messages",
-        "tools",
-        "tool_choice",
-        "response_format",
-        "chat_template_kwargs",
+    model: ModelName = doc(
+        "the endpoint that answers; an unknown one is a 422",
+        accepts=(
+            f"1 to {limits.MAX_MODEL_NAME_CHARS} of A-Z a-z 0-9 . _ -, beginning and ending with a "
+            "letter or digit"
+        ),
+        required=True,
     )
-
-    model: Annotated[str | None, Text(1, limits.MAX_MODEL_NAME_CHARS)] = None
-    messages: Annotated[Any, Described(shapes.Messages)] = None
-    max_tokens: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = None
-    presence_penalty: Annotated[float | None, Number(-2, 2)] = None
-    frequency_penalty: Annotated[float | None, Number(-2, 2)] = None
-    repetition_penalty: Annotated[float | None, Number(0, 2, above=True)] = None
-    temperature: Annotated[float | None, Number(0, 2, above=True)] = None
-    top_k: Annotated[int | None, Integer(-1, limits.MAX_TOKENS)] = None
-    stream: Annotated[bool | None, Boolean] = None
-    include_stop_str_in_output: Annotated[bool | None, Boolean] = None
-    skip_special_tokens: Annotated[bool | None, Boolean] = None
-    ignore_eos: Annotated[bool | None, Boolean] = None
-    n: Annotated[int | None, Integer(1, limits.MAX_N)] = None
-    best_of: Annotated[int | None, Integer(1, limits.MAX_BEST_OF)] = None
-    use_beam_search: Annotated[bool | None, Boolean] = None
-    logprobs: Annotated[bool | None, Boolean] = None
-    top_logprobs: Annotated[int | None, Integer(0, limits.MAX_LOGPROBS)] = None
-    stream_options: StreamOptions | None = None
-    tools: Annotated[Any, Described(shapes.Tools)] = None
-    tool_choice: Annotated[Any, Described(shapes.ToolChoice)] = None
-    parallel_tool_calls: Annotated[bool | None, Boolean] = None
-    response_format: Annotated[Any, Described(shapes.ResponseFormat)] = None
-    chat_template_kwargs: Annotated[Any, Described(shapes.TemplateVariables)] = None
-    timeout: Annotated[float | None, Number(0, MAX_TIMEOUT_S, above=True)] = None
+    messages: Annotated[Any, Described(shapes.Messages), Mark.UNANSWERED] = doc(
+        "any order of roles",
+        accepts=(
+            f"a list of 1 to {limits.MAX_MESSAGES} messages, of 1 to {MindieConfig().max_input_chars} "
+            "characters together (setting `mindie.max_input_chars`)"
+        ),
+        members={
+            "tool_calls": FieldDoc(
+                "earlier calls, given to the template", accepts="a list of calls; of an assistant"
+            ),
+            "role": FieldDoc(accepts="system, user, assistant or tool"),
+            "content": FieldDoc(
+                "parts are joined by line breaks",
+                accepts=(
+                    f"a string or a list of up to {limits.MAX_CONTENT_PARTS} text parts, not empty; "
+                    "absent, null or empty"
+                    " beside `tool_calls`"
+                ),
+            ),
+            "tool_call_id": FieldDoc(
+                "the call that is answered", accepts="a string, not empty; required of role tool"
+            ),
+        },
+        required=True,
+    )
+    max_tokens: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = doc(
+        "default that of the model",
+        accepts=", up to the model's `maxIterTimes` (setting `mindie.clamp_max_tokens` lowers it instead)",
+    )
+    presence_penalty: Annotated[float | None, Number(-2, 2)] = doc("sees the output", default=0.0)
+    frequency_penalty: Annotated[float | None, Number(-2, 2)] = doc("sees the output", default=0.0)
+    repetition_penalty: Annotated[float | None, Number(0, 2, above=True)] = doc(
+        "sees prompt and output", default=1.0
+    )
+    temperature: Annotated[float | None, Number(0, 2, above=True)] = doc(
+        accepts=" (setting `mindie.allow_zero_temperature`: 0 is greedy)", default=1.0
+    )
+    top_k: TopK = doc("default off; −1 and 0 are off, 1 is greedy")
+    stream: Stream = None
+    include_stop_str_in_output: Flag = doc(default=False)
+    skip_special_tokens: Flag = doc(default=True)
+    ignore_eos: Flag = doc(default=False)
+    n: Choices = None
+    best_of: BestOf = doc("default `n`", accepts="; at least `n`, equal to it in a stream")
+    use_beam_search: Flag = doc(
+        "the best hypotheses of a search",
+        accepts=f"; true needs `n` or `best_of` from 2 to {limits.MAX_BEAM_WIDTH}",
+        default=False,
+    )
+    logprobs: Logprobs = None
+    top_logprobs: TopLogprobs = doc(accepts="; above 0 needs `logprobs: true`", default=0)
+    stream_options: StreamOptions | None = doc(
+        "see its member",
+        accepts="an object; only with `stream: true`",
+        members={"include_usage": FieldDoc("the last chunk has `usage`", default=False)},
+    )
+    tools: Tools = None
+    tool_choice: ToolChoice = None
+    parallel_tool_calls: ParallelToolCalls = None
+    response_format: Annotated[Any, Described(shapes.ResponseFormat), Mark.UNANSWERED] = doc(
+        "default text; the answer matches",
+        accepts="an object: `type` is text, json_object, or json_schema with `json_schema`",
+    )
+    chat_template_kwargs: TemplateKwargs = None
+    timeout: Annotated[float | None, Number(0, MAX_TIMEOUT_S, above=True)] = doc(
+        "seconds; default the operator's"
+    )
 
     def check(self) -> None:
         """Raises InvalidField."""
@@ -158,10 +210,7 @@ class ChatDialect:
             stream=bool(body.stream),
             timeout_s=body.timeout,
             ignored=(*form.ignored, *offer.ignored),  # unknown fields are, by this protocol, in silence
-            renderer=partial(
-                ChatRenderer,
-                body=body.without("messages", "tools", "response_format", "chat_template_kwargs"),
-            ),
+            renderer=partial(ChatRenderer, body=body.for_answer()),
             names={
                 "prompt": "messages",
                 "model": f"model {model!r}",  # which has passed its pattern

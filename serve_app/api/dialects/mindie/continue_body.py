@@ -6,29 +6,25 @@ Knows no route. No model is named but an adapter's.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from typing_extensions import TypedDict
 
 from serve_app import limits
+from serve_app.api.dialects.chat.field_types import BestOf, Penalty, Stream
 from serve_app.api.dialects.chat.response_format.grammar import Form, parse_form
-from serve_app.api.dialects.mindie import told
+from serve_app.api.dialects.mindie.fields import MAX_INPUT
 from serve_app.api.dialects.mindie.generate import MAX_INT, Parameters
 from serve_app.api.edge.body import WireModel
-from serve_app.api.protocol.field_doc import FieldDoc
-from serve_app.api.protocol.fields import Boolean, Described, Integer, Number, Text
+from serve_app.api.protocol.field_doc import doc
+from serve_app.api.protocol.fields import Described, Flag, Integer, Text
 from serve_app.errors import InvalidField, PromptTooLong
 from serve_app.types import SamplingParams
 
 DEFAULT_MAX_TOKENS: Final = 20
 _NO_ADAPTER: Final = "None"  # as MindIE's examples have it
-_FORMS: Final = {
-    "json": "guided_json",
-    "json_schema": "guided_json",
-    "regex": "guided_regex",
-}
+_FORMS: Final = {"json": "guided_json", "json_schema": "guided_json", "regex": "guided_regex"}
 
 
 class GrammarForm(TypedDict):
@@ -41,19 +37,35 @@ class GrammarForm(TypedDict):
 class ContinueParameters(Parameters):
     """How the prompt goes on. None: absent."""
 
-    fields_told: ClassVar[Mapping[str, FieldDoc]] = told.CONTINUE_PARAMETERS
-    free_form: ClassVar[tuple[str, ...]] = ("grammar",)
-
-    seed: Annotated[int | None, Integer(0, limits.MAX_SEED)] = None
-    frequency_penalty: Annotated[float | None, Number(-limits.MAX_PENALTY, limits.MAX_PENALTY)] = None
-    ignore_eos: Annotated[bool | None, Boolean] = None
-    best_of: Annotated[int | None, Integer(1, limits.MAX_BEST_OF)] = None
-    truncate: Annotated[int | None, Integer(1, MAX_INT)] = None
-    return_full_text: Annotated[bool | None, Boolean] = None
-    decoder_input_details: Annotated[bool | None, Boolean] = None
-    top_n_tokens: Annotated[int | None, Integer(0, limits.MAX_LOGPROBS)] = None
-    grammar: Annotated[Any, Described(GrammarForm)] = None
-    adapter_id: Annotated[str | None, Text(1, limits.MAX_MODEL_NAME_CHARS)] = None
+    seed: Annotated[int | None, Integer(0, limits.MAX_SEED)] = doc("default drawn anew; the details tell it")
+    frequency_penalty: Penalty = doc("sees the output", default=0.0)
+    ignore_eos: Flag = doc("goes on behind the end token", default=False)
+    best_of: BestOf = doc("so many are drawn, the likeliest is kept", accepts="; 1 in a stream", default=1)
+    truncate: Annotated[int | None, Integer(1, MAX_INT)] = doc(
+        "default none; the last so many tokens of the prompt"
+    )
+    return_full_text: Flag = doc("the prompt before the text", default=False)
+    decoder_input_details: Flag = doc(
+        "the prompt's tokens in the details", accepts="; not in a stream", default=False
+    )
+    top_n_tokens: Annotated[int | None, Integer(0, limits.MAX_LOGPROBS)] = doc(
+        "alternatives of each token, of TGI's routes with `details`", default=0
+    )
+    grammar: Annotated[Any, Described(GrammarForm)] = doc(
+        "default none; the answer matches", accepts="an object: `type` is json or regex, with its `value`"
+    )
+    adapter_id: Annotated[str | None, Text(1, limits.MAX_MODEL_NAME_CHARS)] = doc(
+        "default none; an adapter of the model"
+    )
+    details: Flag = doc("`details` of the answer, and log-probabilities of TGI's tokens", default=False)
+    do_sample: Flag = doc(
+        "default false, greedy (setting `mindie.do_sample_default`: inferred); of TGI's routes inferred from "
+        "the other fields"
+    )
+    max_new_tokens: Annotated[int | None, Integer(1, MAX_INT)] = doc("more than fits is clamped", default=20)
+    top_k: Annotated[int | None, Integer(0, MAX_INT)] = doc(", off; needs `do_sample`", default=0)
+    batch_size: Annotated[int | None, Integer(1, MAX_INT)] = doc("a hint that changes no token")
+    perf_stat: Flag = doc("checked, no effect: events tell their times anyway")
 
     def check(self, *, stream: bool) -> None:
         """What single fields cannot tell. Raises InvalidField."""
@@ -101,13 +113,11 @@ class ContinueParameters(Parameters):
 class ContinueBody(WireModel):
     """A prompt that is to go on."""
 
-    fields_required: ClassVar[tuple[str, ...]] = ("inputs",)
-    fields_told: ClassVar[Mapping[str, FieldDoc]] = told.CONTINUE
-    free_form: ClassVar[tuple[str, ...]] = ("parameters",)
-
-    inputs: Annotated[str | None, Text(1, limits.MAX_PROMPT_CHARS)] = None
-    stream: Annotated[bool | None, Boolean] = None
-    parameters: ContinueParameters | None = None
+    inputs: Annotated[str | None, Text(1, limits.MAX_PROMPT_CHARS)] = doc(
+        "goes to the model raw", accepts=MAX_INPUT, required=True
+    )
+    stream: Stream = doc("of `/infer` and `/`: an event a token", default=False)
+    parameters: ContinueParameters | None = doc("default empty; its members follow", accepts="an object")
 
     def prompt(self, max_chars: int) -> str:
         """Raises InvalidField or PromptTooLong."""

@@ -7,21 +7,26 @@ dialect says which model the path names.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, Final
 
 from serve_app import limits
-from serve_app.api.dialects.mindie import told
+from serve_app.api.dialects.chat.field_types import RepetitionPenalty, Stop, TopP, TypicalP
 from serve_app.api.dialects.mindie.errors import render_error
 from serve_app.api.dialects.mindie.events import AnswerForm, TextRenderer
-from serve_app.api.dialects.mindie.fields import MAX_TIMEOUT_S, SharedFields, fit_output
+from serve_app.api.dialects.mindie.fields import (
+    MAX_ALL_STOP_CHARS,
+    MAX_INPUT,
+    MAX_TIMEOUT_S,
+    SharedFields,
+    fit_output,
+)
 from serve_app.api.dialects.mindie.wire import STREAM_TYPE
 from serve_app.api.edge.body import WireModel, parse_body
 from serve_app.api.protocol.dialect import Call, ErrorReply
-from serve_app.api.protocol.field_doc import FieldDoc
-from serve_app.api.protocol.fields import Boolean, Integer, Number, Text
+from serve_app.api.protocol.field_doc import doc
+from serve_app.api.protocol.fields import Flag, Integer, Number, Text
 from serve_app.config import MindieConfig
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import InvalidField, PromptTooLong, ServeError
@@ -37,19 +42,30 @@ _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,256}")
 class Parameters(SharedFields):
     """How the text goes on. None: absent."""
 
-    fields_told: ClassVar[Mapping[str, FieldDoc]] = told.PARAMETERS
-
-    details: Annotated[bool | None, Boolean] = None
-    do_sample: Annotated[bool | None, Boolean] = None
-    max_new_tokens: Annotated[int | None, Integer(1, MAX_INT)] = None
-    repetition_penalty: Annotated[float | None, Number(0, limits.MAX_REPETITION_PENALTY, above=True)] = None
-    temperature: Annotated[float | None, Number(0, MAX_FLOAT, above=True)] = None
-    top_k: Annotated[int | None, Integer(0, MAX_INT)] = None
-    typical_p: Annotated[float | None, Number(0, 1, above=True)] = None
-    batch_size: Annotated[int | None, Integer(1, MAX_INT)] = None  # a hint that no token may depend on
-    watermark: Annotated[bool | None, Boolean] = None
-    perf_stat: Annotated[bool | None, Boolean] = None
-    timeout: Annotated[int | None, Integer(1, MAX_TIMEOUT_S)] = None
+    details: Flag = doc("`details` in every event", default=False)
+    do_sample: Flag = doc(", greedy (setting `mindie.do_sample_default`: inferred)", default=False)
+    max_new_tokens: Annotated[int | None, Integer(1, MAX_INT)] = doc(
+        ", or `maxIterTimes` where that is less", accepts=", up to the model's `maxIterTimes`", default=20
+    )
+    repetition_penalty: RepetitionPenalty = doc(
+        "sees prompt and output (setting `mindie.repetition_penalty_scope`)", default=1.0
+    )
+    temperature: Annotated[float | None, Number(0, MAX_FLOAT, above=True)] = doc(
+        "needs `do_sample`", default=1.0
+    )
+    top_k: Annotated[int | None, Integer(0, MAX_INT)] = doc(
+        ", off; needs `do_sample`", accepts=", below the size of the vocabulary", default=0
+    )
+    typical_p: TypicalP = doc("default off; needs `do_sample`")
+    batch_size: Annotated[int | None, Integer(1, MAX_INT)] = doc(
+        "a hint that changes no token; events tell the real one"
+    )
+    watermark: Flag = doc("green-list bias, greedy or not", default=False)
+    perf_stat: Flag = doc("with `details`, the costs of every token", default=False)
+    timeout: Annotated[int | None, Integer(1, MAX_TIMEOUT_S)] = doc("seconds; default the operator's")
+    seed: Annotated[int | None, Integer(1, limits.MAX_SEED)] = doc("default drawn anew; needs `do_sample`")
+    top_p: TopP = doc("needs `do_sample`", default=1.0)
+    stop: Stop = doc("default none", accepts=f"; {MAX_ALL_STOP_CHARS} characters in all")
 
     def samples(self, *, infer: bool) -> bool:
         """Whether tokens are drawn; `infer`: from what else is given, where the client does not say."""
@@ -62,13 +78,13 @@ class Parameters(SharedFields):
 class TextBody(WireModel):
     """A generate request."""
 
-    fields_required: ClassVar[tuple[str, ...]] = ("text_input",)
-    fields_told: ClassVar[Mapping[str, FieldDoc]] = told.TEXT
-    free_form: ClassVar[tuple[str, ...]] = ("parameters",)
-
-    id: Annotated[str | None, Text(1, limits.MAX_HEADER_ID_CHARS)] = None
-    text_input: Annotated[str | None, Text(1, limits.MAX_PROMPT_CHARS)] = None
-    parameters: Parameters | None = None
+    id: Annotated[str | None, Text(1, limits.MAX_HEADER_ID_CHARS)] = doc(
+        "default the header `X-Request-Id`, else made; repeated in every event", accepts=" of A-Z a-z 0-9 _ -"
+    )
+    text_input: Annotated[str | None, Text(1, limits.MAX_PROMPT_CHARS)] = doc(
+        "goes to the model raw", accepts=MAX_INPUT, required=True
+    )
+    parameters: Parameters | None = doc("default empty; its members follow", accepts="an object")
 
     def check(self, max_chars: int) -> None:
         """What single fields cannot tell. Raises InvalidField or PromptTooLong."""

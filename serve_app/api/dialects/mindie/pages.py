@@ -6,21 +6,19 @@ A version is one of the endpoint's served entities; one that has none counts as 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 from starlette.types import Receive, Scope, Send
 
 from serve_app.api.admission.stoppable import StopKey
 from serve_app.api.context import context_of
-from serve_app.api.dialects.mindie import told
 from serve_app.api.dialects.mindie.generate import check_id
 from serve_app.api.edge.body import WireModel, parse_body, read_body
 from serve_app.api.edge.connection import reply
 from serve_app.api.edge.version import VERSION
 from serve_app.api.exchange.dispatch import of_version, version_of
-from serve_app.api.protocol.field_doc import FieldDoc
+from serve_app.api.protocol.field_doc import doc
 from serve_app.api.protocol.fields import Text
 from serve_app.api.services import Services
 from serve_app.endpoints.endpoint import Endpoint, ServedEntity
@@ -31,10 +29,9 @@ _JSON: Final = {"content-type": "application/json"}
 
 
 class StopBody(WireModel):
-    fields_required: ClassVar[tuple[str, ...]] = ("id",)
-    fields_told: ClassVar[Mapping[str, FieldDoc]] = told.STOP
-
-    id: Annotated[str | None, Text(1, MAX_HEADER_ID_CHARS)] = None
+    id: Annotated[str | None, Text(1, MAX_HEADER_ID_CHARS)] = doc(
+        "ends the caller's newest running request of this id", accepts=" of A-Z a-z 0-9 _ -", required=True
+    )
 
 
 class StopRoute:

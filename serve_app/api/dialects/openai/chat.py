@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, Final
 
 from msgspec import structs
 
 from serve_app import limits
-from serve_app.api.dialects.chat import shapes, wire
+from serve_app.api.dialects.chat import wire
 from serve_app.api.dialects.chat.custom_tools import HeldCalls
+from serve_app.api.dialects.chat.field_types import (
+    FunctionCall,
+    Functions,
+    Logprobs,
+    MaxCompletionTokens,
+    ParallelToolCalls,
+    ThinkingTokenBudget,
+    TopLogprobs,
+)
 from serve_app.api.dialects.chat.fields import SharedFields
-from serve_app.api.dialects.chat.messages import parse_messages
+from serve_app.api.dialects.chat.messages import MAX_NAME_CHARS, MAX_TOOL_CALLS, parse_messages
 from serve_app.api.dialects.chat.templating import EFFORTS, TemplatingFields, with_effort
 from serve_app.api.dialects.chat.tools import ToolOffer, parse_offer
 from serve_app.api.dialects.openai import shapes as own_shapes
-from serve_app.api.dialects.openai import told
 from serve_app.api.dialects.openai.documents import Documents
 from serve_app.api.dialects.openai.errors import broken, render_error
 from serve_app.api.edge.body import parse_body
 from serve_app.api.protocol.dialect import Call, Choice, ErrorReply
-from serve_app.api.protocol.field_doc import FieldDoc
-from serve_app.api.protocol.fields import Boolean, Described, Integer, OneOf
+from serve_app.api.protocol.field_doc import FieldDoc, doc
+from serve_app.api.protocol.fields import Described, Flag, Integer, Mark, OneOf
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import InvalidField, ServeError
 from serve_app.types import (
@@ -39,45 +47,64 @@ from serve_app.types import (
 
 _PLAIN: Final = b'},"logprobs":null,"finish_reason":null'  # behind the content of a choice
 
-# What an answer does not look back at; its body lives as long as the answer does.
-_NOT_ANSWERED: Final = (
-    "messages",
-    "logit_bias",
-    "logits_processors",
-    "tools",
-    "functions",
-    "chat_template_kwargs",
-    "documents",
-)
-
 
 class ChatBody(SharedFields, TemplatingFields):
-    fields_required: ClassVar[tuple[str, ...]] = ("model", "messages")
-    fields_told: ClassVar[Mapping[str, FieldDoc]] = {**told.SHARED, **told.CHAT}
-    free_form: ClassVar[tuple[str, ...]] = (
-        "stream_options",
-        "messages",
-        "tools",
-        "tool_choice",
-        "functions",
-        "function_call",
-        *TemplatingFields.free_form,
+    messages: Annotated[Any, Described(own_shapes.Messages), Mark.UNANSWERED] = doc(
+        "any order of roles",
+        accepts=f"a list of 1 to {limits.MAX_MESSAGES} messages",
+        members={
+            "role": FieldDoc(
+                "developer counts as system, function as tool",
+                accepts="system, developer, user, assistant, tool or function",
+            ),
+            "content": FieldDoc(
+                "parts are joined by line breaks; null only beside calls",
+                accepts=f"a string or a list of up to {limits.MAX_CONTENT_PARTS} text parts",
+            ),
+            "tool_calls": FieldDoc(
+                "earlier calls, of custom tools too, given to the template",
+                accepts=f"a list of up to {MAX_TOOL_CALLS} calls; of an assistant",
+            ),
+            "tool_call_id": FieldDoc(
+                "the call that is answered",
+                accepts=f"a string of 1 to {MAX_NAME_CHARS} characters; required of role tool",
+            ),
+        },
+        required=True,
     )
-
-    messages: Annotated[Any, Described(own_shapes.Messages)] = None
-    max_tokens: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = None
-    max_completion_tokens: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = None
-    logprobs: Annotated[bool | None, Boolean] = None
-    top_logprobs: Annotated[int | None, Integer(0, limits.MAX_LOGPROBS)] = None
-    tools: Annotated[Any, Described(own_shapes.Tools)] = None
-    tool_choice: Annotated[Any, Described(own_shapes.ToolChoice)] = None
-    parallel_tool_calls: Annotated[bool | None, Boolean] = None
-    functions: Annotated[Any, Described(shapes.Functions)] = None
-    function_call: Annotated[Any, Described(shapes.FunctionCallChoice)] = None
-    reasoning_effort: Annotated[str | None, OneOf(EFFORTS)] = None
-    thinking_token_budget: Annotated[int | None, Integer(0, limits.MAX_TOKENS)] = None
-    include_reasoning: Annotated[bool | None, Boolean] = None
-    documents: Annotated[tuple[dict[str, str], ...] | None, Documents] = None
+    max_tokens: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = doc(
+        "default the model's, else up to the window; more than fits is clamped"
+    )
+    max_completion_tokens: MaxCompletionTokens = None
+    logprobs: Logprobs = None
+    top_logprobs: TopLogprobs = None
+    tools: Annotated[Any, Described(own_shapes.Tools), Mark.UNANSWERED] = doc(
+        "default none; the model may call them",
+        accepts=f"a list of up to {limits.MAX_TOOLS} function and custom tools",
+        members={
+            "custom.format": FieldDoc(
+                "default text; forced calls match the regular expression or the Lark grammar; with calls "
+                "that are not forced it is ignored and listed",
+                accepts="an object: `type` is text or grammar; then `grammar` has `syntax` and `definition`",
+            )
+        },
+    )
+    tool_choice: Annotated[Any, Described(own_shapes.ToolChoice)] = doc(
+        "default auto; required and a name force a call",
+        accepts="none, auto, required, an object that names a tool, or allowed_tools",
+    )
+    parallel_tool_calls: ParallelToolCalls = None
+    functions: Functions = None
+    function_call: FunctionCall = None
+    reasoning_effort: Annotated[str | None, OneOf(EFFORTS)] = doc(
+        "variable `reasoning_effort` of the model's template; none also sets `enable_thinking` to false"
+    )
+    thinking_token_budget: ThinkingTokenBudget = None
+    include_reasoning: Flag = doc("false leaves `reasoning_content` out of the answer", default=True)
+    documents: Annotated[tuple[dict[str, str], ...] | None, Documents, Mark.UNANSWERED] = doc(
+        "default none; given to the model's template; an error where it shows none",
+        accepts=f"a list of up to {limits.MAX_DOCUMENTS} objects of strings, such as `title` and `text`",
+    )
 
     def check(self) -> None:
         super().check()
@@ -157,10 +184,7 @@ class ChatDialect:
             tells_filtered=True,
             ignored=(*body.ignored, *form.ignored, *offer.ignored),
             renderer=partial(
-                ChatRenderer,
-                body=body.without(*_NOT_ANSWERED),
-                legacy=offer.legacy,
-                customs=offer.customs,
+                ChatRenderer, body=body.for_answer(), legacy=offer.legacy, customs=offer.customs
             ),
             names={"prompt": "messages", **offer.names, **body.names},
         )

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, Final
 
 from serve_app import limits
 from serve_app.api.dialects.chat import shapes, wire
 from serve_app.api.dialects.chat.fields import SharedFields
 from serve_app.api.dialects.chat.legacy_logprobs import LegacyLogprobs
 from serve_app.api.dialects.chat.prompts import parse_prompts
-from serve_app.api.dialects.openai import told
 from serve_app.api.dialects.openai.errors import broken, render_error
 from serve_app.api.edge.body import parse_body
 from serve_app.api.protocol.dialect import Call, Choice, ErrorReply
-from serve_app.api.protocol.field_doc import FieldDoc
-from serve_app.api.protocol.fields import Boolean, Described, Integer, Text
+from serve_app.api.protocol.field_doc import doc
+from serve_app.api.protocol.fields import Described, Flag, Integer, Mark, Text
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import InvalidField, ServeError
 from serve_app.types import GenerateRequest, ModelInfo, Overflow, Prompt, TokenDelta, Usage
@@ -25,14 +24,21 @@ DEFAULT_MAX_TOKENS: Final = 16
 
 
 class CompletionBody(SharedFields):
-    fields_required: ClassVar[tuple[str, ...]] = ("model", "prompt")
-    fields_told: ClassVar[Mapping[str, FieldDoc]] = {**told.SHARED, **told.COMPLETIONS}
-
-    prompt: Annotated[Any, Described(shapes.Prompts)] = None
-    suffix: Annotated[str | None, Text(0, limits.MAX_PROMPT_CHARS)] = None
-    max_tokens: Annotated[int | None, Integer(0, limits.MAX_TOKENS)] = None
-    logprobs: Annotated[int | None, Integer(0, limits.MAX_LOGPROBS)] = None
-    echo: Annotated[bool | None, Boolean] = None
+    prompt: Annotated[Any, Described(shapes.Prompts), Mark.UNANSWERED, Mark.SELF_CHECKED] = doc(
+        "goes to the model raw; a list is a batch",
+        accepts=f"a string, token ids, or a list of up to {limits.MAX_PROMPTS} of either",
+        required=True,
+    )
+    suffix: Annotated[str | None, Text(0, limits.MAX_PROMPT_CHARS), Mark.UNANSWERED] = doc(
+        "default none; fill-in-the-middle, an error of models without it", accepts="; needs text prompts"
+    )
+    max_tokens: Annotated[int | None, Integer(0, limits.MAX_TOKENS)] = doc(
+        "more than fits is clamped", accepts="; 0 only with `echo`", default=16
+    )
+    logprobs: Annotated[int | None, Integer(0, limits.MAX_LOGPROBS)] = doc(
+        "default none; four lists, so many alternatives a token"
+    )
+    echo: Flag = doc("the prompt goes before the text, and into `logprobs`", default=False)
 
     def check(self) -> None:
         super().check()
@@ -87,9 +93,7 @@ class CompletionDialect:
             shows_ids="return_token_ids" if body.return_token_ids else None,
             tells_filtered=True,
             ignored=(*body.ignored, *form.ignored),
-            renderer=partial(
-                CompletionRenderer, body=body.without("prompt", "suffix", "logit_bias", "logits_processors")
-            ),
+            renderer=partial(CompletionRenderer, body=body.for_answer()),
             names=body.names,
         )
 

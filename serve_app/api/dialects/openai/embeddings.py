@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from serve_app import limits
 from serve_app.api.dialects.chat.embeddings import EmbeddingFields, Encoding, answer, parse_inputs, required
-from serve_app.api.dialects.openai import told
 from serve_app.api.dialects.openai.errors import render_error
 from serve_app.api.edge.body import parse_body
 from serve_app.api.protocol.dialect import ErrorReply
 from serve_app.api.protocol.embed_call import EmbedCall
-from serve_app.api.protocol.field_doc import FieldDoc
+from serve_app.api.protocol.field_doc import doc
 from serve_app.api.protocol.fields import Number
 from serve_app.errors import ServeError
 from serve_app.types import Embeddings, EmbedRequest, ModelInfo
@@ -22,10 +21,9 @@ from serve_app.types import Embeddings, EmbedRequest, ModelInfo
 class EmbeddingBody(EmbeddingFields):
     """With what this server adds to them."""
 
-    fields_required: ClassVar[tuple[str, ...]] = ("model", "input")
-    fields_told: ClassVar[Mapping[str, FieldDoc]] = told.EMBEDDINGS
-
-    timeout: Annotated[float | None, Number(0, limits.MAX_TIMEOUT_S, above=True)] = None
+    timeout: Annotated[float | None, Number(0, limits.MAX_TIMEOUT_S, above=True)] = doc(
+        "seconds; default the operator's"
+    )
 
     @property
     def ignored(self) -> tuple[str, ...]:

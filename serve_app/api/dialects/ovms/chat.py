@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from serve_app import limits
 from serve_app.api.dialects.chat import shapes
 from serve_app.api.dialects.chat import wire as openai
+from serve_app.api.dialects.chat.field_types import (
+    TEMPLATE_VARIABLES,
+    FunctionCall,
+    Functions,
+    Logprobs,
+    ParallelToolCalls,
+    TemplateKwargs,
+    ToolChoice,
+    Tools,
+    TopLogprobs,
+)
 from serve_app.api.dialects.chat.messages import parse_messages
 from serve_app.api.dialects.chat.tools import parse_offer
-from serve_app.api.dialects.ovms import told, wire
+from serve_app.api.dialects.ovms import wire
 from serve_app.api.dialects.ovms.errors import render_error
-from serve_app.api.dialects.ovms.fields import LARGE, SharedFields
+from serve_app.api.dialects.ovms.fields import SharedFields
 from serve_app.api.dialects.ovms.renderer import Renderer
 from serve_app.api.dialects.ovms.templating import templating_of
 from serve_app.api.edge.body import parse_body
 from serve_app.api.protocol.dialect import Call, Choice, ErrorReply
-from serve_app.api.protocol.field_doc import FieldDoc
-from serve_app.api.protocol.fields import Boolean, Described, Integer
+from serve_app.api.protocol.field_doc import FieldDoc, doc
+from serve_app.api.protocol.fields import Described, Mark
 from serve_app.config import OvmsConfig
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import InvalidField, ServeError
@@ -29,27 +40,33 @@ from serve_app.types import GenerateRequest, ModelInfo, Prompt, TextLogprob, Tok
 class ChatBody(SharedFields):
     """A chat request; `check` says what single fields cannot."""
 
-    fields_required: ClassVar[tuple[str, ...]] = ("model", "messages")
-    fields_told: ClassVar[Mapping[str, FieldDoc]] = {**told.SHARED, **told.CHAT}
-    free_form: ClassVar[tuple[str, ...]] = (
-        *SharedFields.free_form,
-        "messages",
-        "tools",
-        "tool_choice",
-        "functions",
-        "function_call",
-        "chat_template_kwargs",
+    messages: Annotated[Any, Described(shapes.Messages), Mark.UNANSWERED] = doc(
+        "no order of roles but the template's",
+        accepts=f"a list of 1 to {limits.MAX_MESSAGES} messages",
+        members={
+            "tool_calls": FieldDoc(
+                "earlier calls, given to the template", accepts="a list of calls; of an assistant"
+            ),
+            "role": FieldDoc(accepts="system, developer, user, assistant, tool or function"),
+            "content": FieldDoc(
+                "without it a message is empty; parts are joined by line breaks",
+                accepts=f"a string or a list of up to {limits.MAX_CONTENT_PARTS} text parts; "
+                "null only beside calls",
+            ),
+        },
+        required=True,
     )
-
-    messages: Annotated[Any, Described(shapes.Messages)] = None
-    logprobs: Annotated[bool | None, Boolean] = None
-    top_logprobs: Annotated[int | None, Integer(0, limits.MAX_LOGPROBS)] = None
-    tools: Annotated[Any, Described(shapes.Tools)] = None
-    tool_choice: Annotated[Any, Described(shapes.ToolChoice)] = None
-    parallel_tool_calls: Annotated[bool | None, Boolean] = None
-    functions: Annotated[Any, Described(shapes.Functions)] = None
-    function_call: Annotated[Any, Described(shapes.FunctionCallChoice)] = None
-    chat_template_kwargs: Annotated[Any, Described(shapes.TemplateVariables)] = None
+    logprobs: Logprobs = None
+    top_logprobs: TopLogprobs = doc(accepts="; above 0 needs `logprobs: true`", default=0)
+    tools: Tools = None
+    tool_choice: ToolChoice = None
+    parallel_tool_calls: ParallelToolCalls = None
+    functions: Functions = None
+    function_call: FunctionCall = None
+    chat_template_kwargs: TemplateKwargs = doc(
+        "variables for the model's template; `add_generation_prompt` is one of them",
+        accepts=TEMPLATE_VARIABLES,
+    )
 
     def check(self, config: OvmsConfig) -> None:
         super().check(config)
@@ -99,12 +116,7 @@ class ChatDialect:
             timeout_s=None,
             shows_ids="detokenize" if body.detokenize is False else None,
             ignored=(*form.ignored, *offer.ignored),  # unknown fields are, by this protocol, in silence
-            renderer=partial(
-                ChatRenderer,
-                body=body.without(*LARGE, "messages", "tools", "functions", "chat_template_kwargs"),
-                model=model,
-                legacy=offer.legacy,
-            ),
+            renderer=partial(ChatRenderer, body=body.for_answer(), model=model, legacy=offer.legacy),
             names={"prompt": "messages", **offer.names, **body.names},
         )
 

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from serve_app import limits
 from serve_app.api.dialects.chat import shapes
 from serve_app.api.dialects.chat import wire as openai
 from serve_app.api.dialects.chat.legacy_logprobs import LegacyLogprobs
 from serve_app.api.dialects.chat.prompts import parse_prompts
-from serve_app.api.dialects.ovms import told, wire
+from serve_app.api.dialects.ovms import wire
 from serve_app.api.dialects.ovms.errors import render_error
-from serve_app.api.dialects.ovms.fields import LARGE, SharedFields
+from serve_app.api.dialects.ovms.fields import SharedFields
 from serve_app.api.dialects.ovms.renderer import Renderer
 from serve_app.api.edge.body import parse_body
 from serve_app.api.protocol.dialect import Call, Choice, ErrorReply
-from serve_app.api.protocol.field_doc import FieldDoc
-from serve_app.api.protocol.fields import Boolean, Described, Integer
+from serve_app.api.protocol.field_doc import doc
+from serve_app.api.protocol.fields import Described, Flag, Integer, Mark
 from serve_app.config import OvmsConfig
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import InvalidField, ServeError
@@ -28,13 +28,17 @@ from serve_app.types import GenerateRequest, ModelInfo, Prompt, TextLogprob, Tok
 class CompletionBody(SharedFields):
     """A completion request. Answers are numbered by choice, so it holds one prompt."""
 
-    fields_required: ClassVar[tuple[str, ...]] = ("model", "prompt")
-    fields_told: ClassVar[Mapping[str, FieldDoc]] = {**told.SHARED, **told.COMPLETIONS}
-
-    prompt: Annotated[Any, Described(shapes.PromptText | shapes.TokenIds)] = None
-    max_tokens: Annotated[int | None, Integer(0, limits.MAX_TOKENS)] = None
-    echo: Annotated[bool | None, Boolean] = None
-    logprobs: Annotated[int | None, Integer(0, limits.MAX_LOGPROBS)] = None
+    prompt: Annotated[
+        Any, Described(shapes.PromptText | shapes.TokenIds), Mark.UNANSWERED, Mark.SELF_CHECKED
+    ] = doc("goes to the model raw", accepts="one string or one list of token ids", required=True)
+    max_tokens: Annotated[int | None, Integer(0, limits.MAX_TOKENS)] = doc(
+        "default up to the window; more than fits is clamped; 4000 with `ignore_eos`",
+        accepts="; 0 only with `echo`",
+    )
+    echo: Flag = doc("the prompt goes before the text", default=False)
+    logprobs: Annotated[int | None, Integer(0, limits.MAX_LOGPROBS)] = doc(
+        "default none; four lists, so many alternatives a token"
+    )
 
     def check(self, config: OvmsConfig) -> None:
         super().check(config)
@@ -90,7 +94,7 @@ class CompletionDialect:
             timeout_s=None,
             shows_ids="detokenize" if body.detokenize is False else None,
             ignored=form.ignored,  # unknown fields are, by this protocol, in silence
-            renderer=partial(CompletionRenderer, body=body.without(*LARGE, "prompt"), model=model),
+            renderer=partial(CompletionRenderer, body=body.for_answer(), model=model),
             names=body.names,
         )
 

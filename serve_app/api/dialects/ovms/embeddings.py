@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
-from typing import ClassVar
 
 from serve_app.api.dialects.chat.embeddings import EmbeddingFields, Encoding, answer, parse_inputs, required
-from serve_app.api.dialects.ovms import told
 from serve_app.api.dialects.ovms.errors import render_error
 from serve_app.api.edge.body import parse_body
 from serve_app.api.protocol.dialect import ErrorReply
 from serve_app.api.protocol.embed_call import EmbedCall
-from serve_app.api.protocol.field_doc import FieldDoc
 from serve_app.config import OvmsConfig
 from serve_app.errors import ServeError
 from serve_app.types import Embeddings, EmbedRequest, ModelInfo
@@ -20,9 +17,6 @@ from serve_app.types import Embeddings, EmbedRequest, ModelInfo
 
 class EmbeddingBody(EmbeddingFields):
     """None: absent."""
-
-    fields_required: ClassVar[tuple[str, ...]] = ("model", "input")
-    fields_told: ClassVar[Mapping[str, FieldDoc]] = told.EMBEDDINGS
 
 
 class EmbeddingDialect:

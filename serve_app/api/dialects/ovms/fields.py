@@ -8,81 +8,111 @@ samples, of which the `n` of the best mean log-probability are the answer.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, Final
 
 from serve_app import limits
-from serve_app.api.dialects.chat.beam import BeamFields, beam_names
-from serve_app.api.dialects.chat.fields import MAX_TOKEN_ID, StreamOptions, Truncation
-from serve_app.api.dialects.chat.processors import Processors
+from serve_app.api.dialects.chat.beam import (
+    BeamFields,
+    BeamGroups,
+    DiversityPenalty,
+    EarlyStop,
+    LengthPenalty,
+    beam_names,
+)
+from serve_app.api.dialects.chat.field_types import (
+    BestOf,
+    Choices,
+    LogitBias,
+    LogitsProcessors,
+    MaxCompletionTokens,
+    MinP,
+    MinTokens,
+    ModelName,
+    Penalty,
+    PromptLogprobs,
+    RepetitionPenalty,
+    StopTokenIds,
+    Stream,
+    Temperature,
+    TopK,
+    TopP,
+    TruncatePrompt,
+    User,
+)
+from serve_app.api.dialects.chat.fields import StreamOptions
 from serve_app.api.dialects.chat.response_format.grammar import Form
+from serve_app.api.dialects.chat.sampling import sampling_params
 from serve_app.api.dialects.ovms.formats import ResponseFormat, parse_response_format
-from serve_app.api.protocol.fields import Biases, Boolean, Described, Integer, Integers, Number, Text, Texts
+from serve_app.api.protocol.field_doc import FieldDoc, doc
+from serve_app.api.protocol.fields import Described, Flag, Integer, Mark, Texts
 from serve_app.config import OvmsConfig
 from serve_app.errors import InvalidField
-from serve_app.types import Beam, EarlyStopping, Grammar, Overflow, ProcessorCall, SamplingParams
+from serve_app.types import Beam, EarlyStopping, Grammar, Overflow, SamplingParams
 
 MAX_SEED: Final = 2**32 - 1
 MAX_STOP_STRINGS: Final = 16
 MAX_IGNORE_EOS_TOKENS: Final = 4000  # an answer that cannot end by itself
 CURRENT_TOP_K: Final = 40
 
-# Fields that nobody needs once they are read, and that may be large.
-LARGE: Final = ("logit_bias", "logits_processors", "response_format")
-
-# Fields of `SamplingParams` under the same name, with the same default.
-_SAME: Final = (
-    "top_p",
-    "min_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "logit_bias",
-    "min_tokens",
-    "stop_token_ids",
-    "ignore_eos",
-)
-
 
 class AnswerFields(BeamFields):
     """What every body says of the answer that it wants: how it is drawn, where it ends. None: absent."""
 
-    free_form: ClassVar[tuple[str, ...]] = ("response_format",)
-
-    model: Annotated[str | None, Text(1, limits.MAX_MODEL_NAME_CHARS)] = None
-    stream: Annotated[bool | None, Boolean] = None
-    min_tokens: Annotated[int | None, Integer(0, limits.MAX_TOKENS)] = None
-    ignore_eos: Annotated[bool | None, Boolean] = None
-    stop: Annotated[tuple[str, ...] | None, Texts(MAX_STOP_STRINGS, limits.MAX_STOP_CHARS, single=True)] = (
-        None
+    model: ModelName = doc("the endpoint that answers, whose name the answer repeats", required=True)
+    stream: Stream = None
+    min_tokens: MinTokens = doc(default=0)
+    ignore_eos: Flag = doc(
+        "goes on behind the end token", accepts=f"; then up to {MAX_IGNORE_EOS_TOKENS} tokens", default=False
     )
-    stop_token_ids: Annotated[
-        tuple[int, ...] | None, Integers(limits.MAX_STOP_TOKEN_IDS, 0, MAX_TOKEN_ID)
-    ] = None
-    include_stop_str_in_output: Annotated[bool | None, Boolean] = None
+    stop: Annotated[tuple[str, ...] | None, Texts(MAX_STOP_STRINGS, limits.MAX_STOP_CHARS, single=True)] = (
+        doc("default none")
+    )
+    stop_token_ids: StopTokenIds = doc("default none")
+    include_stop_str_in_output: Flag = doc(", in streams too", default=False)
 
-    n: Annotated[int | None, Integer(1, limits.MAX_N)] = None
-    best_of: Annotated[int | None, Integer(1, limits.MAX_BEST_OF)] = None
+    n: Choices = doc(
+        "the best so many are the answer",
+        accepts="an integer from 1 to `best_of`; of a streamed response 1",
+        default=1,
+    )
+    best_of: BestOf = doc(
+        "a beam search of this width where nothing is drawn, else so many samples",
+        accepts=f"an integer from 1 to {OvmsConfig().best_of_limit} (setting `ovms.best_of_limit`)",
+        default=1,
+    )
 
-    temperature: Annotated[float | None, Number(0, limits.MAX_TEMPERATURE)] = None
-    top_p: Annotated[float | None, Number(0, 1, above=True)] = None
-    top_k: Annotated[int | None, Integer(-1, limits.MAX_TOKENS)] = None
-    min_p: Annotated[float | None, Number(0, 1)] = None
-    repetition_penalty: Annotated[float | None, Number(0, limits.MAX_REPETITION_PENALTY, above=True)] = None
-    presence_penalty: Annotated[float | None, Number(-limits.MAX_PENALTY, limits.MAX_PENALTY)] = None
-    frequency_penalty: Annotated[float | None, Number(-limits.MAX_PENALTY, limits.MAX_PENALTY)] = None
-    logit_bias: Annotated[
-        tuple[tuple[int, float], ...] | None,
-        Biases(limits.MAX_LOGIT_BIAS, MAX_TOKEN_ID, limits.MAX_ABS_LOGIT_BIAS),
-    ] = None
-    logits_processors: Annotated[tuple[ProcessorCall, ...] | None, Processors] = None
-    seed: Annotated[int | None, Integer(0, MAX_SEED)] = None
+    temperature: Temperature = doc(", greedy (1.0 with `ovms.profile: current`)", default=0.0)
+    top_p: TopP = doc(default=1.0)
+    top_k: TopK = doc(", all; −1 too (40 with `ovms.profile: current`, where 0 is an error)", default=0)
+    min_p: MinP = doc(", off (1 is an error with `ovms.profile: current`)", default=0)
+    repetition_penalty: RepetitionPenalty = doc("sees prompt and output", default=1.0)
+    presence_penalty: Penalty = None
+    frequency_penalty: Penalty = None
+    logit_bias: LogitBias = doc("default none")
+    logits_processors: LogitsProcessors = doc("default none; processors that the operator registered")
+    seed: Annotated[int | None, Integer(0, MAX_SEED)] = doc(
+        ": equal requests are answered equally (drawn anew with `ovms.profile: current`)", default=0
+    )
 
-    truncate_prompt_tokens: Annotated[int | None, Truncation] = None
-    skip_special_tokens: Annotated[bool | None, Boolean] = None
+    truncate_prompt_tokens: TruncatePrompt = None
+    skip_special_tokens: Flag = doc(default=True)
     # Changes nothing: texts are the tokens' own bytes, and no space is ever put between them.
-    spaces_between_special_tokens: Annotated[bool | None, Boolean] = None
-    response_format: Annotated[Any, Described(ResponseFormat)] = None
-    user: Annotated[str | None, Text(0, limits.MAX_USER_CHARS)] = None
+    spaces_between_special_tokens: Flag = doc("accepted, no effect: no space is ever put between tokens")
+    response_format: Annotated[Any, Described(ResponseFormat), Mark.UNANSWERED] = doc(
+        "default text; the answer matches",
+        accepts=(
+            "an object: `type` is text, json_object, json_schema with `json_schema` (a "
+            "schema, or one with `name` and `strict`), or one of XGrammar's formats: "
+            "const_string, any_text, regex, grammar, sequence, or, tag, triggered_tags, "
+            "tags_with_separator, structural_tag"
+        ),
+    )
+    user: User = None
+    use_beam_search: Flag = doc("default by `temperature`", accepts="; true needs `best_of` from 2")
+    length_penalty: LengthPenalty = doc("score ÷ length^p, of beams and of samples", default=1.0)
+    early_stopping: EarlyStop = doc(default=False)
+    num_beam_groups: BeamGroups = doc(accepts=", a divisor of `best_of`", default=1)
+    diversity_penalty: DiversityPenalty = doc("between groups", default=1.0)
 
     def check(self, config: OvmsConfig) -> None:
         """What single fields cannot tell. Raises InvalidField."""
@@ -140,8 +170,6 @@ class AnswerFields(BeamFields):
         return 1.0 if config.is_current else 0.0
 
     def sampling(self, config: OvmsConfig) -> SamplingParams:
-        fields: dict[str, Any] = {name: getattr(self, name) for name in _SAME}
-        given = {name: value for name, value in fields.items() if value is not None}
         top_k, seed, max_tokens = self.top_k, self.seed, self.token_limit
         if config.is_current:
             top_k = CURRENT_TOP_K if top_k is None else top_k
@@ -149,8 +177,8 @@ class AnswerFields(BeamFields):
             seed = seed or 0  # drawn by a client's wish only: two equal requests are answered equally
             if self.ignore_eos and max_tokens is None:
                 max_tokens = MAX_IGNORE_EOS_TOKENS
-        return SamplingParams(
-            **given,
+        return sampling_params(
+            self,
             temperature=self._temperature(config),
             top_k=max(top_k or 0, 0),  # -1 also means off
             seed=seed,
@@ -203,13 +231,19 @@ class AnswerFields(BeamFields):
 class SharedFields(AnswerFields):
     """Everything of chats and completions but the prompt and the log-probabilities of its answer."""
 
-    free_form: ClassVar[tuple[str, ...]] = ("stream_options", *AnswerFields.free_form)
-
-    stream_options: StreamOptions | None = None
-    max_tokens: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = None
-    max_completion_tokens: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = None
-    prompt_logprobs: Annotated[int | None, Integer(0, limits.MAX_LOGPROBS)] = None
-    detokenize: Annotated[bool | None, Boolean] = None
+    stream_options: StreamOptions | None = doc(
+        "see its member",
+        accepts="an object; only with `stream: true`",
+        members={"include_usage": FieldDoc("a last chunk with `usage`, null in the others", default=False)},
+    )
+    max_tokens: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = doc(
+        "default up to the window; more than fits is clamped; 4000 with `ignore_eos`"
+    )
+    max_completion_tokens: MaxCompletionTokens = None
+    prompt_logprobs: PromptLogprobs = doc(
+        "default none; at the top of the answer, by token id", accepts="; not in a stream"
+    )
+    detokenize: Flag = doc("false sends `token_ids` and no text", default=True)
 
     def check(self, config: OvmsConfig) -> None:
         super().check(config)

@@ -6,22 +6,22 @@ cross-encoder, whose scores are of another scale; the order is what both are for
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 import numpy as np
 
 from serve_app import limits
 from serve_app.api.dialects.chat.embeddings import required
-from serve_app.api.dialects.ovms import told
+from serve_app.api.dialects.chat.field_types import ModelName
 from serve_app.api.dialects.ovms.errors import render_error
 from serve_app.api.edge.body import WireModel, parse_body
 from serve_app.api.protocol.dialect import ErrorReply
 from serve_app.api.protocol.embed_call import EmbedCall
-from serve_app.api.protocol.field_doc import FieldDoc
-from serve_app.api.protocol.fields import Boolean, Integer, Text, Texts
+from serve_app.api.protocol.field_doc import doc
+from serve_app.api.protocol.fields import Flag, Integer, Text, Texts
 from serve_app.config import OvmsConfig
 from serve_app.errors import PromptTooLong, ServeError
 from serve_app.types import Embeddings, EmbedRequest, ModelInfo
@@ -34,14 +34,15 @@ _encode: Final = msgspec.json.Encoder().encode
 class RerankBody(WireModel):
     """None: absent."""
 
-    fields_required: ClassVar[tuple[str, ...]] = ("model", "query", "documents")
-    fields_told: ClassVar[Mapping[str, FieldDoc]] = told.RERANK
-
-    model: Annotated[str | None, Text(1, limits.MAX_MODEL_NAME_CHARS)] = None
-    query: Annotated[str | None, Text(1, limits.MAX_PROMPT_CHARS)] = None
-    documents: Annotated[tuple[str, ...] | None, Texts(MAX_DOCUMENTS, limits.MAX_PROMPT_CHARS)] = None
-    top_n: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = None
-    return_documents: Annotated[bool | None, Boolean] = None
+    model: ModelName = doc("the endpoint that answers: one that embeds", required=True)
+    query: Annotated[str | None, Text(1, limits.MAX_PROMPT_CHARS)] = doc(
+        "what the documents are compared with", required=True
+    )
+    documents: Annotated[tuple[str, ...] | None, Texts(MAX_DOCUMENTS, limits.MAX_PROMPT_CHARS)] = doc(
+        "are ranked by the cosine of their vectors with the query's", required=True
+    )
+    top_n: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = doc("default all; the best so many")
+    return_documents: Flag = doc("adds `document` with its `text`", default=False)
 
 
 class RerankDialect:

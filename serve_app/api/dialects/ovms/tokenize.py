@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Any, ClassVar, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 from pydantic import Field
 
 from serve_app import limits
 from serve_app.api.admission.estimates import tokens_in
 from serve_app.api.dialects.chat.embeddings import required
-from serve_app.api.dialects.ovms import told
+from serve_app.api.dialects.chat.field_types import ModelName
 from serve_app.api.edge.body import WireModel, parse_body
 from serve_app.api.exchange.ask import Inquiry, count_tokens
-from serve_app.api.protocol.field_doc import FieldDoc
-from serve_app.api.protocol.fields import Boolean, Integer, OneOf, Text, checked, refusal
+from serve_app.api.protocol.field_doc import doc
+from serve_app.api.protocol.fields import Flag, Integer, Mark, OneOf, checked, refusal
 from serve_app.errors import InvalidField
 from serve_app.types import ModelInfo, Prompt, TokenizeRequest, Tokens
 
@@ -46,15 +45,25 @@ TextOrTexts: TypeAlias = _Text | Annotated[list[_Text], Field(min_length=1, max_
 class OvmsTokenizeBody(WireModel):
     """None: absent."""
 
-    fields_required: ClassVar[tuple[str, ...]] = ("model", "text")
-    fields_told: ClassVar[Mapping[str, FieldDoc]] = told.TOKENIZE
-
-    model: Annotated[str | None, Text(1, limits.MAX_MODEL_NAME_CHARS)] = None
-    text: Annotated[tuple[tuple[str, ...], bool] | None, checked(_texts, TextOrTexts)] = None
-    max_length: Annotated[int | None, Integer(1, limits.MAX_QUESTION_TOKENS)] = None
-    pad_to_max_length: Annotated[bool | None, Boolean] = None
-    padding_side: Annotated[str | None, OneOf((LEFT, "right"))] = None
-    add_special_tokens: Annotated[bool | None, Boolean] = None
+    model: ModelName = doc("whose tokenizer it is: an endpoint that generates or embeds", required=True)
+    text: Annotated[tuple[tuple[str, ...], bool] | None, checked(_texts, TextOrTexts), Mark.UNANSWERED] = doc(
+        "a string is answered with one list of tokens, a list with a list of them",
+        accepts=(
+            f"a string or a list of 1 to {limits.MAX_PROMPTS} strings, of {limits.MAX_QUESTION_CHARS} "
+            "characters in all"
+        ),
+        required=True,
+    )
+    max_length: Annotated[int | None, Integer(1, limits.MAX_QUESTION_TOKENS)] = doc(
+        "default none; cut to so many tokens, and those behind every text stay"
+    )
+    pad_to_max_length: Flag = doc(
+        "filled up to `max_length`, without one to the longest, with the model's pad token", default=False
+    )
+    padding_side: Annotated[str | None, OneOf((LEFT, "right"))] = doc(
+        "default right; where it is filled up", accepts="left or right"
+    )
+    add_special_tokens: Flag = doc("those that the model wants around a text", default=True)
 
 
 def parse_tokenize(raw: bytes) -> Inquiry[Tokens]:
@@ -77,7 +86,7 @@ def parse_tokenize(raw: bytes) -> Inquiry[Tokens]:
     return Inquiry(
         model=model,
         questions=questions,
-        answer=partial(_tokens, body=body.without("text"), is_list=is_list),
+        answer=partial(_tokens, body=body.for_answer(), is_list=is_list),
         estimate=lambda: sum(map(tokens_in, texts)),
         tokens=count_tokens,
         names={"prompt": "text"},

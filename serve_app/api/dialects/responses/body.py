@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from serve_app import limits
+from serve_app.api.dialects.chat.field_types import ThinkingTokenBudget
 from serve_app.api.dialects.chat.fields import NAMES, AnswerFields
 from serve_app.api.dialects.chat.pictures import with_notes
 from serve_app.api.dialects.chat.templating import TemplatingFields, with_effort
 from serve_app.api.dialects.chat.tools import ToolOffer
-from serve_app.api.dialects.responses import told
-from serve_app.api.dialects.responses.fields import NOT_KEPT, ResponseFields
+from serve_app.api.dialects.responses.fields import ITEM_DOCS, NOT_KEPT, InputItems, ResponseFields
 from serve_app.api.dialects.responses.input_items import parse_input
 from serve_app.api.dialects.responses.kept import PREVIOUS, Earlier, References
 from serve_app.api.dialects.responses.tools import parse_tools
 from serve_app.api.edge.body import parse_body
-from serve_app.api.protocol.field_doc import FieldDoc
-from serve_app.api.protocol.fields import Integer, Text
+from serve_app.api.protocol.field_doc import FieldDoc, doc
+from serve_app.api.protocol.fields import Flag, Text
 from serve_app.errors import UnsupportedField
 from serve_app.types import Prompt, Templating
 
@@ -25,12 +24,25 @@ from serve_app.types import Prompt, Templating
 class ResponseBody(ResponseFields, AnswerFields, TemplatingFields):
     """What a response is to be. None: absent."""
 
-    fields_required: ClassVar[tuple[str, ...]] = ("model", "input")
-    fields_told: ClassVar[Mapping[str, FieldDoc]] = told.RESPONSES
-    free_form: ClassVar[tuple[str, ...]] = (*ResponseFields.free_form, *TemplatingFields.free_form)
-
-    previous_response_id: Annotated[str | None, Text(1, limits.MAX_KEPT_ID_CHARS)] = None
-    thinking_token_budget: Annotated[int | None, Integer(0, limits.MAX_TOKENS)] = None
+    previous_response_id: Annotated[str | None, Text(1, limits.MAX_KEPT_ID_CHARS)] = doc(
+        "default none; goes on from a kept response of the same key: its input and its output come before "
+        "`input`; its instructions and its tools do not"
+    )
+    thinking_token_budget: ThinkingTokenBudget = None
+    input: InputItems = doc(
+        "a string is what the user says; the items of one turn of the assistant are one message",
+        accepts=f"a string or a list of 1 to {limits.MAX_MESSAGES} items",
+        required=True,
+        members={
+            **ITEM_DOCS,
+            "id": FieldDoc(
+                "of an item_reference: an item of a kept response of the same key", accepts="a string"
+            ),
+        },
+    )
+    store: Flag = doc(
+        "default true: kept for later requests of the same key; the answer says whether it is kept"
+    )
 
     @property
     def ignored(self) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 from serve_app.api.dialects.chat import wire
 from serve_app.api.dialects.responses.body import Reading, ResponseBody, parse_response
@@ -14,9 +13,6 @@ from serve_app.api.protocol.dialect import Call, ErrorReply, Referring
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import ServeError
 from serve_app.types import GenerateRequest, ModelInfo
-
-# What an answer does not look back at; its body lives as long as the answer does.
-_NOT_ANSWERED: Final = ("input", "logit_bias", "logits_processors", "chat_template_kwargs")
 
 
 class ResponseDialect:
@@ -61,7 +57,7 @@ class ResponseDialect:
             grammar=form.grammar,
             **body.row_options(),
         )
-        asked = body.without(*_NOT_ANSWERED)
+        asked = body.for_answer()
         stores = self._reading.keeps and body.store is not False
         input = packed(earlier.resolved(body.input)) if stores else b""
 

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final, TypeAlias
 
 from serve_app import limits
+from serve_app.api.dialects.chat.field_types import ParallelToolCalls, Stream, TopLogprobs, User
+from serve_app.api.dialects.chat.messages import MAX_NAME_CHARS
 from serve_app.api.dialects.chat.response_format.grammar import Form, parse_named_schema
 from serve_app.api.dialects.chat.templating import EFFORTS
 from serve_app.api.dialects.responses import shapes
+from serve_app.api.dialects.responses.tools import UNASKED
 from serve_app.api.edge.body import WireModel
-from serve_app.api.protocol.fields import Boolean, Described, Integer, OneOf, Text, checked, refusal
+from serve_app.api.protocol.field_doc import FieldDoc, doc
+from serve_app.api.protocol.fields import Described, Flag, Integer, Mark, OneOf, Text, checked, refusal
 from serve_app.errors import InvalidField, UnsupportedField
 from serve_app.types import Grammar, GrammarKind
 
 LOGPROBS: Final = "message.output_text.logprobs"  # of `include`
 FORMAT: Final = "text.format"
+FORMATS: Final = (
+    "an object: `type` is text, json_object, or json_schema with `name`, `schema`, `strict`, `description`"
+)
 
 # Fields of chats that would change the answer if they were ignored, and what a response has in their place.
 OF_CHATS: Final[Mapping[str, str]] = {
@@ -60,52 +67,132 @@ def _include(value: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(value))
 
 
+_TEXTS: Final = f"a string or a list of up to {limits.MAX_CONTENT_PARTS} text parts"
+
+
 class ResponseStreamOptions(WireModel):
     """Options of a stream."""
 
-    include_obfuscation: Annotated[bool | None, Boolean] = None
+    include_obfuscation: Flag = doc("nothing is padded", default=False)
 
 
 class ReasoningOptions(WireModel):
     """How much the model is to think, and what is told of it."""
 
-    effort: Annotated[str | None, OneOf(EFFORTS)] = None
-    summary: Annotated[str | None, OneOf(shapes.SUMMARIES)] = None
+    effort: Annotated[str | None, OneOf(EFFORTS)] = doc(
+        "variable `reasoning_effort` of the model's template; none also sets `enable_thinking` to false"
+    )
+    summary: Annotated[str | None, OneOf(shapes.SUMMARIES)] = doc(
+        "default none: thoughts are the content of reasoning items; any word: their summary, in full"
+    )
+
+
+VERBOSITY_DOC: Final = FieldDoc("ignored and listed", accepts="low, medium or high")
+ITEM_DOCS: Final[Mapping[str, FieldDoc]] = {
+    "type": FieldDoc(
+        "any order; an item with a role is a message",
+        accepts="message, reasoning, item_reference, function_call, custom_tool_call, local_shell_call, "
+        "shell_call or apply_patch_call, or one of these calls with _output",
+    ),
+    "role": FieldDoc(
+        "of a message; developer counts as system", accepts="user, assistant, system or developer"
+    ),
+    "content": FieldDoc(
+        "of a message; parts are joined by line breaks; a note stands in place of a picture", accepts=_TEXTS
+    ),
+    "call_id": FieldDoc(
+        "of a call, and of its output", accepts=f"a string of 1 to {MAX_NAME_CHARS} characters"
+    ),
+    "arguments": FieldDoc("of a call: JSON as the model wrote it", accepts="a string"),
+    "input": FieldDoc("of a call of a custom tool: its text", accepts="a string"),
+    "output": FieldDoc("what the tool answered; a note stands in place of a picture", accepts=_TEXTS),
+}
+InputItems: TypeAlias = Annotated[
+    Any,
+    Described(shapes.Input),
+    Mark.UNANSWERED,
+    doc(
+        "a string is what the user says; the items of one turn of the assistant are one message",
+        accepts=f"a string or a list of 1 to {limits.MAX_MESSAGES} items",
+        members=ITEM_DOCS,
+        required=True,
+    ),
+]
+
+
+TextOptions: TypeAlias = Annotated[
+    Any,
+    Described(shapes.TextOptions),
+    doc(
+        "see its members",
+        accepts="an object",
+        members={
+            "format": FieldDoc("default text; the answer matches", accepts=FORMATS),
+            "verbosity": VERBOSITY_DOC,
+        },
+    ),
+]
 
 
 class ResponseFields(WireModel):
     """Everything but how tokens are drawn, and the variables of the template. None: absent."""
 
-    free_form: ClassVar[tuple[str, ...]] = (
-        "input",
-        "tools",
-        "tool_choice",
-        "text",
-        "reasoning",
-        "stream_options",
-    )
     of_chats: ClassVar[Mapping[str, str]] = OF_CHATS
 
-    input: Annotated[Any, Described(shapes.Input)] = None
-    instructions: Annotated[str | None, Text(0, limits.MAX_PROMPT_CHARS)] = None
-    max_output_tokens: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = None
-    top_logprobs: Annotated[int | None, Integer(0, limits.MAX_LOGPROBS)] = None
-    include: Annotated[tuple[str, ...] | None, checked(_include, shapes.Include)] = None
-    tools: Annotated[Any, Described(shapes.Tools)] = None
-    tool_choice: Annotated[Any, Described(shapes.ToolChoice)] = None
-    parallel_tool_calls: Annotated[bool | None, Boolean] = None
-    max_tool_calls: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = None
-    text: Annotated[Any, Described(shapes.TextOptions)] = None
-    reasoning: ReasoningOptions | None = None
-    stream_options: ResponseStreamOptions | None = None
-    truncation: Annotated[str | None, OneOf(("auto", "disabled"))] = None
-    store: Annotated[bool | None, Boolean] = None
-    metadata: Annotated[dict[str, str] | None, checked(_metadata, shapes.Metadata)] = None
-    safety_identifier: Annotated[str | None, Text(0, limits.MAX_USER_CHARS)] = None
-    prompt_cache_key: Annotated[str | None, Text(0, limits.MAX_USER_CHARS)] = None
-    service_tier: Annotated[str | None, OneOf(shapes.TIERS)] = None
-    user: Annotated[str | None, Text(0, limits.MAX_USER_CHARS)] = None
-    stream: Annotated[bool | None, Boolean] = None
+    input: InputItems = None
+    instructions: Annotated[str | None, Text(0, limits.MAX_PROMPT_CHARS)] = doc(
+        "default none; the system's message, before the input"
+    )
+    max_output_tokens: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = doc(
+        "default the model's, else up to the window; more than fits is clamped"
+    )
+    top_logprobs: TopLogprobs = doc(
+        "alternatives a token; above 0 also turns log-probabilities on", default=0
+    )
+    include: Annotated[tuple[str, ...] | None, checked(_include, shapes.Include)] = doc(
+        "`message.output_text.logprobs` tells log-probabilities; the other words are ignored and listed",
+        accepts="a list of OpenAI's words",
+    )
+    tools: Annotated[Any, Described(shapes.Tools)] = doc(
+        "default none; the model may call them; a custom tool is called with a text; forced calls match "
+        "its `format`, a regular expression or a Lark grammar, else the format is ignored and listed, as "
+        f"are {', '.join(UNASKED)}",
+        accepts=f"a list of up to {limits.MAX_TOOLS} function and custom tools, local_shell, shell and "
+        "apply_patch, and namespaces of them",
+    )
+    tool_choice: Annotated[Any, Described(shapes.ToolChoice)] = doc(
+        "default auto; required and a name force a call",
+        accepts="none, auto, required, an object that names a tool, or one of type allowed_tools",
+    )
+    parallel_tool_calls: ParallelToolCalls = None
+    max_tool_calls: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = doc(
+        "ignored and listed: it counts calls of tools that the server runs"
+    )
+    text: TextOptions = None
+    reasoning: ReasoningOptions | None = doc("see its members", accepts="an object")
+    stream_options: ResponseStreamOptions | None = doc(
+        "see its member", accepts="an object; only with `stream: true`"
+    )
+    truncation: Annotated[str | None, OneOf(("auto", "disabled"))] = doc(
+        "input that does not fit is an error; auto is ignored and listed"
+    )
+    store: Flag = doc("nothing is kept; true is ignored and listed", default=False)
+    metadata: Annotated[dict[str, str] | None, checked(_metadata, shapes.Metadata)] = doc(
+        "default none; told with the answer",
+        accepts=f"up to {limits.MAX_METADATA} names of up to {limits.MAX_METADATA_KEY_CHARS} characters, "
+        f"with strings of up to {limits.MAX_METADATA_VALUE_CHARS} characters",
+    )
+    safety_identifier: Annotated[str | None, Text(0, limits.MAX_USER_CHARS)] = doc(
+        "a sticky key for A/B splits, where there is no `user`"
+    )
+    prompt_cache_key: Annotated[str | None, Text(0, limits.MAX_USER_CHARS)] = doc(
+        "a sticky key, where there is neither of the two"
+    )
+    service_tier: Annotated[str | None, OneOf(shapes.TIERS)] = doc(
+        "the server has one; flex, scale and priority are ignored and listed"
+    )
+    user: User = None
+    stream: Stream = None
 
     def check_response(self) -> None:
         """Raises UnsupportedField for what belongs to chats, and for what is not kept or done later here.

@@ -37,7 +37,6 @@ STREAM_TYPE: Final = "text/event-stream; charset=utf-8"
 class GenerateBody(WireModel):
     """All other keys are tensors or text keys."""
 
-    free_form: ClassVar[tuple[str, ...]] = ("id", "parameters")
     may_be_infinite: ClassVar[tuple[str, ...]] = MAY_EXCLUDE
 
     id: Any = None

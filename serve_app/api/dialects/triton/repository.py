@@ -7,7 +7,7 @@ up, and unloading one is refused with words about what to do instead.
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any, ClassVar, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import msgspec
 from pydantic import with_config
@@ -36,8 +36,6 @@ class NoParameters(TypedDict, total=False):
 
 
 class ControlBody(WireModel):
-    free_form: ClassVar[tuple[str, ...]] = ("parameters",)
-
     parameters: Annotated[Any, Described(NoParameters)] = None
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Final
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
 
 from pydantic import Field
 
 from serve_app.api.management.fields import EntityName, ListOf, ModelVersion, TextMap
 from serve_app.api.management.strict_body import StrictBody
-from serve_app.api.protocol.field_doc import FieldDoc
-from serve_app.api.protocol.fields import Boolean, Integer, OneOf, Text
+from serve_app.api.protocol.field_doc import doc
+from serve_app.api.protocol.fields import Boolean, Flag, Integer, OneOf, Text
 from serve_app.endpoints.endpoint import MAX_ENTITIES, BrokenRule, checked_traffic, repeated
 from serve_app.endpoints.names import entity_name
 from serve_app.errors import InvalidField
@@ -31,30 +31,30 @@ _NO_EFFECT: Final = "Kept and returned; it has no effect here"
 class ReplicaFields(StrictBody):
     """What is wanted of the replicas of one served entity."""
 
-    name: Annotated[str | None, EntityName] = None
-    provisioned_model_units: Annotated[int | None, _UNITS] = None
-    burst_scaling_enabled: Annotated[bool | None, Boolean] = None
-    min_provisioned_throughput: Annotated[int | None, Integer(0, _RATE)] = None
-    max_provisioned_throughput: Annotated[int | None, Integer(1, _RATE)] = None
-    min_provisioned_concurrency: Annotated[int | None, Integer(0, _AT_ONCE)] = None
-    max_provisioned_concurrency: Annotated[int | None, Integer(1, _AT_ONCE)] = None
-    workload_size: Annotated[str | None, OneOf(("Small", "Medium", "Large"))] = None
-    workload_type: Annotated[str | None, Text(0, MAX_STORED_CHARS)] = None
-    scale_to_zero_enabled: Annotated[bool | None, Boolean] = None
-    environment_vars: Annotated[dict[str, str] | None, TextMap] = None
-    instance_profile_arn: Annotated[str | None, Text(0, MAX_STORED_CHARS)] = None
-
-    fields_told: ClassVar[Mapping[str, FieldDoc]] = {
-        "name": FieldDoc("Unique in the endpoint; without one MODEL-VERSION"),
-        "provisioned_model_units": FieldDoc("Dedicated replicas; see the documentation of this server"),
-        "min_provisioned_throughput": FieldDoc("Tokens a second that are always there"),
-        "max_provisioned_throughput": FieldDoc("Tokens a second that are admitted"),
-        "min_provisioned_concurrency": FieldDoc("Requests at once that are always served"),
-        "max_provisioned_concurrency": FieldDoc("Requests at once that are served at most"),
-        "workload_size": FieldDoc("Requests at once, in three sizes"),
-        "scale_to_zero_enabled": FieldDoc("Whether idle replicas stop", default=False),
-        **{name: FieldDoc(_NO_EFFECT) for name in _STORED},
-    }
+    name: Annotated[str | None, EntityName] = doc("Unique in the endpoint; without one MODEL-VERSION")
+    provisioned_model_units: Annotated[int | None, _UNITS] = doc(
+        "Dedicated replicas; see the documentation of this server"
+    )
+    burst_scaling_enabled: Flag = None
+    min_provisioned_throughput: Annotated[int | None, Integer(0, _RATE)] = doc(
+        "Tokens a second that are always there"
+    )
+    max_provisioned_throughput: Annotated[int | None, Integer(1, _RATE)] = doc(
+        "Tokens a second that are admitted"
+    )
+    min_provisioned_concurrency: Annotated[int | None, Integer(0, _AT_ONCE)] = doc(
+        "Requests at once that are always served"
+    )
+    max_provisioned_concurrency: Annotated[int | None, Integer(1, _AT_ONCE)] = doc(
+        "Requests at once that are served at most"
+    )
+    workload_size: Annotated[str | None, OneOf(("Small", "Medium", "Large"))] = doc(
+        "Requests at once, in three sizes"
+    )
+    workload_type: Annotated[str | None, Text(0, MAX_STORED_CHARS)] = doc(_NO_EFFECT)
+    scale_to_zero_enabled: Flag = doc("Whether idle replicas stop", default=False)
+    environment_vars: Annotated[dict[str, str] | None, TextMap] = doc(_NO_EFFECT)
+    instance_profile_arn: Annotated[str | None, Text(0, MAX_STORED_CHARS)] = doc(_NO_EFFECT)
 
     def wanted(self, model: str, version: str) -> EntityWanted:
         self._check_bounds("throughput", self.min_provisioned_throughput, self.max_provisioned_throughput)
@@ -77,17 +77,11 @@ class ReplicaFields(StrictBody):
 class EntityBody(ReplicaFields):
     """A served entity by the names that the API has now."""
 
-    entity_name: Annotated[str | None, EntityName] = None
-    entity_version: Annotated[str | None, ModelVersion] = None
-    external_model: Any = None
-
-    free_form: ClassVar[tuple[str, ...]] = ("external_model",)
-    fields_required: ClassVar[tuple[str, ...]] = ("entity_name",)
-    fields_told: ClassVar[Mapping[str, FieldDoc]] = {
-        "entity_name": FieldDoc("The model"),
-        "entity_version": FieldDoc("The model's version; without one the newest that the server knows"),
-        "external_model": FieldDoc("Not served: an error"),
-    }
+    entity_name: Annotated[str | None, EntityName] = doc("The model", required=True)
+    entity_version: Annotated[str | None, ModelVersion] = doc(
+        "The model's version; without one the newest that the server knows"
+    )
+    external_model: Any = doc("Not served: an error")
 
     def entity(self) -> EntityWanted:
         """Raises InvalidField."""
@@ -101,14 +95,8 @@ class EntityBody(ReplicaFields):
 class ServedModelBody(ReplicaFields):
     """A served entity by the names that the API had before."""
 
-    model_name: Annotated[str | None, EntityName] = None
-    model_version: Annotated[str | None, ModelVersion] = None
-
-    fields_required: ClassVar[tuple[str, ...]] = ("model_name",)
-    fields_told: ClassVar[Mapping[str, FieldDoc]] = {
-        "model_name": FieldDoc("As `entity_name`"),
-        "model_version": FieldDoc("As `entity_version`"),
-    }
+    model_name: Annotated[str | None, EntityName] = doc("As `entity_name`", required=True)
+    model_version: Annotated[str | None, ModelVersion] = doc("As `entity_version`")
 
     def entity(self) -> EntityWanted:
         """Raises InvalidField."""
@@ -120,16 +108,11 @@ class ServedModelBody(ReplicaFields):
 class TrafficRoute(StrictBody):
     """The share of one served entity."""
 
-    served_model_name: Annotated[str | None, EntityName] = None
-    served_entity_name: Annotated[str | None, EntityName] = None
-    traffic_percentage: Annotated[int | None, Integer(0, 100)] = None
-
-    fields_required: ClassVar[tuple[str, ...]] = ("traffic_percentage",)
-    fields_told: ClassVar[Mapping[str, FieldDoc]] = {
-        "served_model_name": FieldDoc("The served entity"),
-        "served_entity_name": FieldDoc("The same"),
-        "traffic_percentage": FieldDoc("Its share of the requests; all shares add up to 100"),
-    }
+    served_model_name: Annotated[str | None, EntityName] = doc("The served entity")
+    served_entity_name: Annotated[str | None, EntityName] = doc("The same")
+    traffic_percentage: Annotated[int | None, Integer(0, 100)] = doc(
+        "Its share of the requests; all shares add up to 100", required=True
+    )
 
     @property
     def entity(self) -> str | None:
@@ -142,9 +125,7 @@ class TrafficBody(StrictBody):
     routes: Annotated[
         Annotated[list[TrafficRoute], Field(min_length=1, max_length=MAX_ENTITIES)] | None,
         ListOf(1, MAX_ENTITIES),
-    ] = None
-
-    fields_required: ClassVar[tuple[str, ...]] = ("routes",)
+    ] = doc(required=True)
 
     def shares(self, names: Sequence[str]) -> dict[str, int]:
         """Percentages by entity; `names` are those that there are. Raises InvalidField."""
@@ -181,25 +162,21 @@ class AutoCapture(StrictBody):
 class UpdateBody(StrictBody):
     """A configuration, or the part of one that changes."""
 
-    name: Annotated[str | None, Text(0, MAX_STORED_CHARS)] = None
+    name: Annotated[str | None, Text(0, MAX_STORED_CHARS)] = doc(
+        "The endpoint's name once more; the other one counts"
+    )
     served_entities: Annotated[
         Annotated[list[EntityBody], Field(min_length=1, max_length=MAX_ENTITIES)] | None,
         ListOf(1, MAX_ENTITIES),
-    ] = None
+    ] = doc("The models that answer")
     served_models: Annotated[
         Annotated[list[ServedModelBody], Field(min_length=1, max_length=MAX_ENTITIES)] | None,
         ListOf(1, MAX_ENTITIES),
-    ] = None
-    traffic_config: TrafficBody | None = None
-    auto_capture_config: AutoCapture | None = None
-
-    fields_told: ClassVar[Mapping[str, FieldDoc]] = {
-        "name": FieldDoc("The endpoint's name once more; the other one counts"),
-        "served_entities": FieldDoc("The models that answer"),
-        "served_models": FieldDoc("As `served_entities`, by older names"),
-        "traffic_config": FieldDoc("Their shares of the requests; one entity has all of them"),
-        "auto_capture_config": FieldDoc("Refused where it is on: `ai_gateway` has `inference_table_config`"),
-    }
+    ] = doc("As `served_entities`, by older names")
+    traffic_config: TrafficBody | None = doc("Their shares of the requests; one entity has all of them")
+    auto_capture_config: AutoCapture | None = doc(
+        "Refused where it is on: `ai_gateway` has `inference_table_config`"
+    )
 
     @property
     def is_whole(self) -> bool:

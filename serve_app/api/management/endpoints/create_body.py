@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, Final
 
 from pydantic import Field
 
@@ -12,8 +11,8 @@ from serve_app.api.management.endpoints.gateway_body import AiGatewayBody, OldRa
 from serve_app.api.management.endpoints.tags_body import TagBody, tags_of
 from serve_app.api.management.fields import EndpointName, ListOf
 from serve_app.api.management.strict_body import StrictBody
-from serve_app.api.protocol.field_doc import FieldDoc
-from serve_app.api.protocol.fields import Boolean, OneOf, Text
+from serve_app.api.protocol.field_doc import doc
+from serve_app.api.protocol.fields import Flag, OneOf, Text
 from serve_app.endpoints.endpoint import RESERVED, Task
 from serve_app.errors import InvalidField
 from serve_app.limits import MAX_DESCRIPTION_CHARS, MAX_STORED_CHARS, MAX_STORED_TEXTS, MAX_TAGS
@@ -38,22 +37,16 @@ class Recipients(StrictBody):
 class EndpointFields(StrictBody):
     """What both ways to make an endpoint have."""
 
-    name: Annotated[str | None, EndpointName] = None
-    config: UpdateBody | None = None
-    ai_gateway: AiGatewayBody | None = None
-    tags: Annotated[Annotated[list[TagBody], Field(max_length=MAX_TAGS)] | None, ListOf(0, MAX_TAGS)] = None
-    budget_policy_id: Annotated[str | None, Text(0, MAX_STORED_CHARS)] = None
-    email_notifications: Recipients | None = None
-
-    fields_required: ClassVar[tuple[str, ...]] = ("name", "config")
-    fields_told: ClassVar[Mapping[str, FieldDoc]] = {
-        "name": FieldDoc(f"What clients call; not {', '.join(sorted({*RESERVED, _PT}))}"),
-        "config": FieldDoc("What answers"),
-        "ai_gateway": FieldDoc("Limits, guardrails and records"),
-        "tags": FieldDoc("Words of your own, returned with the endpoint"),
-        "budget_policy_id": FieldDoc(_NO_EFFECT),
-        "email_notifications": FieldDoc(_NO_EFFECT),
-    }
+    name: Annotated[str | None, EndpointName] = doc(
+        f"What clients call; not {', '.join(sorted({*RESERVED, _PT}))}", required=True
+    )
+    config: UpdateBody | None = doc("What answers", required=True)
+    ai_gateway: AiGatewayBody | None = doc("Limits, guardrails and records")
+    tags: Annotated[Annotated[list[TagBody], Field(max_length=MAX_TAGS)] | None, ListOf(0, MAX_TAGS)] = doc(
+        "Words of your own, returned with the endpoint"
+    )
+    budget_policy_id: Annotated[str | None, Text(0, MAX_STORED_CHARS)] = doc(_NO_EFFECT)
+    email_notifications: Recipients | None = doc(_NO_EFFECT)
 
     def checked_name(self) -> str:
         """Raises InvalidField."""
@@ -93,8 +86,6 @@ class TelemetryBody(StrictBody):
 
     telemetry_config: dict[str, Any] | None = None
 
-    free_form: ClassVar[tuple[str, ...]] = ("telemetry_config",)
-
     def stored(self) -> dict[str, Any]:
         """What is to be kept; None: nothing."""
         return {"telemetry_config": None, **stored_of(self, STORED)}
@@ -103,20 +94,15 @@ class TelemetryBody(StrictBody):
 class CreateBody(EndpointFields):
     """POST /api/2.0/serving-endpoints."""
 
-    description: Annotated[str | None, Text(0, MAX_DESCRIPTION_CHARS)] = None
-    rate_limits: Annotated[Annotated[list[OldRateLimit], Field(max_length=100)] | None, ListOf(0, 100)] = None
-    route_optimized: Annotated[bool | None, Boolean] = None
-    telemetry_config: dict[str, Any] | None = None
-    task: Annotated[str | None, OneOf(Task)] = None
-
-    free_form: ClassVar[tuple[str, ...]] = ("telemetry_config",)
-    fields_told: ClassVar[Mapping[str, FieldDoc]] = {
-        "description": FieldDoc("For people"),
-        "rate_limits": FieldDoc("As `ai_gateway.rate_limits`, which goes before them"),
-        "route_optimized": FieldDoc(_NO_EFFECT),
-        "telemetry_config": FieldDoc(_NO_EFFECT),
-        "task": FieldDoc("What the endpoint does; without it the server asks the model"),
-    }
+    description: Annotated[str | None, Text(0, MAX_DESCRIPTION_CHARS)] = doc("For people")
+    rate_limits: Annotated[Annotated[list[OldRateLimit], Field(max_length=100)] | None, ListOf(0, 100)] = doc(
+        "As `ai_gateway.rate_limits`, which goes before them"
+    )
+    route_optimized: Flag = doc(_NO_EFFECT)
+    telemetry_config: dict[str, Any] | None = doc(_NO_EFFECT)
+    task: Annotated[str | None, OneOf(Task)] = doc(
+        "What the endpoint does; without it the server asks the model"
+    )
 
     def command(self) -> CreateEndpoint:
         """Raises InvalidField."""
@@ -138,9 +124,7 @@ class CreateBody(EndpointFields):
 class ProvisionedBody(StrictBody):
     """PUT /api/2.0/serving-endpoints/pt/{endpoint}/config."""
 
-    config: UpdateBody | None = None
-
-    fields_required: ClassVar[tuple[str, ...]] = ("config",)
+    config: UpdateBody | None = doc(required=True)
 
     def checked_config(self) -> UpdateBody:
         """Raises InvalidField."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, ClassVar, Final
+from collections.abc import Iterable
+from typing import Annotated, Any, Final
 
 from pydantic import Field, ValidationError
 
 from serve_app.api.management.fields import ListOf, Matching
 from serve_app.api.management.strict_body import StrictBody
-from serve_app.api.protocol.field_doc import FieldDoc
+from serve_app.api.protocol.field_doc import doc
 from serve_app.api.protocol.fields import Boolean, Integer, OneOf, Text, Texts
 from serve_app.endpoints.ai_gateway import AiGateway
 from serve_app.errors import InvalidField
@@ -30,40 +30,31 @@ _MAX_TOPICS: Final = 100
 class RateLimitBody(StrictBody):
     """Calls or tokens in a minute."""
 
-    calls: Annotated[int | None, Integer(0, MAX_CALLS)] = None
-    tokens: Annotated[int | None, Integer(0, MAX_TOKENS)] = None
+    calls: Annotated[int | None, Integer(0, MAX_CALLS)] = doc("Requests in a minute")
+    tokens: Annotated[int | None, Integer(0, MAX_TOKENS)] = doc("Tokens in a minute, of prompts and answers")
     renewal_period: Annotated[str | None, OneOf(("minute",))] = None
-    key: Annotated[str | None, OneOf(("endpoint", "user", "user_group", "service_principal"))] = None
-    principal: Annotated[str | None, Text(1, _NAME_CHARS)] = None
-
-    fields_told: ClassVar[Mapping[str, FieldDoc]] = {
-        "calls": FieldDoc("Requests in a minute"),
-        "tokens": FieldDoc("Tokens in a minute, of prompts and answers"),
-        "key": FieldDoc("Whose requests count together: default endpoint, all of them"),
-        "principal": FieldDoc("The user, group or service principal that is meant"),
-    }
+    key: Annotated[str | None, OneOf(("endpoint", "user", "user_group", "service_principal"))] = doc(
+        "Whose requests count together: default endpoint, all of them"
+    )
+    principal: Annotated[str | None, Text(1, _NAME_CHARS)] = doc(
+        "The user, group or service principal that is meant"
+    )
 
 
 class OldRateLimit(StrictBody):
     """A limit of the older route."""
 
-    calls: Annotated[int | None, Integer(0, MAX_CALLS)] = None
-    renewal_period: Annotated[str | None, OneOf(("minute",))] = None
+    calls: Annotated[int | None, Integer(0, MAX_CALLS)] = doc(required=True)
+    renewal_period: Annotated[str | None, OneOf(("minute",))] = doc(required=True)
     key: Annotated[str | None, OneOf(("endpoint", "user"))] = None
-
-    fields_required: ClassVar[tuple[str, ...]] = ("calls", "renewal_period")
 
 
 class PiiBody(StrictBody):
     behavior: Annotated[str | None, OneOf(("NONE", "BLOCK", "MASK"))] = None
-    phone_regions: Annotated[tuple[str, ...] | None, Texts(_MAX_REGIONS, 2)] = None
-
-    fields_told: ClassVar[Mapping[str, FieldDoc]] = {
-        "phone_regions": FieldDoc(
-            "Countries, such as US, whose telephone numbers are found without a country code too; Databricks "
-            "has no such field"
-        )
-    }
+    phone_regions: Annotated[tuple[str, ...] | None, Texts(_MAX_REGIONS, 2)] = doc(
+        "Countries, such as US, whose telephone numbers are found without a country code too; Databricks "
+        "has no such field"
+    )
 
 
 class RulesBody(StrictBody):
@@ -78,14 +69,10 @@ class RulesBody(StrictBody):
 class GuardrailsBody(StrictBody):
     input: RulesBody | None = None
     output: RulesBody | None = None
-    model: Annotated[str | None, Text(1, _NAME_CHARS)] = None
-
-    fields_told: ClassVar[Mapping[str, FieldDoc]] = {
-        "model": FieldDoc(
-            "The endpoint that judges safety and topics; without it, the one of the whole server. "
-            "Databricks has no such field"
-        )
-    }
+    model: Annotated[str | None, Text(1, _NAME_CHARS)] = doc(
+        "The endpoint that judges safety and topics; without it, the one of the whole server. "
+        "Databricks has no such field"
+    )
 
 
 class TrackingBody(StrictBody):
@@ -106,19 +93,11 @@ class AiGatewayBody(StrictBody):
 
     rate_limits: Annotated[
         Annotated[list[RateLimitBody], Field(max_length=MAX_LIMITS)] | None, ListOf(0, MAX_LIMITS)
-    ] = None
-    guardrails: GuardrailsBody | None = None
-    usage_tracking_config: TrackingBody | None = None
-    fallback_config: TrackingBody | None = None
-    inference_table_config: TableBody | None = None
-
-    fields_told: ClassVar[Mapping[str, FieldDoc]] = {
-        "rate_limits": FieldDoc("All of them hold"),
-        "guardrails": FieldDoc("Checks of prompts and answers"),
-        "usage_tracking_config": FieldDoc("Whether usage reports list the endpoint"),
-        "fallback_config": FieldDoc("Whether the other served entities are tried when one fails"),
-        "inference_table_config": FieldDoc("Requests and answers in Parquet files"),
-    }
+    ] = doc("All of them hold")
+    guardrails: GuardrailsBody | None = doc("Checks of prompts and answers")
+    usage_tracking_config: TrackingBody | None = doc("Whether usage reports list the endpoint")
+    fallback_config: TrackingBody | None = doc("Whether the other served entities are tried when one fails")
+    inference_table_config: TableBody | None = doc("Requests and answers in Parquet files")
 
     def settings(self, prefix: str = "") -> dict[str, Any]:
         """The parts that are given, complete. Raises InvalidField; `prefix` stands before its field."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, Final
 
 from pydantic import Field
 
@@ -14,6 +14,7 @@ from serve_app.api.management.operation import CHANGES, OF_ENDPOINT, management
 from serve_app.api.management.paths import PERMISSIONS
 from serve_app.api.management.strict_body import NoBody, StrictBody
 from serve_app.api.openapi.operation import Answer
+from serve_app.api.protocol.field_doc import doc
 from serve_app.api.protocol.fields import OneOf, Text
 from serve_app.api.route import Entry
 from serve_app.api.services import Services
@@ -37,9 +38,7 @@ class GrantBody(StrictBody):
     user_name: Annotated[str | None, Text(1, _NAME_CHARS)] = None
     group_name: Annotated[str | None, Text(1, _NAME_CHARS)] = None
     service_principal_name: Annotated[str | None, Text(1, _NAME_CHARS)] = None
-    permission_level: Annotated[str | None, OneOf(LEVELS)] = None
-
-    fields_required: ClassVar[tuple[str, ...]] = ("permission_level",)
+    permission_level: Annotated[str | None, OneOf(LEVELS)] = doc(required=True)
 
 
 class PermissionsBody(StrictBody):
@@ -65,11 +64,7 @@ _GET: Final = management(
     "Who may do what with an endpoint", _ANSWER, what="Without grants every key with the scope may."
 )
 _PUT: Final = management(
-    "Replace all grants of an endpoint",
-    _ANSWER,
-    body=PermissionsBody,
-    examples=_EXAMPLE,
-    conditions=CHANGES,
+    "Replace all grants of an endpoint", _ANSWER, body=PermissionsBody, examples=_EXAMPLE, conditions=CHANGES
 )
 _PATCH: Final = management(
     "Set the grants that are named", _ANSWER, body=PermissionsBody, examples=_EXAMPLE, conditions=CHANGES

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from pydantic import Field
 
 from serve_app.api.management.fields import ListOf
 from serve_app.api.management.strict_body import StrictBody
+from serve_app.api.protocol.field_doc import doc
 from serve_app.api.protocol.fields import Text, Texts
 from serve_app.errors import InvalidField
 from serve_app.limits import MAX_TAG_CHARS, MAX_TAGS
@@ -17,10 +18,8 @@ from serve_app.limits import MAX_TAG_CHARS, MAX_TAGS
 class TagBody(StrictBody):
     """A word of the user's own about an endpoint."""
 
-    key: Annotated[str | None, Text(1, MAX_TAG_CHARS)] = None
+    key: Annotated[str | None, Text(1, MAX_TAG_CHARS)] = doc(required=True)
     value: Annotated[str | None, Text(0, MAX_TAG_CHARS)] = None
-
-    fields_required: ClassVar[tuple[str, ...]] = ("key",)
 
 
 class PatchTagsBody(StrictBody):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, Final
 
 from serve_app.api.management.fields import Matching
 from serve_app.api.management.strict_body import StrictBody
-from serve_app.api.protocol.field_doc import FieldDoc
-from serve_app.api.protocol.fields import Boolean, Integer, Number, Text, Texts
+from serve_app.api.protocol.field_doc import doc
+from serve_app.api.protocol.fields import Flag, Integer, Number, Text, Texts
 from serve_app.errors import InvalidField
 from serve_app.limits import (
     MAX_COMMENT_CHARS,
@@ -36,40 +35,36 @@ _Comment = Text(0, MAX_COMMENT_CHARS)
 class KeyFields(StrictBody):
     """What a key may do, and what it may cost."""
 
-    groups: Annotated[tuple[str, ...] | None, _Names] = None
-    scopes: Annotated[tuple[str, ...] | None, Texts(len(Scope), 32)] = None
-    endpoints: Annotated[tuple[str, ...] | None, _Names] = None
-    budget: Annotated[float | None, _Budget] = None
-    soft_budget: Annotated[float | None, _Budget] = None
-    comment: Annotated[str | None, _Comment] = None
-
-    fields_told: ClassVar[Mapping[str, FieldDoc]] = {
-        "groups": FieldDoc("Groups of its user, for permissions and rate limits"),
-        "scopes": FieldDoc("What it may do", f"of {', '.join(Scope)}"),
-        "endpoints": FieldDoc("The only endpoints it may use; an empty list: all"),
-        "budget": FieldDoc("Cost in a calendar month (UTC) above which its requests are refused"),
-        "soft_budget": FieldDoc("Cost in a month above which its answers have the header `x-budget-warning`"),
-        "comment": FieldDoc("A note of whoever manages keys"),
-    }
+    groups: Annotated[tuple[str, ...] | None, _Names] = doc(
+        "Groups of its user, for permissions and rate limits"
+    )
+    scopes: Annotated[tuple[str, ...] | None, Texts(len(Scope), 32)] = doc(
+        "What it may do", f"of {', '.join(Scope)}"
+    )
+    endpoints: Annotated[tuple[str, ...] | None, _Names] = doc(
+        "The only endpoints it may use; an empty list: all"
+    )
+    budget: Annotated[float | None, _Budget] = doc(
+        "Cost in a calendar month (UTC) above which its requests are refused"
+    )
+    soft_budget: Annotated[float | None, _Budget] = doc(
+        "Cost in a month above which its answers have the header `x-budget-warning`"
+    )
+    comment: Annotated[str | None, _Comment] = doc("A note of whoever manages keys")
 
 
 class CreateKeyBody(KeyFields):
     """POST /api/2.0/keys."""
 
-    name: Annotated[str | None, _Name] = None
-    user: Annotated[str | None, _Principal] = None
-    is_service_principal: Annotated[bool | None, Boolean] = None
-    lifetime_seconds: Annotated[int | None, _Lifetime] = None
-    currency: Annotated[str | None, _Currency] = None
-
-    fields_required: ClassVar[tuple[str, ...]] = ("name",)
-    fields_told: ClassVar[Mapping[str, FieldDoc]] = {
-        "name": FieldDoc("Of the key, in logs and in usage; unique among keys in force"),
-        "user": FieldDoc("Whose it is; without one the key's name"),
-        "is_service_principal": FieldDoc("Whether that is a service principal, and no user", default=False),
-        "lifetime_seconds": FieldDoc("Until it ends; without one it never does"),
-        "currency": FieldDoc("Of both budgets; costs in others do not count", "without one USD"),
-    }
+    name: Annotated[str | None, _Name] = doc(
+        "Of the key, in logs and in usage; unique among keys in force", required=True
+    )
+    user: Annotated[str | None, _Principal] = doc("Whose it is; without one the key's name")
+    is_service_principal: Flag = doc("Whether that is a service principal, and no user", default=False)
+    lifetime_seconds: Annotated[int | None, _Lifetime] = doc("Until it ends; without one it never does")
+    currency: Annotated[str | None, _Currency] = doc(
+        "Of both budgets; costs in others do not count", "without one USD"
+    )
 
     def command(self) -> CreateKey:
         """Raises InvalidField."""
@@ -93,11 +88,9 @@ class CreateKeyBody(KeyFields):
 class UpdateKeyBody(KeyFields):
     """PATCH /api/2.0/keys/{id}. What is not named stays."""
 
-    clear: Annotated[tuple[str, ...] | None, Texts(2, 16)] = None
-
-    fields_told: ClassVar[Mapping[str, FieldDoc]] = {
-        "clear": FieldDoc("What is taken away", "of budget, soft_budget"),
-    }
+    clear: Annotated[tuple[str, ...] | None, Texts(2, 16)] = doc(
+        "What is taken away", "of budget, soft_budget"
+    )
 
     def command(self, id: str) -> UpdateKey:
         return UpdateKey(
@@ -115,13 +108,9 @@ class UpdateKeyBody(KeyFields):
 class RotateKeyBody(StrictBody):
     """POST /api/2.0/keys/{id}/rotate."""
 
-    grace_seconds: Annotated[int | None, _Grace] = None
-
-    fields_told: ClassVar[Mapping[str, FieldDoc]] = {
-        "grace_seconds": FieldDoc(
-            "How long the former secret is still taken", "0: it ends at once", default=0
-        ),
-    }
+    grace_seconds: Annotated[int | None, _Grace] = doc(
+        "How long the former secret is still taken", "0: it ends at once", default=0
+    )
 
     def command(self, id: str) -> RotateKey:
         return RotateKey(id=id, grace_s=self.grace_seconds or 0)
@@ -130,17 +119,12 @@ class RotateKeyBody(StrictBody):
 class CreateTokenBody(StrictBody):
     """POST /api/2.0/token/create: a key for the caller itself, which may do what the caller's may."""
 
-    comment: Annotated[str | None, _Comment] = None
-    lifetime_seconds: Annotated[int | None, _Lifetime] = None
-    scopes: Annotated[tuple[str, ...] | None, Texts(len(Scope), 32)] = None
-    autoscope_enabled: Annotated[bool | None, Boolean] = None
-
-    fields_told: ClassVar[Mapping[str, FieldDoc]] = {
-        "comment": FieldDoc("A note of its owner"),
-        "lifetime_seconds": FieldDoc("Until it ends; without one it never does"),
-        "scopes": FieldDoc("What it may do", f"of {', '.join(Scope)}; `{ALL_APIS}`: what the caller may"),
-        "autoscope_enabled": FieldDoc("Not served: an error where it is set"),
-    }
+    comment: Annotated[str | None, _Comment] = doc("A note of its owner")
+    lifetime_seconds: Annotated[int | None, _Lifetime] = doc("Until it ends; without one it never does")
+    scopes: Annotated[tuple[str, ...] | None, Texts(len(Scope), 32)] = doc(
+        "What it may do", f"of {', '.join(Scope)}; `{ALL_APIS}`: what the caller may"
+    )
+    autoscope_enabled: Flag = doc("Not served: an error where it is set")
 
     def command(self, caller: Caller, name: str) -> CreateKey:
         """Raises InvalidField for a scope that the caller lacks itself, and for scopes by use."""
@@ -168,7 +152,4 @@ class CreateTokenBody(StrictBody):
 class DeleteTokenBody(StrictBody):
     """POST /api/2.0/token/delete."""
 
-    token_id: Annotated[str | None, Text(1, 64)] = None
-
-    fields_required: ClassVar[tuple[str, ...]] = ("token_id",)
-    fields_told: ClassVar[Mapping[str, FieldDoc]] = {"token_id": FieldDoc("Of a token of the caller's own")}
+    token_id: Annotated[str | None, Text(1, 64)] = doc("Of a token of the caller's own", required=True)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from serve_app.api.management.fields import EntityName
 from serve_app.api.management.strict_body import StrictBody
-from serve_app.api.protocol.field_doc import FieldDoc
+from serve_app.api.protocol.field_doc import doc
 from serve_app.api.protocol.fields import Integer, Integers, Number, Text
 from serve_app.errors import InvalidField
 from serve_app.limits import (
@@ -30,34 +29,31 @@ _MAX_METRIC_CHARS = 64
 class GuardsBody(StrictBody):
     """What the entity must keep to."""
 
-    max_error_rate: Annotated[float | None, Number(0, 1)] = None
-    max_first_token_s: Annotated[float | None, Number(0, MAX_GUARDED_S)] = None
-    max_total_s: Annotated[float | None, Number(0, MAX_GUARDED_S)] = None
-    min_requests: Annotated[int | None, Integer(1, MAX_GUARD_REQUESTS)] = None
-
-    fields_told: ClassVar[Mapping[str, FieldDoc]] = {
-        "max_error_rate": FieldDoc("Share of its requests that may fail; 1: any", default=0.05),
-        "max_first_token_s": FieldDoc("95th percentile of the time to the first token"),
-        "max_total_s": FieldDoc("95th percentile of the time to the last byte"),
-        "min_requests": FieldDoc("That a step sees before the next one", default=20),
-    }
+    max_error_rate: Annotated[float | None, Number(0, 1)] = doc(
+        "Share of its requests that may fail; 1: any", default=0.05
+    )
+    max_first_token_s: Annotated[float | None, Number(0, MAX_GUARDED_S)] = doc(
+        "95th percentile of the time to the first token"
+    )
+    max_total_s: Annotated[float | None, Number(0, MAX_GUARDED_S)] = doc(
+        "95th percentile of the time to the last byte"
+    )
+    min_requests: Annotated[int | None, Integer(1, MAX_GUARD_REQUESTS)] = doc(
+        "That a step sees before the next one", default=20
+    )
 
 
 class RolloutBody(StrictBody):
     """POST /api/2.0/serving-endpoints/{endpoint}/rollout."""
 
-    entity: Annotated[str | None, EntityName] = None
-    steps: Annotated[tuple[int, ...] | None, Integers(MAX_ROLLOUT_STEPS, 1, _PERCENT)] = None
-    interval_s: Annotated[float | None, Number(MIN_STEP_S, MAX_STEP_S)] = None
-    guards: GuardsBody | None = None
-
-    fields_required: ClassVar[tuple[str, ...]] = ("entity",)
-    fields_told: ClassVar[Mapping[str, FieldDoc]] = {
-        "entity": FieldDoc("The served entity that gets the traffic"),
-        "steps": FieldDoc("Rising percentages, 100 the last; none: 5, 25, 50, 100"),
-        "interval_s": FieldDoc("Seconds that a step lasts at least", default=60),
-        "guards": FieldDoc("Bounds, beyond which the former traffic comes back by itself"),
-    }
+    entity: Annotated[str | None, EntityName] = doc("The served entity that gets the traffic", required=True)
+    steps: Annotated[tuple[int, ...] | None, Integers(MAX_ROLLOUT_STEPS, 1, _PERCENT)] = doc(
+        "Rising percentages, 100 the last; none: 5, 25, 50, 100"
+    )
+    interval_s: Annotated[float | None, Number(MIN_STEP_S, MAX_STEP_S)] = doc(
+        "Seconds that a step lasts at least", default=60
+    )
+    guards: GuardsBody | None = doc("Bounds, beyond which the former traffic comes back by itself")
 
     def command(self, endpoint: str) -> StartRollout:
         """Raises InvalidField."""
@@ -72,16 +68,13 @@ class RolloutBody(StrictBody):
 class ShadowBody(StrictBody):
     """PUT /api/2.0/serving-endpoints/{endpoint}/shadow."""
 
-    entity: Annotated[str | None, EntityName] = None
-    percentage: Annotated[int | None, Integer(0, _PERCENT)] = None
-    max_concurrent: Annotated[int | None, Integer(1, _MAX_COPIES)] = None
-
-    fields_required: ClassVar[tuple[str, ...]] = ("entity", "percentage")
-    fields_told: ClassVar[Mapping[str, FieldDoc]] = {
-        "entity": FieldDoc("The served entity that gets copies"),
-        "percentage": FieldDoc("Of the requests that other entities answer"),
-        "max_concurrent": FieldDoc("Copies under way in one gateway; above, none is made", default=8),
-    }
+    entity: Annotated[str | None, EntityName] = doc("The served entity that gets copies", required=True)
+    percentage: Annotated[int | None, Integer(0, _PERCENT)] = doc(
+        "Of the requests that other entities answer", required=True
+    )
+    max_concurrent: Annotated[int | None, Integer(1, _MAX_COPIES)] = doc(
+        "Copies under way in one gateway; above, none is made", default=8
+    )
 
     def settings(self) -> dict[str, Any]:
         """As `endpoints.ai_gateway.Shadow` has it. Raises InvalidField."""
@@ -95,22 +88,19 @@ class ShadowBody(StrictBody):
 class FeedbackBody(StrictBody):
     """POST /serving-endpoints/{endpoint}/feedback."""
 
-    request_id: Annotated[str | None, Text(1, _MAX_ID_CHARS)] = None
-    metric: Annotated[str | None, Text(1, _MAX_METRIC_CHARS)] = None
-    value: Annotated[float | None, Number(-MAX_FEEDBACK, MAX_FEEDBACK)] = None
-
-    fields_required: ClassVar[tuple[str, ...]] = ("request_id", "metric", "value")
-    fields_told: ClassVar[Mapping[str, FieldDoc]] = {
-        "request_id": FieldDoc(
-            "The `id` of the answer, or its header `x-request-id` if it begins with `req_`"
-        ),
-        "metric": FieldDoc("A name of your own, such as `thumbs`"),
-        "value": FieldDoc("0 and 1 for a vote; any number for a rating"),
-    }
+    request_id: Annotated[str | None, Text(1, _MAX_ID_CHARS)] = doc(
+        "The `id` of the answer, or its header `x-request-id` if it begins with `req_`", required=True
+    )
+    metric: Annotated[str | None, Text(1, _MAX_METRIC_CHARS)] = doc(
+        "A name of your own, such as `thumbs`", required=True
+    )
+    value: Annotated[float | None, Number(-MAX_FEEDBACK, MAX_FEEDBACK)] = doc(
+        "0 and 1 for a vote; any number for a rating", required=True
+    )
 
     def command(self, endpoint: str, key_id: str) -> GiveFeedback:
         """Raises InvalidField."""
-        for name in self.fields_required:
+        for name in self.required():
             if getattr(self, name) is None:
                 raise InvalidField(name, "is required")
         return GiveFeedback(

@@ -5,14 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Final
 
+from serve_app import limits
+from serve_app.api.dialects.chat.field_types import TEMPLATE_VARIABLES, Logprobs, TemplateKwargs
 from serve_app.api.dialects.chat.response_format.grammar import Form
-from serve_app.api.dialects.chat.shapes import TemplateVariables
-from serve_app.api.dialects.ovms import told
 from serve_app.api.dialects.ovms.fields import AnswerFields
 from serve_app.api.dialects.ovms.templating import templating_of
-from serve_app.api.dialects.responses.fields import FORMAT, OF_CHATS, ResponseFields
-from serve_app.api.protocol.field_doc import FieldDoc
-from serve_app.api.protocol.fields import Boolean, Described
+from serve_app.api.dialects.responses import shapes
+from serve_app.api.dialects.responses.fields import (
+    FORMAT,
+    FORMATS,
+    ITEM_DOCS,
+    OF_CHATS,
+    VERBOSITY_DOC,
+    InputItems,
+    ReasoningOptions,
+    ResponseFields,
+    TextOptions,
+)
+from serve_app.api.protocol.field_doc import FieldDoc, doc
+from serve_app.api.protocol.fields import Described, Flag, Integer
 from serve_app.config import OvmsConfig
 from serve_app.errors import InvalidField
 from serve_app.types import Templating
@@ -23,19 +34,49 @@ _OWN_FORMAT: Final = "response_format"
 class ResponseBody(ResponseFields, AnswerFields):
     """What a response is to be. None: absent."""
 
-    fields_required: ClassVar[tuple[str, ...]] = ("model", "input")
-    fields_told: ClassVar[Mapping[str, FieldDoc]] = {**told.ANSWER, **told.RESPONSES}
-    free_form: ClassVar[tuple[str, ...]] = (
-        *ResponseFields.free_form,
-        *AnswerFields.free_form,
-        "chat_template_kwargs",
-    )
     of_chats: ClassVar[Mapping[str, str]] = {
         name: ours for name, ours in OF_CHATS.items() if name != _OWN_FORMAT
     }
 
-    logprobs: Annotated[bool | None, Boolean] = None
-    chat_template_kwargs: Annotated[Any, Described(TemplateVariables)] = None
+    logprobs: Logprobs = None
+    chat_template_kwargs: TemplateKwargs = doc(
+        "variables for the model's template; `add_generation_prompt` is one of them",
+        accepts=TEMPLATE_VARIABLES,
+    )
+    input: InputItems = doc(
+        "a string is what the user says; the items of one turn of the assistant are one message, also of "
+        "one that only thought",
+        accepts=f"a string or a list of 1 to {limits.MAX_MESSAGES} items; required, and not empty",
+        required=True,
+        members=ITEM_DOCS,
+    )
+    max_output_tokens: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = doc(
+        "default up to the window; more than fits is clamped; 4000 with `ignore_eos`"
+    )
+    tools: Annotated[Any, Described(shapes.Tools)] = doc(
+        "default none; a tool may have its members below `function`, as in chats",
+        accepts=f"a list of up to {limits.MAX_TOOLS} function tools, and namespaces of them",
+    )
+    text: TextOptions = doc(
+        "see its members",
+        accepts="an object",
+        members={
+            "verbosity": VERBOSITY_DOC,
+            "format": FieldDoc("OpenAI's form of `response_format`, and not beside it", accepts=FORMATS),
+        },
+    )
+    reasoning: ReasoningOptions | None = doc(
+        "see its members",
+        accepts="an object",
+        members={
+            "effort": FieldDoc(
+                "variables `reasoning_effort` and `enable_thinking` of the model's template; only none "
+                "sets the second one to false"
+            ),
+            "summary": FieldDoc("thoughts are told as summaries in any case, in full"),
+        },
+    )
+    store: Flag = doc("nothing is kept; told with the answer, true is listed as ignored", default=True)
 
     def check(self, config: OvmsConfig) -> None:
         """What single fields cannot tell. Raises InvalidField or UnsupportedField."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from serve_app.api.dialects.chat.pictures import with_notes
 from serve_app.api.dialects.ovms import wire
 from serve_app.api.dialects.ovms.errors import render_error
-from serve_app.api.dialects.ovms.fields import LARGE
 from serve_app.api.dialects.ovms.responses.body import ResponseBody
 from serve_app.api.dialects.ovms.responses.wire import OvmsWire
 from serve_app.api.dialects.responses.input_items import parse_input
@@ -19,9 +16,6 @@ from serve_app.config import OvmsConfig
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import ServeError
 from serve_app.types import GenerateRequest, Prompt
-
-# What an answer does not look back at.
-_NOT_ANSWERED: Final = (*LARGE, "input", "chat_template_kwargs")
 
 
 class ResponseDialect:
@@ -62,7 +56,7 @@ class ResponseDialect:
             logprobs=body.num_logprobs,
             **options,
         )
-        kept = body.without(*_NOT_ANSWERED)
+        kept = body.for_answer()
         return Call(
             model=model,
             task=Task.CHAT,

@@ -1,0 +1,22 @@
+"""How tokens are drawn, by the fields of a body."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any, Final
+
+from serve_app.api.edge.body import WireModel
+from serve_app.types import SamplingParams
+
+# Bodies have texts under these names, and parameters token ids.
+_OF_TEXTS: Final = {"bad_words", "stop_sequences"}
+_NAMES: Final = frozenset(field.name for field in fields(SamplingParams)) - _OF_TEXTS
+
+
+def sampling_params(body: WireModel, **others: Any) -> SamplingParams:
+    """The body's fields that are called as those of `SamplingParams`, where they are given.
+
+    `others` go before them.
+    """
+    given = {name: value for name, value in body.__dict__.items() if name in _NAMES and value is not None}
+    return SamplingParams(**{**given, **others})
