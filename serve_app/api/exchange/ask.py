@@ -40,7 +40,7 @@ class Inquiry(Generic[ReplyT]):
 
     model: str  # name of the endpoint
     questions: tuple[Question[ReplyT], ...]  # without what only the server knows: ids and deadlines
-    answer: Callable[[ModelInfo, list[ReplyT]], dict[str, Any]]  # the body of the answer
+    answer: Callable[[ModelInfo, list[ReplyT]], Mapping[str, object]]  # the body of the answer
     estimate: Callable[[], int]  # about how many tokens the questions have; may read all of them
     tokens: Callable[[list[ReplyT]], int]  # the same, as the answers tell
     names: Mapping[str, str] = field(default_factory=dict)  # a replica's name of a field -> the client's
@@ -56,7 +56,7 @@ def count_tokens(replies: Iterable[Tokens]) -> int:
 
 
 def length_of(
-    prompt: Prompt, *, model: str, names: Mapping[str, str], answer: Callable[[int], dict[str, Any]]
+    prompt: Prompt, *, model: str, names: Mapping[str, str], answer: Callable[[int], Mapping[str, object]]
 ) -> Inquiry[Tokens]:
     """How many tokens the model would read; `answer` tells the number."""
     return Inquiry(

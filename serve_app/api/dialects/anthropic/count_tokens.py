@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from serve_app.api.dialects.anthropic.answers import TokenCount
 from serve_app.api.dialects.anthropic.body import parse_message
 from serve_app.api.exchange.ask import Inquiry, length_of
 from serve_app.types import Tokens
@@ -21,5 +20,5 @@ def parse_count(raw: bytes, *, notes_pictures: bool) -> Inquiry[Tokens]:
     )
 
 
-def _told(num_tokens: int) -> dict[str, Any]:
+def _told(num_tokens: int) -> TokenCount:
     return {"input_tokens": num_tokens}

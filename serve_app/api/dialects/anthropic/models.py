@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import parse_qs
 
+from serve_app.api.dialects.anthropic.answers import AnthropicModel, AnthropicModels
 from serve_app.errors import InvalidField
 
 MAX_PAGE: Final = 1_000  # entries; Anthropic's own bound
@@ -17,7 +18,7 @@ MAX_PAGE: Final = 1_000  # entries; Anthropic's own bound
 Entry = Mapping[str, Any]  # as OpenAI has it: `id`, `created`, and the window where it is known
 
 
-def model_fields(entry: Entry) -> dict[str, Any]:
+def model_fields(entry: Entry) -> AnthropicModel:
     """One model."""
     return {
         "type": "model",
@@ -29,7 +30,7 @@ def model_fields(entry: Entry) -> dict[str, Any]:
     }
 
 
-def models_page(entries: Sequence[Entry], query: str) -> dict[str, Any]:
+def models_page(entries: Sequence[Entry], query: str) -> AnthropicModels:
     """The page of `entries` that `limit`, `after_id` and `before_id` ask for. Raises InvalidField."""
     asked = {name: values[-1] for name, values in parse_qs(query).items()}
     limit, ids = _limit(asked.get("limit")), [entry["id"] for entry in entries]

@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal, NotRequired, TypeAlias
 
 from typing_extensions import TypedDict
 
-from serve_app.api.dialects.chat.wire import CONTENT_FILTER, FINISH, LEGACY_TOOL_CALLS, REPETITION
+from serve_app.api.dialects.chat.finish import CONTENT_FILTER, FINISH, LEGACY_TOOL_CALLS, REPETITION
 from serve_app.api.protocol.fields import words
 
 _OF_OPENAI: Final = (CONTENT_FILTER, REPETITION)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable
-from typing import Any
 
+from serve_app.api.dialects.chat import answers
 from serve_app.api.dialects.chat.wire import logprob_value, name_by_id
 from serve_app.types import TextLogprob
 
@@ -23,7 +23,7 @@ class LegacyLogprobs:
         self._offset = offset
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
-    def add(self, tokens: Iterable[TextLogprob]) -> dict[str, Any]:
+    def add(self, tokens: Iterable[TextLogprob]) -> answers.LegacyLogprobs:
         """The lists for the next `tokens`; offsets count characters from the choice's start."""
         names: list[str] = []
         values: list[float | None] = []

@@ -9,17 +9,17 @@ from __future__ import annotations
 import hashlib
 import itertools
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
 
-from serve_app.api.dialects.chat.custom_tools import CUSTOM, INPUT, HeldCalls, text_of
+from serve_app.api.dialects.chat import answers
+from serve_app.api.dialects.chat.custom_tools import CUSTOM, INPUT, HeldCalls
 from serve_app.api.protocol.dialect import ToolCall
 from serve_app.json_schema.numerals import dumps
-from serve_app.types import FinishReason, ModelInfo, TextLogprob, TokenDelta, ToolCallDelta, Usage
+from serve_app.types import ModelInfo, TextLogprob, TokenDelta, ToolCallDelta, Usage
 
 STREAM_TYPE: Final = "text/event-stream; charset=utf-8"
 DONE: Final = b"data: [DONE]\n\n"
@@ -34,51 +34,13 @@ def as_given(value: Any) -> msgspec.Raw:
     return msgspec.Raw(dumps(value).encode("utf-8", "surrogatepass"))
 
 
-CONTENT_FILTER: Final = "content_filter"  # of OpenAI's protocol alone: others end with an error
-REPETITION: Final = "repetition"  # the same: vLLM's word, for its field `repetition_detection`
-FINISH: Final[Mapping[FinishReason, str]] = MappingProxyType(
-    {
-        FinishReason.EOS: "stop",
-        FinishReason.STOP: "stop",
-        FinishReason.LENGTH: "length",
-        FinishReason.CONTEXT: "length",
-        FinishReason.ABORT: "stop",
-        FinishReason.TOOL_CALLS: "tool_calls",
-        FinishReason.FILTERED: CONTENT_FILTER,
-        FinishReason.REPETITION: REPETITION,
-    }
-)
-
-
-_REPEATED: Final = "repetition_detected"  # in the place of what stopped an answer, as vLLM has it
-LEGACY_TOOL_CALLS: Final = "function_call"  # how an answer to `functions` ends that calls one
-
-
-def tool_call_fields(call: ToolCall) -> dict[str, Any]:
+def tool_call_fields(call: ToolCall) -> answers.ToolCall:
     """A call in a whole message."""
     return {"id": call.id, "type": "function", "function": function_fields(call)}
 
 
-def function_fields(call: ToolCall) -> dict[str, str]:
+def function_fields(call: ToolCall) -> answers.FunctionCall:
     return {"name": call.name, "arguments": call.arguments}
-
-
-def stop_fields(finish: FinishReason | None, stop: str | int | None) -> dict[str, str | int]:
-    """vLLM's member of a choice: which stop string or token of the client ended it; else nothing."""
-    if finish is FinishReason.REPETITION:
-        return {"stop_reason": _REPEATED}
-    return {} if finish is not FinishReason.STOP or stop is None else {"stop_reason": stop}
-
-
-def stop_member(finish: FinishReason | None, stop: str | int | None) -> bytes:
-    """The same behind other members."""
-    fields = stop_fields(finish, stop)
-    return b"," + encode(fields)[1:-1] if fields else b""
-
-
-def custom_call_fields(call: ToolCall) -> dict[str, Any]:
-    """A call of a custom tool in a whole message."""
-    return {"id": call.id, "type": CUSTOM, CUSTOM: {"name": call.name, INPUT: text_of(call.arguments)}}
 
 
 def custom_call_begin(piece: ToolCallDelta) -> bytes:
@@ -166,27 +128,12 @@ class Head:
         return encode(self.fields)[:-1]
 
 
-def usage_totals(usage: Usage) -> dict[str, int]:
+def usage_totals(usage: Usage) -> answers.TotalUsage:
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
     }
-
-
-def usage_fields(usage: Usage) -> dict[str, Any]:
-    fields: dict[str, Any] = {
-        **usage_totals(usage),
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-    }
-    if usage.reasoning_tokens:
-        fields["completion_tokens_details"] = {"reasoning_tokens": usage.reasoning_tokens}
-    return fields
-
-
-def usage_chunk(head: Head, usage: Usage) -> bytes:
-    """The extra last chunk of `stream_options.include_usage`."""
-    return sse(encode({**head.fields, "choices": [], "usage": usage_fields(usage)}))
 
 
 def chunk_end(*, include_usage: bool) -> bytes:
@@ -209,7 +156,7 @@ def logprob_value(value: float) -> float:
     return value if LOWEST_LOGPROB < value <= 0.0 else 0.0 if value > 0.0 else LOWEST_LOGPROB
 
 
-def token_entry(token: TextLogprob) -> dict[str, Any]:
+def token_entry(token: TextLogprob) -> answers.TokenLogprob:
     """A token as the chat protocol lists it; alternatives have no alternatives."""
     return {
         "token": token.text,
@@ -218,7 +165,7 @@ def token_entry(token: TextLogprob) -> dict[str, Any]:
     }
 
 
-def token_with_alternatives(token: TextLogprob) -> dict[str, Any]:
+def token_with_alternatives(token: TextLogprob) -> answers.ListedToken:
     return {**token_entry(token), "top_logprobs": [token_entry(other) for other in token.top]}
 
 
@@ -232,7 +179,7 @@ def named_by_id(token: TextLogprob) -> TextLogprob:
     return replace(token, text=name_by_id(token), top=tuple(map(named_by_id, token.top)))
 
 
-def prompt_entries(tokens: Iterable[TextLogprob]) -> list[dict[str, Any] | None]:
+def prompt_entries(tokens: Iterable[TextLogprob]) -> answers.PromptLogprobs:
     """vLLM's `prompt_logprobs`: the tokens of a prompt, each with its alternatives by id.
 
     An entry is null where nothing predicts the token.
@@ -240,7 +187,7 @@ def prompt_entries(tokens: Iterable[TextLogprob]) -> list[dict[str, Any] | None]
     return [None if token.logprob is None else _by_id(token, token.logprob) for token in tokens]
 
 
-def _by_id(token: TextLogprob, logprob: float) -> dict[str, Any]:
+def _by_id(token: TextLogprob, logprob: float) -> dict[str, answers.PromptLogprob]:
     entries = {
         str(other.token_id): _entry(other, other.logprob, rank)
         for rank, other in enumerate(token.top, start=1)
@@ -250,5 +197,5 @@ def _by_id(token: TextLogprob, logprob: float) -> dict[str, Any]:
     return entries
 
 
-def _entry(token: TextLogprob, logprob: float, rank: int | None) -> dict[str, Any]:
+def _entry(token: TextLogprob, logprob: float, rank: int | None) -> answers.PromptLogprob:
     return {"logprob": logprob_value(logprob), "rank": rank, "decoded_token": token.text}

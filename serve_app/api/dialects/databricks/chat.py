@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Final
 from msgspec import structs
 
 from serve_app import limits
+from serve_app.api.dialects.chat import answers as shared
 from serve_app.api.dialects.chat import shapes
 from serve_app.api.dialects.chat.field_types import (
     Logprobs,
@@ -18,9 +19,11 @@ from serve_app.api.dialects.chat.field_types import (
     Tools,
     TopLogprobs,
 )
+from serve_app.api.dialects.chat.finish import FINISH
 from serve_app.api.dialects.chat.response_format.grammar import parse_form
 from serve_app.api.dialects.chat.thinking import ThinkingOptions
 from serve_app.api.dialects.chat.wire import delta_members, token_with_alternatives, tool_call_fields
+from serve_app.api.dialects.databricks import answers
 from serve_app.api.dialects.databricks import wire as wire
 from serve_app.api.dialects.databricks.errors import render_error
 from serve_app.api.dialects.databricks.fields import (
@@ -242,22 +245,22 @@ class ChatRenderer:
         rendered = [self._choice(i, choice) for i, choice in enumerate(choices)]
         return wire.encode({**self._head, "choices": rendered, "usage": wire.usage_fields(usage)})
 
-    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
-        return {
-            "index": index,
-            "message": _message(choice, tells_parts=self._tells_parts),
-            **({"logprobs": _listed(choice.logprobs)} if self._logprobs else {}),
-            "finish_reason": wire.FINISH[choice.finish] if choice.finish else None,
-        }
+    def _choice(self, index: int, choice: Choice) -> answers.ChatChoice:
+        message = _message(choice, tells_parts=self._tells_parts)
+        finish = FINISH[choice.finish] if choice.finish else None
+        if not self._logprobs:
+            return {"index": index, "message": message, "finish_reason": finish}
+        listed = _listed(choice.logprobs)
+        return {"index": index, "message": message, "logprobs": listed, "finish_reason": finish}
 
 
-def _message(choice: Choice, *, tells_parts: bool) -> dict[str, Any]:
-    message: dict[str, Any] = {
+def _message(choice: Choice, *, tells_parts: bool) -> answers.Message:
+    message: answers.Message = {
         "role": "assistant",
         "content": choice.text if choice.text or not choice.calls else None,
     }
     if choice.reasoning and tells_parts:
-        said = [{"type": "text", "text": choice.text}] if choice.text else []
+        said: list[answers.SaidPart] = [{"type": "text", "text": choice.text}] if choice.text else []
         message["content"] = [thoughts_part(choice.reasoning), *said]
     elif choice.reasoning:
         message["reasoning_content"] = choice.reasoning
@@ -266,5 +269,5 @@ def _message(choice: Choice, *, tells_parts: bool) -> dict[str, Any]:
     return message
 
 
-def _listed(tokens: Iterable[TextLogprob]) -> dict[str, Any]:
+def _listed(tokens: Iterable[TextLogprob]) -> shared.Logprobs:
     return {"content": [token_with_alternatives(token) for token in tokens]}

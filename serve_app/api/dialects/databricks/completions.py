@@ -13,8 +13,11 @@ from typing import Annotated, Any, ClassVar, Final
 
 from serve_app import limits
 from serve_app.api.dialects.chat import shapes
+from serve_app.api.dialects.chat.answers import LegacyLogprobs as ListedLogprobs
+from serve_app.api.dialects.chat.finish import FINISH
 from serve_app.api.dialects.chat.legacy_logprobs import LegacyLogprobs
 from serve_app.api.dialects.chat.prompts import parse_prompts
+from serve_app.api.dialects.databricks import answers
 from serve_app.api.dialects.databricks import wire as wire
 from serve_app.api.dialects.databricks.errors import render_error
 from serve_app.api.dialects.databricks.fields import GenerationFields, RouteContext, parse_fields
@@ -158,16 +161,16 @@ class CompletionRenderer:
             events += self._chunks.last(index, self._members("", None), prompt, delta)
         return events
 
-    def _text(self, index: int, text: str, logprobs: dict[str, Any] | None = None) -> bytes:
+    def _text(self, index: int, text: str, logprobs: ListedLogprobs | None = None) -> bytes:
         if not text and logprobs is None:
             return b""
         return self._chunks.piece(index, self._members(text, logprobs))
 
-    def _members(self, text: str, logprobs: dict[str, Any] | None) -> bytes:
+    def _members(self, text: str, logprobs: ListedLogprobs | None) -> bytes:
         members = b'"text":' + wire.encode(text)
         return members if self._body.logprobs is None else members + b',"logprobs":' + wire.encode(logprobs)
 
-    def _listed(self, index: int, tokens: Iterable[TextLogprob] | None) -> dict[str, Any] | None:
+    def _listed(self, index: int, tokens: Iterable[TextLogprob] | None) -> ListedLogprobs | None:
         if self._body.logprobs is None or not tokens:
             return None
         if index not in self._logprobs:
@@ -185,8 +188,10 @@ class CompletionRenderer:
         rendered = [self._choice(i, choice) for i, choice in enumerate(choices)]
         return wire.encode({**self._head, "choices": rendered, "usage": wire.usage_fields(usage)})
 
-    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
+    def _choice(self, index: int, choice: Choice) -> answers.CompletionChoice:
         text = self._prompts[index // self._body.choices] + choice.text + self._suffix
-        listed = {} if self._body.logprobs is None else {"logprobs": self._listed(index, choice.logprobs)}
-        finish = wire.FINISH[choice.finish] if choice.finish else None
-        return {"index": index, "text": text, **listed, "finish_reason": finish}
+        finish = FINISH[choice.finish] if choice.finish else None
+        if self._body.logprobs is None:
+            return {"index": index, "text": text, "finish_reason": finish}
+        listed = self._listed(index, choice.logprobs)
+        return {"index": index, "text": text, "logprobs": listed, "finish_reason": finish}

@@ -11,6 +11,7 @@ from serve_app import limits
 from serve_app.api.dialects.chat.messages import parse_string
 from serve_app.api.dialects.chat.templating import with_effort, with_thinking
 from serve_app.api.dialects.chat.thinking import DISABLED, ThinkingOptions
+from serve_app.api.dialects.databricks.answers import ThoughtPart
 from serve_app.errors import InvalidField
 from serve_app.types import Templating
 
@@ -28,9 +29,9 @@ def tells_parts(thinking: ThinkingOptions | None) -> bool:
     return thinking is not None and thinking.type not in (None, DISABLED)
 
 
-def thoughts_part(text: str) -> dict[str, Any]:
+def thoughts_part(text: str) -> ThoughtPart:
     """Thoughts, or a piece of them, as a part."""
-    return {"type": PART, "summary": [{"type": _SUMMARY, "text": text}]}
+    return {"type": "reasoning", "summary": [{"type": "summary_text", "text": text}]}
 
 
 def with_thoughts_apart(message: dict[str, Any], where: str) -> dict[str, Any]:

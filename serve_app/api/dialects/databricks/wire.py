@@ -8,12 +8,14 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from serve_app.api.dialects.chat.wire import DONE, FINISH, STREAM_TYPE, encode, sse, usage_totals
+from serve_app.api.dialects.chat.finish import FINISH
+from serve_app.api.dialects.chat.wire import DONE, STREAM_TYPE, encode, sse
+from serve_app.api.dialects.databricks import answers
 from serve_app.api.dialects.databricks.errors import broken
 from serve_app.errors import ServeError
 from serve_app.types import FinishReason, ModelInfo, TokenDelta, Usage
 
-__all__ = ["DONE", "FINISH", "STREAM_TYPE", "ChunkWriter", "encode", "head", "usage_fields"]
+__all__ = ["DONE", "STREAM_TYPE", "ChunkWriter", "encode", "head", "usage_fields"]
 
 
 def head(kind: str, id: str, info: ModelInfo) -> dict[str, Any]:
@@ -21,9 +23,15 @@ def head(kind: str, id: str, info: ModelInfo) -> dict[str, Any]:
     return {"id": id, "object": kind, "created": int(time.time()), "model": info.name}
 
 
-def usage_fields(usage: Usage) -> dict[str, Any]:
-    details = {"prompt_tokens_details": {"cached_tokens": usage.cached_tokens}} if usage.cached_tokens else {}
-    return {**usage_totals(usage), **details}
+def usage_fields(usage: Usage) -> answers.Usage:
+    fields: answers.Usage = {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+    }
+    if usage.cached_tokens:
+        fields["prompt_tokens_details"] = {"cached_tokens": usage.cached_tokens}
+    return fields
 
 
 class ChunkWriter:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from typing_extensions import TypedDict
 
 
@@ -10,8 +12,8 @@ class Tokenized(TypedDict):
 
     count: int
     max_model_len: int
-    tokens: list[int]
-    token_strs: list[str] | None
+    tokens: Sequence[int]
+    token_strs: Sequence[str] | None
 
 
 class Detokenized(TypedDict):

@@ -15,6 +15,7 @@ from serve_app.api.dialects.chat import shapes
 from serve_app.api.dialects.chat.messages import parse_messages
 from serve_app.api.dialects.chat.templating import TemplatingFields
 from serve_app.api.dialects.chat.tools import parse_tools
+from serve_app.api.dialects.extensions import answers
 from serve_app.api.edge.body import WireModel, parse_body
 from serve_app.api.exchange.ask import Inquiry, count_tokens
 from serve_app.api.protocol.field_doc import doc
@@ -98,7 +99,7 @@ def parse_detokenize(raw: bytes) -> Inquiry[Detokenized]:
     )
 
 
-def _tokens(info: ModelInfo, replies: list[Tokens]) -> dict[str, Any]:
+def _tokens(info: ModelInfo, replies: list[Tokens]) -> answers.Tokenized:
     (reply,) = replies
     return {
         "count": len(reply.token_ids),
@@ -108,6 +109,6 @@ def _tokens(info: ModelInfo, replies: list[Tokens]) -> dict[str, Any]:
     }
 
 
-def _text(info: ModelInfo, replies: list[Detokenized]) -> dict[str, Any]:
+def _text(info: ModelInfo, replies: list[Detokenized]) -> answers.Detokenized:
     (reply,) = replies
     return {"prompt": reply.text}

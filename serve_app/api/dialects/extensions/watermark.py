@@ -6,10 +6,11 @@ and the key; a text that another model wrote is as if it had none.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from serve_app import limits
 from serve_app.api.admission.estimates import tokens_in
+from serve_app.api.dialects.extensions.answers import Detected
 from serve_app.api.dialects.extensions.tokens import required
 from serve_app.api.edge.body import WireModel, parse_body
 from serve_app.api.exchange.ask import Inquiry
@@ -43,7 +44,7 @@ def parse_detect(raw: bytes) -> Inquiry[WatermarkScore]:
     )
 
 
-def _score(info: ModelInfo, replies: list[WatermarkScore]) -> dict[str, Any]:
+def _score(info: ModelInfo, replies: list[WatermarkScore]) -> Detected:
     (reply,) = replies
     return {
         "z_score": reply.z_score,

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Annotated, Any, Final
 
 from serve_app import limits
+from serve_app.api.dialects.chat import answers as shared
 from serve_app.api.dialects.chat import shapes
 from serve_app.api.dialects.chat.beam import beam_names, beam_width
 from serve_app.api.dialects.chat.field_types import (
@@ -27,7 +28,8 @@ from serve_app.api.dialects.chat.fields import StreamOptions
 from serve_app.api.dialects.chat.response_format.grammar import parse_form
 from serve_app.api.dialects.chat.templating import parse_variables
 from serve_app.api.dialects.chat.tools import parse_tools
-from serve_app.api.dialects.chat.wire import token_with_alternatives, tool_call_fields
+from serve_app.api.dialects.chat.wire import token_with_alternatives, tool_call_fields, usage_totals
+from serve_app.api.dialects.mindie import answers
 from serve_app.api.dialects.mindie.errors import broken, render_body_error
 from serve_app.api.dialects.mindie.fields import MAX_TIMEOUT_S, MODEL_NAME, SharedFields, fit_output
 from serve_app.api.dialects.mindie.messages import parse_messages
@@ -261,22 +263,20 @@ class ChatRenderer:
 
     def whole(self, choices: Iterable[Choice], usage: Usage) -> bytes:
         rendered = [self._choice(i, choice) for i, choice in enumerate(choices)]
-        return encode({**self._head, "choices": rendered, "usage": _usage(usage)})
+        return encode({**self._head, "choices": rendered, "usage": usage_totals(usage)})
 
-    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
-        message: dict[str, Any] = {"role": "assistant", "content": choice.text}
+    def _choice(self, index: int, choice: Choice) -> answers.ChatChoice:
+        message: answers.Message = {"role": "assistant", "content": choice.text}
         if choice.calls:
             message["tool_calls"] = [tool_call_fields(call) for call in choice.calls]
         finish = FINISH[choice.finish] if choice.finish else None
-        return {
-            "index": index,
-            "message": message,
-            **self._logprobs(choice.logprobs),
-            "finish_reason": finish,
-        }
+        if not self._body.logprobs:
+            return {"index": index, "message": message, "finish_reason": finish}
+        listed: shared.Logprobs = {"content": [token_with_alternatives(each) for each in choice.logprobs]}
+        return {"index": index, "message": message, "logprobs": listed, "finish_reason": finish}
 
     def _chunk(
-        self, index: int, delta: dict[str, Any], finish: FinishReason | None, usage: Usage | None = None
+        self, index: int, delta: answers.ChatDelta, finish: FinishReason | None, usage: Usage | None = None
     ) -> bytes:
         choice = {
             "index": index,
@@ -284,7 +284,7 @@ class ChatRenderer:
             **self._logprobs(self._held.pop(index, [])),
             "finish_reason": FINISH[finish] if finish else None,
         }
-        tail = b"" if usage is None else b',"usage":' + encode(_usage(usage))
+        tail = b"" if usage is None else b',"usage":' + encode(usage_totals(usage))
         return self._opening + encode(choice) + b"]" + tail + b"}\n\n"
 
     def _logprobs(self, tokens: Iterable[TextLogprob]) -> dict[str, Any]:
@@ -293,16 +293,11 @@ class ChatRenderer:
         return {"logprobs": {"content": [token_with_alternatives(token) for token in tokens]}}
 
 
-def _piece(piece: ToolCallDelta) -> dict[str, Any]:
+def _piece(piece: ToolCallDelta) -> shared.ToolCallPiece:
     """A piece of a call, whole in its first chunk but for the rest of its arguments."""
-    function: dict[str, str] = {} if piece.name is None else {"name": piece.name}
-    head = {} if piece.id is None else {"id": piece.id, "type": "function"}
-    return {"index": piece.index, **head, "function": {**function, "arguments": piece.arguments}}
-
-
-def _usage(usage: Usage) -> dict[str, int]:
-    return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-    }
+    function: shared.FunctionPiece = {"arguments": piece.arguments}
+    if piece.name is not None:
+        function = {"name": piece.name, "arguments": piece.arguments}
+    if piece.id is None:
+        return {"index": piece.index, "function": function}
+    return {"index": piece.index, "id": piece.id, "type": "function", "function": function}

@@ -6,7 +6,8 @@ A version is one of the endpoint's served entities; one that has none counts as 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from collections.abc import Mapping
+from typing import Annotated, Final
 
 import msgspec
 from starlette.types import Receive, Scope, Send
@@ -77,7 +78,7 @@ class ModelPage:
         endpoint, entities = _found(self._services, scope)
         await reply(send, 200, _JSON, msgspec.json.encode(self._page(endpoint, entities)))
 
-    def _page(self, endpoint: Endpoint, entities: tuple[ServedEntity, ...]) -> dict[str, Any]:
+    def _page(self, endpoint: Endpoint, entities: tuple[ServedEntity, ...]) -> Mapping[str, object]:
         versions = sorted({version_of(entity) for entity in entities}, key=int)
         return {
             "name": endpoint.name,
@@ -91,7 +92,7 @@ class ModelPage:
 class ReadyPage(ModelPage):
     """GET .../ready: 200 when a request would be answered."""
 
-    def _page(self, endpoint: Endpoint, entities: tuple[ServedEntity, ...]) -> dict[str, Any]:
+    def _page(self, endpoint: Endpoint, entities: tuple[ServedEntity, ...]) -> Mapping[str, object]:
         """Raises Unavailable."""
         if not any(self._services.backend.is_ready(entity.app) for entity in entities):
             raise Unavailable("the model is not ready; try again", retry_after_s=2.0)
@@ -101,7 +102,7 @@ class ReadyPage(ModelPage):
 class ConfigPage(ModelPage):
     """GET .../config: the limits of a model."""
 
-    def _page(self, endpoint: Endpoint, entities: tuple[ServedEntity, ...]) -> dict[str, Any]:
+    def _page(self, endpoint: Endpoint, entities: tuple[ServedEntity, ...]) -> Mapping[str, object]:
         """Raises Unavailable while nothing is known of it."""
         backend = self._services.backend
         known = [info for entity in entities if (info := backend.info(entity.app)) is not None]

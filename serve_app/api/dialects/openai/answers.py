@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal, NotRequired, TypeAlias
 
 from typing_extensions import TypedDict
@@ -122,7 +123,7 @@ class ChatCompletion(Head):
     choices: list[ChatChoice]
     usage: Usage
     prompt_logprobs: NotRequired[PromptLogprobs]
-    prompt_token_ids: NotRequired[list[int] | None]
+    prompt_token_ids: NotRequired[Sequence[int] | None]
 
 
 class ChatDelta(TypedDict, total=False):
@@ -163,7 +164,7 @@ class CompletionChunkChoice(TypedDict):
     logprobs: LegacyLogprobs | None
     finish_reason: LegacyFinishWord | None
     stop_reason: NotRequired[str | int]
-    prompt_token_ids: NotRequired[list[int] | None]
+    prompt_token_ids: NotRequired[Sequence[int] | None]
     token_ids: NotRequired[list[int]]
 
 

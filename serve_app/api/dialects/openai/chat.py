@@ -22,12 +22,21 @@ from serve_app.api.dialects.chat.field_types import (
     TopLogprobs,
 )
 from serve_app.api.dialects.chat.fields import SharedFields
+from serve_app.api.dialects.chat.finish import FINISH, LEGACY_TOOL_CALLS
 from serve_app.api.dialects.chat.messages import MAX_NAME_CHARS, MAX_TOOL_CALLS, parse_messages
 from serve_app.api.dialects.chat.templating import EFFORTS, TemplatingFields, with_effort
 from serve_app.api.dialects.chat.tools import ToolOffer, parse_offer
+from serve_app.api.dialects.openai import answers
 from serve_app.api.dialects.openai import shapes as own_shapes
 from serve_app.api.dialects.openai.documents import Documents
 from serve_app.api.dialects.openai.errors import broken, render_error
+from serve_app.api.dialects.openai.wire import (
+    custom_call_fields,
+    stop_member,
+    stop_reason,
+    usage_chunk,
+    usage_fields,
+)
 from serve_app.api.edge.body import parse_body
 from serve_app.api.protocol.dialect import Call, Choice, ErrorReply
 from serve_app.api.protocol.field_doc import FieldDoc, doc
@@ -245,17 +254,17 @@ class ChatRenderer:
             tail = plain  # what belongs to the whole step is sent once
         if delta.finish is not None:
             reason = self._finish(delta.finish).encode()
-            stop = wire.stop_member(delta.finish, delta.stop)
+            stop = stop_member(delta.finish, delta.stop)
             events += opening + b'},"logprobs":null,"finish_reason":"' + reason + b'"' + stop + end
         return events
 
     def _finish(self, finish: FinishReason) -> str:
         if self._legacy and finish is FinishReason.TOOL_CALLS:
-            return wire.LEGACY_TOOL_CALLS
-        return wire.FINISH[finish]
+            return LEGACY_TOOL_CALLS
+        return FINISH[finish]
 
     def end(self, usage: Usage) -> bytes:
-        return (wire.usage_chunk(self._head, usage) if self._body.include_usage else b"") + wire.DONE
+        return (usage_chunk(self._head, usage) if self._body.include_usage else b"") + wire.DONE
 
     def broken(self, error: ServeError) -> bytes:
         return broken(error)
@@ -265,7 +274,7 @@ class ChatRenderer:
         fields = {
             **self._head.fields,
             "choices": [self._choice(i, choice) for i, choice in enumerate(listed)],
-            "usage": wire.usage_fields(usage),
+            "usage": usage_fields(usage),
         }
         if self._body.prompt_logprobs is not None:
             fields["prompt_logprobs"] = wire.prompt_entries(listed[0].prompt_logprobs or ())
@@ -273,33 +282,34 @@ class ChatRenderer:
             fields["prompt_token_ids"] = listed[0].prompt_token_ids
         return wire.encode(fields)
 
-    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
-        fields: dict[str, Any] = {
+    def _choice(self, index: int, choice: Choice) -> answers.ChatChoice:
+        fields: answers.ChatChoice = {
             "index": index,
             "message": self._message(choice),
             "logprobs": self._logprobs(choice.logprobs) if self._body.logprobs else None,
             "finish_reason": self._finish(choice.finish) if choice.finish else None,
-            **wire.stop_fields(choice.finish, choice.stop),
         }
+        if (reason := stop_reason(choice.finish, choice.stop)) is not None:
+            fields["stop_reason"] = reason
         if self._body.return_token_ids:
             fields["token_ids"] = choice.token_ids
         return fields
 
-    def _message(self, choice: Choice) -> dict[str, Any]:
+    def _message(self, choice: Choice) -> answers.Message:
         content = choice.text if choice.text or not choice.calls else None
-        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        message: answers.Message = {"role": "assistant", "content": content, "refusal": None}
         if choice.reasoning and self._body.include_reasoning is not False:
             message["reasoning_content"] = choice.reasoning
         if choice.calls and self._legacy:
             message["function_call"] = wire.function_fields(choice.calls[0])
         elif choice.calls:
             message["tool_calls"] = [
-                wire.custom_call_fields(call) if call.name in self._customs else wire.tool_call_fields(call)
+                custom_call_fields(call) if call.name in self._customs else wire.tool_call_fields(call)
                 for call in choice.calls
             ]
         return message
 
-    def _logprobs(self, tokens: Iterable[TextLogprob]) -> dict[str, Any]:
+    def _logprobs(self, tokens: Iterable[TextLogprob]) -> answers.ChatLogprobs:
         if self._body.return_tokens_as_token_ids:
             tokens = map(wire.named_by_id, tokens)
         return {"content": [wire.token_with_alternatives(token) for token in tokens], "refusal": None}

@@ -8,10 +8,14 @@ from typing import Annotated, Any, Final
 
 from serve_app import limits
 from serve_app.api.dialects.chat import shapes, wire
+from serve_app.api.dialects.chat.answers import LegacyLogprobs as ListedLogprobs
 from serve_app.api.dialects.chat.fields import SharedFields
+from serve_app.api.dialects.chat.finish import FINISH
 from serve_app.api.dialects.chat.legacy_logprobs import LegacyLogprobs
 from serve_app.api.dialects.chat.prompts import parse_prompts
+from serve_app.api.dialects.openai import answers
 from serve_app.api.dialects.openai.errors import broken, render_error
+from serve_app.api.dialects.openai.wire import stop_member, stop_reason, usage_chunk, usage_fields
 from serve_app.api.edge.body import parse_body
 from serve_app.api.protocol.dialect import Call, Choice, ErrorReply
 from serve_app.api.protocol.field_doc import doc
@@ -128,14 +132,14 @@ class CompletionRenderer:
         ids = self._token_ids(delta) if self._body.return_token_ids else b""
         if not text and not ids and logprobs is None and delta.finish is None:
             return b""
-        reason = b"null" if delta.finish is None else b'"%b"' % wire.FINISH[delta.finish].encode()
+        reason = b"null" if delta.finish is None else b'"%b"' % FINISH[delta.finish].encode()
         return b'%b%d,"text":%b,"logprobs":%b,"finish_reason":%b%b%b%b' % (
             self._open,
             index,
             wire.encode(text),
             b"null" if logprobs is None else wire.encode(logprobs),
             reason,
-            wire.stop_member(delta.finish, delta.stop),
+            stop_member(delta.finish, delta.stop),
             ids,
             self._end if not self._body.continuous_usage else self._end_with(prompt, delta.usage),
         )
@@ -151,7 +155,7 @@ class CompletionRenderer:
         members = b"" if prompt is None else b',"prompt_token_ids":' + wire.encode(prompt)
         return members + (b',"token_ids":' + wire.encode(ids) if ids else b"")
 
-    def _delta_logprobs(self, index: int, delta: TokenDelta) -> dict[str, Any] | None:
+    def _delta_logprobs(self, index: int, delta: TokenDelta) -> ListedLogprobs | None:
         if self._body.logprobs is None:
             return None
         prompt = (delta.prompt_logprobs or ()) if self._body.echo else ()
@@ -166,27 +170,28 @@ class CompletionRenderer:
         return LegacyLogprobs(num_top, by_id=bool(self._body.return_tokens_as_token_ids))
 
     def end(self, usage: Usage) -> bytes:
-        return (wire.usage_chunk(self._head, usage) if self._body.include_usage else b"") + wire.DONE
+        return (usage_chunk(self._head, usage) if self._body.include_usage else b"") + wire.DONE
 
     def broken(self, error: ServeError) -> bytes:
         return broken(error)
 
     def whole(self, choices: Iterable[Choice], usage: Usage) -> bytes:
         rendered = [self._choice(i, choice) for i, choice in enumerate(choices)]
-        return wire.encode({**self._head.fields, "choices": rendered, "usage": wire.usage_fields(usage)})
+        return wire.encode({**self._head.fields, "choices": rendered, "usage": usage_fields(usage)})
 
-    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
+    def _choice(self, index: int, choice: Choice) -> answers.CompletionChoice:
         logprobs = None
         if self._body.logprobs is not None:
             prompt = (choice.prompt_logprobs or ()) if self._body.echo else ()
             logprobs = self._new_logprobs(self._body.logprobs).add((*prompt, *choice.logprobs))
-        fields: dict[str, Any] = {
+        fields: answers.CompletionChoice = {
             "index": index,
             "text": (choice.prompt_text or "") + choice.text,
             "logprobs": logprobs,
-            "finish_reason": wire.FINISH[choice.finish] if choice.finish else None,
-            **wire.stop_fields(choice.finish, choice.stop),
+            "finish_reason": FINISH[choice.finish] if choice.finish else None,
         }
+        if (reason := stop_reason(choice.finish, choice.stop)) is not None:
+            fields["stop_reason"] = reason
         if self._body.prompt_logprobs is not None:
             fields["prompt_logprobs"] = wire.prompt_entries(choice.prompt_logprobs or ())
         if self._body.return_token_ids:

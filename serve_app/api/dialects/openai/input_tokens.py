@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from serve_app.api.dialects.openai.answers import InputTokenCount
 from serve_app.api.dialects.responses.body import Reading, ResponseBody, parse_response
 from serve_app.api.dialects.responses.kept import Earlier
 from serve_app.api.exchange.ask import Inquiry, length_of
@@ -32,5 +31,5 @@ def _inquiry(body: ResponseBody, earlier: Earlier) -> Inquiry[Tokens]:
     return length_of(prompt, model=body.endpoint(None), names=body.names, answer=_told)
 
 
-def _told(num_tokens: int) -> dict[str, Any]:
+def _told(num_tokens: int) -> InputTokenCount:
     return {"object": "response.input_tokens", "input_tokens": num_tokens}

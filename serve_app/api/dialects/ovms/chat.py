@@ -7,6 +7,7 @@ from functools import partial
 from typing import Annotated, Any
 
 from serve_app import limits
+from serve_app.api.dialects.chat import answers as shared
 from serve_app.api.dialects.chat import shapes
 from serve_app.api.dialects.chat import wire as openai
 from serve_app.api.dialects.chat.field_types import (
@@ -20,9 +21,10 @@ from serve_app.api.dialects.chat.field_types import (
     Tools,
     TopLogprobs,
 )
+from serve_app.api.dialects.chat.finish import FINISH
 from serve_app.api.dialects.chat.messages import parse_messages
 from serve_app.api.dialects.chat.tools import parse_offer
-from serve_app.api.dialects.ovms import wire
+from serve_app.api.dialects.ovms import answers, wire
 from serve_app.api.dialects.ovms.errors import render_error
 from serve_app.api.dialects.ovms.fields import SharedFields
 from serve_app.api.dialects.ovms.renderer import Renderer
@@ -124,7 +126,7 @@ class ChatDialect:
         return render_error(error, malformed_json=self._config.malformed_json_status)
 
 
-class ChatRenderer(Renderer[ChatBody]):
+class ChatRenderer(Renderer[ChatBody, answers.ChatChoice]):
     """Writes chat completions and their chunks."""
 
     def __init__(self, id: str, info: ModelInfo, body: ChatBody, model: str, legacy: bool = False) -> None:
@@ -143,7 +145,7 @@ class ChatRenderer(Renderer[ChatBody]):
             events += self._chunk(delta.index, member, ids, logprobs)
             ids, logprobs = (), None
         if delta.finish is not None:
-            events += self._envelope.chunk(delta.index, b'"delta":{}', finish=openai.FINISH[delta.finish])
+            events += self._envelope.chunk(delta.index, b'"delta":{}', finish=FINISH[delta.finish])
         return events
 
     def _members(self, delta: TokenDelta, *, always: bool) -> list[bytes]:
@@ -163,19 +165,21 @@ class ChatRenderer(Renderer[ChatBody]):
             content = b'"token_ids":' + openai.encode(ids) + b"," + content
         return self._envelope.chunk(index, content, logprobs=logprobs)
 
-    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
-        return {
-            "finish_reason": openai.FINISH[choice.finish] if choice.finish else None,
+    def _choice(self, index: int, choice: Choice) -> answers.ChatChoice:
+        fields: answers.ChatChoice = {
+            "finish_reason": FINISH[choice.finish] if choice.finish else None,
             "index": index,
             "logprobs": _logprobs(choice.logprobs) if self._body.logprobs else None,
             "message": self._message(choice),
-            **({} if self._is_text else {"token_ids": choice.token_ids}),
         }
+        if not self._is_text:
+            fields["token_ids"] = choice.token_ids
+        return fields
 
-    def _message(self, choice: Choice) -> dict[str, Any]:
+    def _message(self, choice: Choice) -> answers.Message:
         if not self._is_text:
             return {"content": "", "role": "assistant"}
-        message: dict[str, Any] = {"content": choice.text, "role": "assistant"}
+        message: answers.Message = {"content": choice.text, "role": "assistant"}
         if choice.reasoning:
             message["reasoning_content"] = choice.reasoning
         if choice.calls:
@@ -187,7 +191,7 @@ class ChatRenderer(Renderer[ChatBody]):
         return message
 
 
-def _logprobs(tokens: Iterable[TextLogprob]) -> dict[str, Any]:
+def _logprobs(tokens: Iterable[TextLogprob]) -> shared.Logprobs:
     return {"content": [openai.token_with_alternatives(token) for token in tokens]}
 
 

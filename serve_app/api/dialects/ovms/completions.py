@@ -9,9 +9,11 @@ from typing import Annotated, Any
 from serve_app import limits
 from serve_app.api.dialects.chat import shapes
 from serve_app.api.dialects.chat import wire as openai
+from serve_app.api.dialects.chat.answers import LegacyLogprobs as ListedLogprobs
+from serve_app.api.dialects.chat.finish import FINISH
 from serve_app.api.dialects.chat.legacy_logprobs import LegacyLogprobs
 from serve_app.api.dialects.chat.prompts import parse_prompts
-from serve_app.api.dialects.ovms import wire
+from serve_app.api.dialects.ovms import answers, wire
 from serve_app.api.dialects.ovms.errors import render_error
 from serve_app.api.dialects.ovms.fields import SharedFields
 from serve_app.api.dialects.ovms.renderer import Renderer
@@ -102,7 +104,7 @@ class CompletionDialect:
         return render_error(error, malformed_json=self._config.malformed_json_status)
 
 
-class CompletionRenderer(Renderer[CompletionBody]):
+class CompletionRenderer(Renderer[CompletionBody, answers.CompletionChoice]):
     """Writes completions and their chunks."""
 
     def __init__(self, id: str, info: ModelInfo, body: CompletionBody, model: str) -> None:
@@ -118,12 +120,12 @@ class CompletionRenderer(Renderer[CompletionBody]):
         content = b'"text":' + openai.encode(text)
         if not self._is_text:
             content = b'"token_ids":' + openai.encode(ids) + b"," + content
-        finish = None if delta.finish is None else openai.FINISH[delta.finish]
+        finish = None if delta.finish is None else FINISH[delta.finish]
         return self._envelope.chunk(delta.index, content, finish=finish, logprobs=logprobs)
 
     def _listed(
         self, index: int, prompt: tuple[TextLogprob, ...] | None, output: Iterable[TextLogprob] | None
-    ) -> dict[str, Any] | None:
+    ) -> ListedLogprobs | None:
         """The choice's next log-probabilities, if they are asked for and there are any."""
         if self._body.logprobs is None:
             return None
@@ -132,12 +134,10 @@ class CompletionRenderer(Renderer[CompletionBody]):
             return None
         return self._logprobs.setdefault(index, LegacyLogprobs(self._body.logprobs)).add(tokens)
 
-    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
-        fields: dict[str, Any] = {
-            "finish_reason": openai.FINISH[choice.finish] if choice.finish else None,
-            "index": index,
-            "logprobs": self._listed(index, choice.prompt_logprobs, choice.logprobs),
-        }
+    def _choice(self, index: int, choice: Choice) -> answers.CompletionChoice:
+        finish = FINISH[choice.finish] if choice.finish else None
+        listed, ids = self._listed(index, choice.prompt_logprobs, choice.logprobs), choice.token_ids
         if not self._is_text:
-            return {**fields, "token_ids": choice.token_ids, "text": ""}
-        return {**fields, "text": (choice.prompt_text or "") + choice.text}
+            return {"finish_reason": finish, "index": index, "logprobs": listed, "token_ids": ids, "text": ""}
+        text = (choice.prompt_text or "") + choice.text
+        return {"finish_reason": finish, "index": index, "logprobs": listed, "text": text}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
 from serve_app.api.dialects.chat.wire import prompt_entries
@@ -14,9 +14,10 @@ from serve_app.errors import ServeError
 from serve_app.types import ModelInfo, Usage
 
 BodyT = TypeVar("BodyT", bound=SharedFields)
+ChoiceT = TypeVar("ChoiceT", bound=Mapping[str, object])
 
 
-class Renderer(ABC, Generic[BodyT]):
+class Renderer(ABC, Generic[BodyT, ChoiceT]):
     """Writes answers. The model is called as the client called it."""
 
     def __init__(self, kind: str, id: str, model: str, info: ModelInfo, body: BodyT) -> None:
@@ -26,7 +27,7 @@ class Renderer(ABC, Generic[BodyT]):
         self._is_text = body.detokenize is not False
 
     @abstractmethod
-    def _choice(self, index: int, choice: Choice) -> dict[str, Any]: ...
+    def _choice(self, index: int, choice: Choice) -> ChoiceT: ...
 
     def end(self, usage: Usage) -> bytes:
         return self._envelope.end(usage)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import msgspec
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from serve_app import limits
 from serve_app.api.dialects.chat.embeddings import required
 from serve_app.api.dialects.chat.field_types import ModelName
+from serve_app.api.dialects.ovms.answers import Ranked
 from serve_app.api.dialects.ovms.errors import render_error
 from serve_app.api.edge.body import WireModel, parse_body
 from serve_app.api.protocol.dialect import ErrorReply
@@ -77,9 +78,9 @@ def _render(
     top_n: int | None, texts: tuple[str, ...] | None, id: str, info: ModelInfo, embeddings: Embeddings
 ) -> Iterator[bytes]:
     scores = cosines(embeddings)
-    results: list[dict[str, Any]] = []
+    results: list[Ranked] = []
     for index in np.argsort(-scores, kind="stable")[:top_n].tolist():  # equals stay in their order
-        result = {"index": index, "relevance_score": float(scores[index])}
+        result: Ranked = {"index": index, "relevance_score": float(scores[index])}
         results.append(result if texts is None else {**result, "document": {"text": texts[index]}})
     yield _encode({"results": results})
 

@@ -11,6 +11,7 @@ from serve_app import limits
 from serve_app.api.admission.estimates import tokens_in
 from serve_app.api.dialects.chat.embeddings import required
 from serve_app.api.dialects.chat.field_types import ModelName
+from serve_app.api.dialects.ovms.answers import TextTokens
 from serve_app.api.edge.body import WireModel, parse_body
 from serve_app.api.exchange.ask import Inquiry, count_tokens
 from serve_app.api.protocol.field_doc import doc
@@ -93,7 +94,7 @@ def parse_tokenize(raw: bytes) -> Inquiry[Tokens]:
     )
 
 
-def _tokens(info: ModelInfo, replies: list[Tokens], body: OvmsTokenizeBody, is_list: bool) -> dict[str, Any]:
+def _tokens(info: ModelInfo, replies: list[Tokens], body: OvmsTokenizeBody, is_list: bool) -> TextTokens:
     rows = [list(reply.token_ids) for reply in replies]
     if body.pad_to_max_length:
         width = body.max_length or max(map(len, rows))

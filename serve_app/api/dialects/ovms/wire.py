@@ -6,6 +6,7 @@ Objects have the product's order of members, choices first. Knows neither bodies
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from serve_app.api.dialects.chat import wire as openai_wire
@@ -44,7 +45,7 @@ class Envelope:
             return DONE
         return sse(encode({"choices": [], **self._fields, "usage": openai_wire.usage_totals(usage)})) + DONE
 
-    def whole(self, choices: list[dict[str, Any]], usage: Usage, **more: Any) -> bytes:
+    def whole(self, choices: Sequence[Mapping[str, object]], usage: Usage, **more: Any) -> bytes:
         """An answer that is not streamed."""
         return encode(
             {

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Final, Protocol
 
+from serve_app.api.dialects.chat.answers import ListedToken
 from serve_app.api.dialects.chat.custom_tools import text_of
 from serve_app.api.dialects.chat.wire import token_with_alternatives
 from serve_app.types import TextLogprob, ToolCallDelta
@@ -154,7 +155,7 @@ class Message(TextItem):
 
     def __init__(self, id: str) -> None:
         super().__init__(id)
-        self._logprobs: list[Fields] = []
+        self._logprobs: list[ListedToken] = []
 
     def take(self, tokens: Sequence[TextLogprob]) -> Fields:
         listed = [token_with_alternatives(token) for token in tokens]

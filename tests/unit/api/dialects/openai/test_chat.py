@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from serve_app.api.dialects.chat.wire import logprob_value, usage_fields
+from serve_app.api.dialects.chat.wire import logprob_value
+from serve_app.api.dialects.openai.wire import usage_fields
 from serve_app.errors import InvalidBody, UnsupportedField
 from serve_app.limits import MAX_CONTENT_PARTS, MAX_MESSAGES
 from serve_app.types import FinishReason, SamplingParams, Templating, TokenDelta, Usage

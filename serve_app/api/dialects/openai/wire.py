@@ -1,0 +1,46 @@
+"""Pieces of answers that OpenAI's protocol alone has: calls of custom tools, details of usage, stops."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from serve_app.api.dialects.chat.custom_tools import text_of
+from serve_app.api.dialects.chat.wire import Head, encode, sse
+from serve_app.api.dialects.openai import answers
+from serve_app.api.protocol.dialect import ToolCall
+from serve_app.types import FinishReason, Usage
+
+_REPEATED: Final = "repetition_detected"  # in the place of what stopped an answer, as vLLM has it
+
+
+def custom_call_fields(call: ToolCall) -> answers.CustomToolCall:
+    """A call of a custom tool in a whole message."""
+    return {"id": call.id, "type": "custom", "custom": {"name": call.name, "input": text_of(call.arguments)}}
+
+
+def usage_fields(usage: Usage) -> answers.Usage:
+    fields: answers.Usage = {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+    }
+    if usage.reasoning_tokens:
+        fields["completion_tokens_details"] = {"reasoning_tokens": usage.reasoning_tokens}
+    return fields
+
+
+def usage_chunk(head: Head, usage: Usage) -> bytes:
+    """The extra last chunk of `stream_options.include_usage`."""
+    return sse(encode({**head.fields, "choices": [], "usage": usage_fields(usage)}))
+
+
+def stop_reason(finish: FinishReason | None, stop: str | int | None) -> str | int | None:
+    """vLLM's member of a choice: which stop string or token of the client ended it; None: there is none."""
+    return _REPEATED if finish is FinishReason.REPETITION else stop if finish is FinishReason.STOP else None
+
+
+def stop_member(finish: FinishReason | None, stop: str | int | None) -> bytes:
+    """The same behind other members."""
+    reason = stop_reason(finish, stop)
+    return b"" if reason is None else b',"stop_reason":' + encode(reason)
