@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import msgspec
 from starlette.types import Receive, Send
@@ -91,7 +91,7 @@ class Page:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-Handle = Callable[[Asked[BodyT]], Awaitable[dict[str, Any] | Page]]
+Handle = Callable[[Asked[BodyT]], Awaitable[Mapping[str, object] | Page]]
 
 
 class CommandRoute(Generic[BodyT]):

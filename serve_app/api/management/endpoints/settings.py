@@ -90,7 +90,7 @@ async def _put_rate_limits(asked: Asked[OldLimitsBody]) -> dict[str, Any]:
     return {"rate_limits": [each for each in shown.ai_gateway.get("rate_limits", ()) if "calls" in each]}
 
 
-async def _patch_tags(asked: Asked[PatchTagsBody]) -> dict[str, Any]:
+async def _patch_tags(asked: Asked[PatchTagsBody]) -> Tags:
     body = asked.body
     add = tags_of(body.add_tags or (), "add_tags")
     shown = await asked.do(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any, Final
 
+from serve_app.api.management.answers import Tag
 from serve_app.types import Caller, Scope
 from serve_app.types.control import ConfigShown, EndpointShown, EntityShown, EntityWanted
 
@@ -45,7 +46,7 @@ def endpoint_json(shown: EndpointShown, caller: Caller) -> dict[str, Any]:
     return found
 
 
-def tags_json(shown: EndpointShown) -> list[dict[str, str]]:
+def tags_json(shown: EndpointShown) -> list[Tag]:
     """The tags of an endpoint, by key."""
     return [{"key": key, "value": value} for key, value in sorted(shown.tags.items())]
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, NotRequired
+from collections.abc import Sequence
+from typing import Final, NotRequired
 
 from typing_extensions import TypedDict
 
@@ -24,9 +25,9 @@ class KeyJson(TypedDict):
     prefix: str
     user: str
     is_service_principal: bool
-    groups: list[str]
-    scopes: list[str]
-    endpoints: list[str]
+    groups: Sequence[str]
+    scopes: Sequence[str]
+    endpoints: Sequence[str]
     creator: str
     creation_time: int
     expiry_time: NotRequired[int]
@@ -50,7 +51,7 @@ class DeclaredKeyJson(TypedDict):
     """A key of the key file or the environment, which alone change it."""
 
     name: str
-    scopes: list[str]
+    scopes: Sequence[str]
 
 
 class KeysJson(TypedDict):
@@ -71,7 +72,7 @@ class TokenJson(TypedDict):
     comment: str
     creation_time: int
     expiry_time: int
-    scopes: list[str]
+    scopes: Sequence[str]
 
 
 class CreatedTokenJson(TypedDict):
@@ -112,8 +113,8 @@ class MeJson(TypedDict):
     entitlements: list[ScopeJson]
 
 
-def key_json(key: KeyShown) -> dict[str, Any]:
-    shown: dict[str, Any] = {
+def key_json(key: KeyShown) -> KeyJson:
+    shown: KeyJson = {
         "id": key.id,
         "name": key.name,
         "prefix": key.prefix,
@@ -127,21 +128,26 @@ def key_json(key: KeyShown) -> dict[str, Any]:
         "currency": key.currency,
         "comment": key.comment,
     }
-    times = {
-        "expiry_time": key.expires,
-        "revocation_time": key.revoked,
-        "last_used_time": key.last_used,
-    }
-    amounts = {"budget": key.budget, "soft_budget": key.soft_budget, "spent": key.spent}
-    shown |= {name: _ms(value) for name, value in times.items() if value is not None}
-    return shown | {name: value for name, value in amounts.items() if value is not None}
+    if key.expires is not None:
+        shown["expiry_time"] = _ms(key.expires)
+    if key.revoked is not None:
+        shown["revocation_time"] = _ms(key.revoked)
+    if key.last_used is not None:
+        shown["last_used_time"] = _ms(key.last_used)
+    if key.budget is not None:
+        shown["budget"] = key.budget
+    if key.soft_budget is not None:
+        shown["soft_budget"] = key.soft_budget
+    if key.spent is not None:
+        shown["spent"] = key.spent
+    return shown
 
 
-def declared_json(caller: Caller) -> dict[str, Any]:
+def declared_json(caller: Caller) -> DeclaredKeyJson:
     return {"name": caller.key_id, "scopes": sorted(caller.scopes)}
 
 
-def token_json(key: KeyShown) -> dict[str, Any]:
+def token_json(key: KeyShown) -> TokenJson:
     return {
         "token_id": key.id,
         "comment": key.comment,

@@ -83,7 +83,7 @@ def routes(services: Services) -> Iterator[Entry]:
     yield from tokens.routes(services)
 
 
-async def _create(asked: Asked[CreateKeyBody]) -> dict[str, Any]:
+async def _create(asked: Asked[CreateKeyBody]) -> CreatedKeyJson:
     command = asked.body.command()
     if asked.services.accounts.is_declared(command.name):
         # Usage, budgets and logs tell keys apart by their names.
@@ -91,32 +91,34 @@ async def _create(asked: Asked[CreateKeyBody]) -> dict[str, Any]:
     return _created(await asked.do(command))
 
 
-def _created(created: CreatedKey) -> dict[str, Any]:
+def _created(created: CreatedKey) -> CreatedKeyJson:
     return {"key": created.secret, "key_info": key_json(created.shown)}
 
 
-async def _list(asked: Asked[NoBody]) -> dict[str, Any]:
+async def _list(asked: Asked[NoBody]) -> KeysJson:
     everything = asked.query.get("all", "false").lower()
     if everything not in ("true", "false"):
         raise InvalidField("all", "must be true or false")
     listed = await asked.do(ListKeys(everything=everything == "true"))
     declared = sorted(asked.services.accounts.declared(), key=lambda caller: caller.key_id)
-    shown: dict[str, Any] = {
+    shown: KeysJson = {
         "keys": [key_json(key) for key in listed.keys],
         "declared_keys": [declared_json(caller) for caller in declared],
     }
-    return shown | {"notice": AWAY} if listed.is_kept else shown
+    if listed.is_kept:
+        shown["notice"] = AWAY
+    return shown
 
 
-async def _update(asked: Asked[UpdateKeyBody]) -> dict[str, Any]:
+async def _update(asked: Asked[UpdateKeyBody]) -> KeyJson:
     return key_json(await asked.do(asked.body.command(_changeable(asked))))
 
 
-async def _rotate(asked: Asked[RotateKeyBody]) -> dict[str, Any]:
+async def _rotate(asked: Asked[RotateKeyBody]) -> CreatedKeyJson:
     return _created(await asked.do(asked.body.command(_changeable(asked))))
 
 
-async def _revoke(asked: Asked[NoBody]) -> dict[str, Any]:
+async def _revoke(asked: Asked[NoBody]) -> Nothing:
     await asked.do(RevokeKey(id=_changeable(asked)))
     return {}
 

@@ -77,7 +77,7 @@ class Me:
         await reply(send, 200, {"content-type": "application/json"}, msgspec.json.encode(_me(context.caller)))
 
 
-def _me(caller: Caller) -> dict[str, Any]:
+def _me(caller: Caller) -> MeJson:
     user = _user(caller)
     return {
         "schemas": [_USER],
@@ -90,16 +90,16 @@ def _me(caller: Caller) -> dict[str, Any]:
     }
 
 
-async def _create(asked: Asked[CreateTokenBody]) -> dict[str, Any]:
+async def _create(asked: Asked[CreateTokenBody]) -> CreatedTokenJson:
     created = await asked.do(asked.body.command(asked.caller, f"token-{secrets.token_hex(6)}"))
     return {"token_value": created.secret, "token_info": token_json(created.shown)}
 
 
-async def _list(asked: Asked[NoBody]) -> dict[str, Any]:
+async def _list(asked: Asked[NoBody]) -> TokensJson:
     return {"token_infos": [token_json(key) for key in await _own(asked)]}
 
 
-async def _delete(asked: Asked[DeleteTokenBody]) -> dict[str, Any]:
+async def _delete(asked: Asked[DeleteTokenBody]) -> Nothing:
     token_id = asked.body.token_id
     if token_id is None:
         raise InvalidField("token_id", "is required")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any, Literal
+from typing import Literal
 
 from typing_extensions import TypedDict
 
-from serve_app.types.control import ComparisonReport, EntityReport, Estimate, RolloutShown
-
-_ESTIMATES = ("error_rate", "first_token_s", "total_s", "prompt_tokens", "completion_tokens")
+from serve_app.types.control import ComparisonReport, EntityReport, Estimate, MetricTest, RolloutShown
 
 
 class GuardsJson(TypedDict):
@@ -84,7 +81,7 @@ class ComparisonJson(TypedDict):
     tests: list[MetricTestJson]
 
 
-def rollout_json(shown: RolloutShown) -> dict[str, Any]:
+def rollout_json(shown: RolloutShown) -> RolloutJson:
     return {
         "endpoint": shown.endpoint,
         "entity": shown.entity,
@@ -94,20 +91,25 @@ def rollout_json(shown: RolloutShown) -> dict[str, Any]:
         "step": shown.step,
         "percentage": shown.steps[shown.step],
         "interval_s": shown.interval_s,
-        "guards": asdict(shown.guards),
+        "guards": {
+            "max_error_rate": shown.guards.max_error_rate,
+            "max_first_token_s": shown.guards.max_first_token_s,
+            "max_total_s": shown.guards.max_total_s,
+            "min_requests": shown.guards.min_requests,
+        },
         "former_traffic": shown.former_traffic,
         "start_timestamp": milliseconds(shown.started),
         "last_updated_timestamp": milliseconds(shown.changed),
     }
 
 
-def comparison_json(report: ComparisonReport) -> dict[str, Any]:
+def comparison_json(report: ComparisonReport) -> ComparisonJson:
     return {
         "endpoint": report.endpoint,
         "since_timestamp": milliseconds(report.since),
         "confidence": report.confidence,
         "entities": [_entity(each) for each in report.entities],
-        "tests": [{**asdict(test), "difference": _estimate(test.difference)} for test in report.tests],
+        "tests": [_test(each) for each in report.tests],
     }
 
 
@@ -115,16 +117,32 @@ def milliseconds(seconds: float) -> int:
     return round(seconds * 1000)
 
 
-def _entity(report: EntityReport) -> dict[str, Any]:
+def _entity(report: EntityReport) -> EntityReportJson:
     return {
         "entity": report.entity,
         "shadow": report.shadow,
         "requests": report.requests,
         "outcomes": report.outcomes,
-        **{name: _estimate(getattr(report, name)) for name in _ESTIMATES},
+        "error_rate": _estimate(report.error_rate),
+        "first_token_s": _estimate(report.first_token_s),
+        "total_s": _estimate(report.total_s),
+        "prompt_tokens": _estimate(report.prompt_tokens),
+        "completion_tokens": _estimate(report.completion_tokens),
         "feedback": {metric: _estimate(each) for metric, each in report.feedback.items()},
     }
 
 
-def _estimate(estimate: Estimate) -> dict[str, Any]:
-    return asdict(estimate)
+def _test(test: MetricTest) -> MetricTestJson:
+    return {
+        "metric": test.metric,
+        "entity": test.entity,
+        "against": test.against,
+        "difference": _estimate(test.difference),
+        "p_value": test.p_value,
+        "is_significant": test.is_significant,
+        "shadow": test.shadow,
+    }
+
+
+def _estimate(estimate: Estimate) -> EstimateJson:
+    return {"count": estimate.count, "mean": estimate.mean, "low": estimate.low, "high": estimate.high}

@@ -129,19 +129,19 @@ def routes(services: Services) -> Iterator[Entry]:
     )
 
 
-async def _start(asked: Asked[RolloutBody]) -> dict[str, Any]:
+async def _start(asked: Asked[RolloutBody]) -> RolloutJson:
     return rollout_json(await asked.do(asked.body.command(asked.path["endpoint"])))
 
 
-async def _get(asked: Asked[NoBody]) -> dict[str, Any]:
+async def _get(asked: Asked[NoBody]) -> RolloutJson:
     return rollout_json(await asked.do(GetRollout(endpoint=asked.path["endpoint"])))
 
 
-async def _stop(asked: Asked[NoBody]) -> dict[str, Any]:
+async def _stop(asked: Asked[NoBody]) -> RolloutJson:
     return rollout_json(await asked.do(StopRollout(endpoint=asked.path["endpoint"])))
 
 
-async def _promote(asked: Asked[NoBody]) -> dict[str, Any]:
+async def _promote(asked: Asked[NoBody]) -> RolloutJson:
     return rollout_json(await asked.do(StopRollout(endpoint=asked.path["endpoint"], promote=True)))
 
 
@@ -155,7 +155,7 @@ async def _delete_shadow(asked: Asked[NoBody]) -> dict[str, Any]:
     return {}
 
 
-async def _compare(asked: Asked[NoBody]) -> dict[str, Any]:
+async def _compare(asked: Asked[NoBody]) -> ComparisonJson:
     query = asked.query
     since = _number(query, "since_timestamp", 0, LATEST_MS)
     report = await asked.do(
