@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import quote
@@ -10,7 +9,7 @@ from urllib.parse import quote
 import click
 
 from serve_app.accounts.keys import KeyFileError, new_key
-from serve_app.cli.output import print_note, print_table
+from serve_app.cli.output import format_option, print_json, print_note, print_table
 from serve_app.cli.server import Server, server_options
 from serve_app.types import Scope
 
@@ -108,7 +107,7 @@ def create(server: Server, service_principal: bool, days: int | None, **fields: 
 
 @keys.command("list")
 @click.option("--all", "everything", is_flag=True, help="Also keys that expired or were revoked.")
-@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@format_option
 @server_options
 def list_keys(server: Server, everything: bool, form: str) -> None:
     """List the keys that were made at run time."""
@@ -117,7 +116,7 @@ def list_keys(server: Server, everything: bool, form: str) -> None:
     if (notice := answer.get("notice")) is not None:
         print_note(notice)
     if form == "json":
-        click.echo(json.dumps(found, indent=2))
+        print_json(found)
     elif found:
         print_table(COLUMNS, [_cells(key) for key in found], right=("budget", "spent"))
     else:

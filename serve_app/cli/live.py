@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -14,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from serve_app.cli.output import number, print_table, printable
+from serve_app.cli.output import format_option, number, print_json, print_table, printable
 from serve_app.cli.server import Server, ServerError, server_options
 
 PATH: Final = "/api/2.0/live"
@@ -33,7 +32,7 @@ LOADS: Final = ("application", "replicas", "running", "waiting", "kv use")
     "--window", type=float, default=60.0, show_default=True, help="Seconds that rates and latencies are of."
 )
 @click.option("--once", is_flag=True, help="Print once, and do not renew.")
-@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@format_option
 def live(server: Server, endpoint: str | None, window: float, once: bool, form: str) -> None:
     """Show rates, latencies and what is under way now.
 
@@ -43,7 +42,7 @@ def live(server: Server, endpoint: str | None, window: float, once: bool, form: 
     path = f"{PATH}?{urlencode({name: value for name, value in given.items() if value is not None})}"
     body = server.read(path)
     if form == "json":
-        click.echo(json.dumps(body, indent=2))
+        print_json(body)
     elif once or not Console().is_terminal:
         print_table(COLUMNS, list(_rows(body)), right=COLUMNS[2:])
         click.echo()

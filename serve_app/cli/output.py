@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Collection, Sequence
 from typing import Final
@@ -13,6 +14,9 @@ from rich.text import Text
 
 PIPE_WIDTH: Final = 100_000  # more than any line of a table
 INTERRUPTED: Final = 130  # the exit status after Ctrl-C, as shells have it
+format_option: Final = click.option(
+    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
+)
 # Escape sequences in a model's words or a server's names would move the cursor or worse.
 _CONTROLS: Final = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0)])
 _TEXT_CONTROLS: Final = {code: None for code in _CONTROLS if chr(code) not in "\n\t"}
@@ -40,6 +44,11 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: 
     with console.capture() as printed:
         console.print(table)
     click.echo("\n".join(line.rstrip() for line in printed.get().splitlines()))
+
+
+def print_json(value: object) -> None:
+    """Print `value` for a program to read."""
+    click.echo(json.dumps(value, indent=2))
 
 
 def print_note(text: str) -> None:

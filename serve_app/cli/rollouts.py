@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Any, Final
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 import click
 
-from serve_app.cli.output import number, print_note, print_table, printable
+from serve_app.cli.endpoints.api import path_of
+from serve_app.cli.output import format_option, number, print_json, print_note, print_table, printable
 from serve_app.cli.server import Server, ServerError, server_options
 from serve_app.cli.time_option import METAVAR, unix_seconds
 
@@ -52,7 +52,7 @@ def rollout(
     """
     if sum((entity is not None, stop, promote)) > 1:
         raise click.UsageError("only one of ENTITY, --stop and --promote")
-    path = f"/api/2.0/serving-endpoints/{quote(endpoint)}/rollout"
+    path = path_of(endpoint, "rollout")
     guards = {
         "max_error_rate": max_error_rate,
         "max_first_token_s": max_first_token,
@@ -85,7 +85,7 @@ def rollout(
 @click.option("--metric", default="error_rate", show_default=True, help="That is tested; also of feedback.")
 @click.option("--since", metavar=METAVAR, callback=unix_seconds, help="None: the newest configuration.")
 @click.option("--confidence", type=float, default=0.95, show_default=True)
-@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@format_option
 def compare(
     server: Server, endpoint: str, metric: str, since: float | None, confidence: float, form: str
 ) -> None:
@@ -96,9 +96,9 @@ def compare(
     query = {"metric": metric, "confidence": str(confidence)}
     if since is not None:
         query["since_timestamp"] = str(round(since * 1000))
-    report = server.read(f"/api/2.0/serving-endpoints/{quote(endpoint)}/comparison?{urlencode(query)}")
+    report = server.read(f"{path_of(endpoint, 'comparison')}?{urlencode(query)}")
     if form == "json":
-        click.echo(json.dumps(report, indent=2))
+        print_json(report)
         return
     rated = sorted({name for entity in report["entities"] for name in entity["feedback"]})
     rows = [_row(entity, rated) for entity in report["entities"]]

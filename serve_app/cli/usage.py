@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ import msgspec
 
 from serve_app.accounts.journal_reader import read
 from serve_app.accounts.totals import FIELDS, Total, summarise
-from serve_app.cli.output import number, print_note, print_table
+from serve_app.cli.output import number, print_json, print_note, print_table
 from serve_app.cli.server import Server, checked_key, url_option
 from serve_app.cli.time_option import METAVAR, unix_seconds
 from serve_app.config import default_usage_dir
@@ -96,7 +95,7 @@ def usage(
     else:
         totals = _asked(Server(url, key), since, until, by)
     if form == "json":
-        click.echo(json.dumps([_plain(total, by) for total in totals], indent=2))
+        print_json([_plain(total, by) for total in totals])
         return
     rows = _Rows(totals, by)
     if form == "csv":

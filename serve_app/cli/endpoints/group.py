@@ -10,6 +10,7 @@ from click.core import ParameterSource
 from serve_app.cli.endpoints.changes import create, delete, promote, update
 from serve_app.cli.endpoints.listing import print_endpoints
 from serve_app.cli.endpoints.looks import get, logs
+from serve_app.cli.output import format_option
 from serve_app.cli.rollouts import compare, rollout
 from serve_app.cli.server import Server, server_options
 
@@ -18,7 +19,7 @@ _OWN: Final = ("url", "key", "form")
 
 @click.group(invoke_without_command=True)
 @server_options
-@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@format_option
 @click.pass_context
 def endpoints(context: click.Context, server: Server, form: str) -> None:
     """List, make, change and remove endpoints.
@@ -36,7 +37,7 @@ def endpoints(context: click.Context, server: Server, form: str) -> None:
 
 @click.command("list")
 @server_options
-@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@format_option
 def list_endpoints(server: Server, form: str) -> None:
     """List the endpoints of a running server.
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Final
 
-import click
-
-from serve_app.cli.output import print_note, print_table
+from serve_app.cli.output import print_json, print_note, print_table
 from serve_app.cli.server import Server
 
 COLUMNS: Final = ("endpoint", "task", "kind", "context", "entity", "model", "version", "traffic", "ready")
@@ -17,7 +14,7 @@ def print_endpoints(server: Server, form: str) -> None:
     """Print one line for each served entity of the endpoints that can answer, or their JSON."""
     entries = server.read("/v1/models").get("data", [])
     if form == "json":
-        click.echo(json.dumps(entries, indent=2))
+        print_json(entries)
         return
     rows = [row for entry in entries for row in _rows(entry)]
     if not rows:

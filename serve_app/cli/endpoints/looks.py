@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
 from serve_app.cli.endpoints.api import Endpoint, config_of, path_of, progress_of, read
-from serve_app.cli.output import print_table, printable
+from serve_app.cli.output import format_option, print_json, print_table, printable
 from serve_app.cli.server import Server, ServerError, server_options
 
 
 @click.command()
 @click.argument("name")
-@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@format_option
 @server_options
 def get(server: Server, name: str, form: str) -> None:
     """Show the endpoint NAME: its state, its entities and their shares."""
     endpoint = read(server, name)
     if form == "json":
-        click.echo(json.dumps(endpoint, indent=2))
+        print_json(endpoint)
         return
     for key, value in _facts(endpoint):
         click.echo(printable(f"{key + ':':<13}{value}"))
