@@ -46,10 +46,12 @@ POINTERS = {
     **dict.fromkeys(("parts", "lens", "pairs"), "*i32"),
     **dict.fromkeys(("tops", "totals", "partial"), "*fp32"),
     **dict.fromkeys(("width", "window", "splits", "D", "most_parts", "outputs"), "i32"),
-    **dict.fromkeys(("scale", "softcap", "eps"), "fp32"),
+    **dict.fromkeys(("scale", "softcap", "eps", "eps_after", "eps_before"), "fp32"),
     **dict.fromkeys(("key_scales", "value_scales", "hidden"), "*fp32"),
     **dict.fromkeys(("ranks", "order"), "*i32"),
-    **dict.fromkeys(("residual", "weight", "cos", "sin", "query_norm", "key_norm"), "*fp32"),
+    **dict.fromkeys(
+        ("residual", "weight", "after", "before", "cos", "sin", "query_norm", "key_norm"), "*fp32"
+    ),
     "slots": "*i64",
 }
 
@@ -135,10 +137,13 @@ def main(level: str, dtype: str, options: str, *sizes: str) -> None:
         "SIZE": heads * key_dim,
         "PAD": 1 << (heads * key_dim - 1).bit_length(),
         "STEP": GATED_AT_ONCE,
-        **dict.fromkeys(("DELTA", "GELU", "NORMS"), True),
+        "WIDTH": (heads + 2 * kv_heads) * key_dim,
+        "FIRST": 0,
+        **dict.fromkeys(("DELTA", "AFTER", "BEFORE", "CENTRED", "GELU", "NORMS"), True),
     }
     for name, codes in (
-        ("add_rmsnorm", False),
+        ("add_norm", False),
+        ("normalise_part", False),
         ("gated", False),
         ("rope_and_cache", False),
         ("rope_and_cache", True),

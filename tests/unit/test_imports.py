@@ -148,7 +148,8 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "draft_gain": {"pace", "sequence"},
         "scheduler": {"cache", "draft_gain", "pace", "sequence", "shares"},
         "batch": {"forward_context", "sequence", "transfer"},
-        "kernels": {"forward_context"},
+        "norm": set(),
+        "kernels": {"forward_context", "norm"},
         "attention": {"block_memory", "forward_context", "kernels", "transfer"},
         "weights": {"attention", "kernels"},
         "sampling": {
@@ -161,10 +162,12 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         },
         "device": {"attention", "model", "weights"},
         "waiting": set(),
-        "fused": {"attention", "torch_cpu", "forward_context", "model", "weights"},  # of any device
-        "cpu": {"attention", "device", "fused", "kernels", "model", "waiting", "weights"},
+        "fused": {"attention", "torch_cpu", "forward_context", "model", "norm", "weights"},  # of any device
+        "cpu": {"attention", "device", "fused", "kernels", "model", "norm", "waiting", "weights"},
         "cuda.adapters": {"attention", "model", "transfer"},
-        "cuda": {"attention", "cuda.adapters", "device", "forward_context", "fused", "model", "weights"},
+        "cuda": {
+            *("attention", "cuda.adapters", "device", "forward_context", "fused", "model", "norm", "weights"),
+        },
         "cuda.trial": {
             *("attention", "batch", "cuda", "cuda.adapters"),
             *("forward_context", "fused", "model", "sequence"),

@@ -1,4 +1,4 @@
-"""Llama-shaped decoder layers on the native functions: one call for all of them, or a few for each.
+"""Decoder layers on the native functions: one call for all of them, or a few for each.
 
 A stack of fused layers takes the place of the model's layers. Where the cache is
 native and our kernels do all products, a step is a single native call; elsewhere (dry
@@ -8,17 +8,19 @@ with the same results. Activations are float32. Knows neither batches nor cache 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import nn
 
 from serve_app.engine.attention.cpu import CpuAttention
 from serve_app.engine.fused.layer import DecoderLayer, DecoderStack
+from serve_app.engine.fused.rotary import Factors
 from serve_app.engine.kernels.layers import Layers, NativeCache
 from serve_app.engine.kernels.native import Native
-from serve_app.engine.kernels.structs import LANES, LayerStruct
+from serve_app.engine.kernels.structs import LANES, LayerStruct, NormStruct
 from serve_app.engine.model.forward import ActiveStep, current
+from serve_app.engine.norm import Pending
 
 
 class FusedLayer(DecoderLayer[Native]):
@@ -37,18 +39,22 @@ class FusedLayer(DecoderLayer[Native]):
             out=out,
             gate_up=gate_up,
             down=down,
-            norm_in=self._norm_in.data_ptr(),
-            norm_mid=self._norm_mid.data_ptr(),
+            norm_in=NormStruct.of(self._before_attention),
+            norm_attended=NormStruct.of(self._after_attention),
+            norm_mid=NormStruct.of(self._before_mlp),
+            norm_gated=NormStruct.of(self._after_mlp),
             q_norm=q_norm,
             k_norm=k_norm,
             heads=self._heads,
             window=call.window or 0,
             gelu=self._gelu,
-            eps_in=self._eps,
-            eps_mid=self._eps_mid,
+            whole=self._whole,
+            parallel=self._parallel,
+            rotary=self._rotary.kind,
             eps_head=self._eps_head,
             scale=call.scale,
             softcap=call.softcap or 0.0,
+            added=self._added,
         )
 
     def _attend(self, qkv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
@@ -59,7 +65,8 @@ class FusedLayer(DecoderLayer[Native]):
         if caches is not None:
             cache = caches[self.layer_idx]
             kernels.rope_and_cache(
-                *(qkv, cos, sin, self._norms, self._eps_head, cache, step.context.slots, self._heads)
+                *(qkv, cos, sin, self._norms, self._eps_head, cache, step.context.slots, self._heads),
+                whole=self._whole,
             )
             return kernels.attend(
                 heads[:, : self._heads],
@@ -77,7 +84,7 @@ class FusedStack(DecoderStack):
     """Runs all layers by one native call where that is possible. `layers`: of FusedLayer."""
 
     def __init__(self, layers: Iterable[nn.Module], kernels: Native) -> None:
-        super().__init__(layers, torch.float32)
+        super().__init__(layers)
         self._kernels = kernels
         described = [struct for layer in self._fused() if (struct := layer.describe()) is not None]
         whole = len(described) == len(self.layers)
@@ -86,15 +93,15 @@ class FusedStack(DecoderStack):
         self._bound: tuple[tuple[NativeCache, ...], Layers] | None = None
 
     def run(
-        self, residual: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, rows: torch.Tensor | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        self, residual: torch.Tensor, factors: Sequence[Factors], rows: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, Pending | None]:
         """As of the base class."""
         step = current()
         layers = self._bind(step) if step.adapters is None else None
         if layers is None:
-            return super().run(residual, cos, sin, rows)
+            return super().run(residual, factors, rows)
         narrow = rows is not None and len(rows) < len(residual) and step.context.wanted_start is not None
-        self._kernels.run_layers(layers, residual, cos, sin, step.context, narrow=narrow)
+        self._kernels.run_layers(layers, residual, factors, step.context, narrow=narrow)
         if rows is None:
             return residual, None
         return residual[: len(rows)] if narrow else residual.index_select(0, rows), None

@@ -16,8 +16,10 @@ from transformers import PreTrainedModel
 from serve_app.engine.attention.cpu import CpuAttention
 from serve_app.engine.cpu.decoder import FusedLayer, FusedStack
 from serve_app.engine.fused.checks import FirstLayers, run_model
+from serve_app.engine.fused.families import Family
 from serve_app.engine.fused.fuse import fuse
 from serve_app.engine.fused.layer import AttentionCall
+from serve_app.engine.fused.rotary import Rotary
 from serve_app.engine.kernels import native
 from serve_app.engine.kernels.native import Native
 from serve_app.engine.kernels.structs import TYPES
@@ -64,9 +66,9 @@ def _pack(model: PreTrainedModel, weights: WeightFormat, pack: Pack) -> int:
     first, linears = FirstLayers(model), packable_linears(model, lambda: run_model(model))
     originals: dict[nn.Module, nn.Linear] = {}
 
-    def keep(linear: nn.Linear) -> PackedLinear:
-        made = pack(linear)
-        originals[made] = linear
+    def keep(*linears: nn.Linear, rows: torch.Tensor | None = None) -> PackedLinear:
+        made = pack(*linears, rows=rows)
+        originals[made] = linears[0]
         return made
 
     with first.alone():
@@ -118,8 +120,10 @@ class NativeParts:
     def __init__(self, kernels: Native) -> None:
         self.kernels = kernels
 
-    def make_layer(self, layer: Any, call: AttentionCall, pack: Pack) -> FusedLayer:
-        return FusedLayer(layer, call, self.kernels, pack)
+    def make_layer(
+        self, layer: Any, family: Family, call: AttentionCall, rotary: Rotary, pack: Pack
+    ) -> FusedLayer:
+        return FusedLayer(layer, family, call, rotary, self.kernels, pack)
 
     def make_stack(self, layers: Iterable[nn.Module]) -> FusedStack:
         return FusedStack(layers, self.kernels)

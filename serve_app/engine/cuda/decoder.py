@@ -1,4 +1,4 @@
-"""Llama-shaped decoder layers on a GPU: dense products, kernels in Triton between them."""
+"""Decoder layers on a GPU: dense products, kernels in Triton between them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,13 @@ class TritonLayer(DecoderLayer[TritonKernels]):
     ) -> torch.Tensor:
         """The queries [T, H, D]; keys and values go to the cache."""
         pools, slots = backend.pools(self.layer_idx), current().context.slots
-        return self._kernels.rope_and_cache(qkv, cos, sin, self._norms, self._eps_head, pools, slots)
+        norms = self._norms
+        if norms is not None and self._whole:
+            of_queries, of_keys = norms
+            self._kernels.normalise_part(qkv, 0, of_queries, self._eps_head)
+            self._kernels.normalise_part(qkv, len(of_queries), of_keys, self._eps_head)
+            norms = None
+        return self._kernels.rope_and_cache(qkv, cos, sin, norms, self._eps_head, pools, slots)
 
     def _attend_cached(
         self, backend: TritonAttention, query: torch.Tensor, context: ForwardContext

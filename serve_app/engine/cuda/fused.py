@@ -16,8 +16,10 @@ from transformers import PreTrainedModel
 from serve_app.engine.attention.triton.backend import TritonAttention
 from serve_app.engine.cuda.decoder import TritonLayer
 from serve_app.engine.cuda.launch import TritonKernels
+from serve_app.engine.fused.families import Family
 from serve_app.engine.fused.fuse import fuse
 from serve_app.engine.fused.layer import AttentionCall, DecoderStack
+from serve_app.engine.fused.rotary import Rotary
 from serve_app.engine.weights.format import WeightFormat
 from serve_app.engine.weights.formats import packer
 from serve_app.engine.weights.packed_linear import Pack
@@ -48,8 +50,10 @@ class TritonParts:
     def __init__(self, dtype: torch.dtype) -> None:
         self.kernels = TritonKernels(dtype)
 
-    def make_layer(self, layer: Any, call: AttentionCall, pack: Pack) -> TritonLayer:
-        return TritonLayer(layer, call, self.kernels, pack)
+    def make_layer(
+        self, layer: Any, family: Family, call: AttentionCall, rotary: Rotary, pack: Pack
+    ) -> TritonLayer:
+        return TritonLayer(layer, family, call, rotary, self.kernels, pack)
 
     def make_stack(self, layers: Iterable[nn.Module]) -> DecoderStack:
         return DecoderStack(layers)

@@ -14,29 +14,76 @@ from serve_app.engine.attention.triton.early import after_previous
 
 
 @triton.jit
-def add_rmsnorm(
+def _normalise(
+    numbers,  # [PAD] float32
+    there,  # [PAD]: those that are of the row
+    weights,  # [PAD] float32
+    eps,
+    SIZE: tl.constexpr,
+    CENTRED: tl.constexpr,
+):
+    """RMSNorm of a row; LayerNorm without a bias if CENTRED."""
+    if CENTRED:
+        numbers = tl.where(there, numbers - tl.sum(numbers, 0) / SIZE, 0.0)
+    return numbers * tl.rsqrt(tl.sum(numbers * numbers, 0) / SIZE + eps) * weights
+
+
+@triton.jit
+def add_norm(
     residual,  # [T, SIZE] float32
     delta,  # [T, SIZE]
-    weight,  # [SIZE] float32
+    after,  # [SIZE] float32: the weight of a norm of the delta, if AFTER
+    before,  # [SIZE] float32: the weight of the norm that goes out, if BEFORE
     out,  # [T, SIZE]
-    eps,
+    eps_after,
+    eps_before,
+    scale,
     SIZE: tl.constexpr,
     PAD: tl.constexpr,
     DELTA: tl.constexpr,
+    AFTER: tl.constexpr,
+    BEFORE: tl.constexpr,
+    CENTRED: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """One row: add the delta to the residual, and write its norm."""
+    """One row: the residual takes `scale` times the delta or its norm; its norm, or itself, goes out."""
     row = tl.program_id(0).to(tl.int64) * SIZE
     dims = tl.arange(0, PAD)
     there = dims < SIZE
-    weights = tl.load(weight + dims, mask=there, other=0.0)
+    weights_after = tl.load(after + dims, mask=there & AFTER, other=0.0)
+    weights_before = tl.load(before + dims, mask=there & BEFORE, other=0.0)
     after_previous(EARLY)
     numbers = tl.load(residual + row + dims, mask=there, other=0.0)
     if DELTA:
-        numbers += tl.load(delta + row + dims, mask=there, other=0.0).to(tl.float32)
+        added = tl.load(delta + row + dims, mask=there, other=0.0).to(tl.float32)
+        if AFTER:
+            added = _normalise(added, there, weights_after, eps_after, SIZE, CENTRED)
+        numbers += scale * added
         tl.store(residual + row + dims, numbers, mask=there)
-    scale = tl.rsqrt(tl.sum(numbers * numbers, 0) / SIZE + eps)
-    tl.store(out + row + dims, (numbers * scale * weights).to(out.dtype.element_ty), mask=there)
+    if BEFORE:
+        numbers = _normalise(numbers, there, weights_before, eps_before, SIZE, CENTRED)
+    tl.store(out + row + dims, numbers.to(out.dtype.element_ty), mask=there)
+
+
+@triton.jit
+def normalise_part(
+    x,  # [T, WIDTH]
+    weight,  # [SIZE] float32
+    eps,
+    WIDTH: tl.constexpr,
+    FIRST: tl.constexpr,
+    SIZE: tl.constexpr,
+    PAD: tl.constexpr,
+    EARLY: tl.constexpr,
+):
+    """SIZE numbers of one row, from FIRST on, become their RMSNorm in place."""
+    place = x + tl.program_id(0).to(tl.int64) * WIDTH + FIRST + tl.arange(0, PAD)
+    there = tl.arange(0, PAD) < SIZE
+    weights = tl.load(weight + tl.arange(0, PAD), mask=there, other=0.0)
+    after_previous(EARLY)
+    numbers = tl.load(place, mask=there, other=0.0).to(tl.float32)
+    numbers = _normalise(numbers, there, weights, eps, SIZE, False)
+    tl.store(place, numbers.to(x.dtype.element_ty), mask=there)
 
 
 @triton.jit

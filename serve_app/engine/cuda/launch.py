@@ -11,14 +11,15 @@ from serve_app.engine.attention.triton.codes import ROUNDED
 from serve_app.engine.attention.triton.early import early_start
 from serve_app.engine.attention.triton.launcher import Launcher
 from serve_app.engine.cuda import kernels
+from serve_app.engine.norm import Norm, Pending
 
 GATED_AT_ONCE: Final = 1024  # numbers of a program
 HEADS_AT_ONCE: Final = 8
 WARP: Final = 32  # threads, each of which takes some numbers of a row
 NUMBERS_A_THREAD: Final = 8
 
-_ADD_RMSNORM, _GATED, _ROPE_AND_CACHE = map(
-    Launcher, (kernels.add_rmsnorm, kernels.gated, kernels.rope_and_cache)
+_ADD_NORM, _NORMALISE_PART, _GATED, _ROPE_AND_CACHE = map(
+    Launcher, (kernels.add_norm, kernels.normalise_part, kernels.gated, kernels.rope_and_cache)
 )
 
 
@@ -28,30 +29,56 @@ class TritonKernels:
     def __init__(self, dtype: torch.dtype) -> None:
         self._dtype = dtype
 
-    def add_rmsnorm(
+    def add_norm(
         self,
         residual: torch.Tensor,  # [T, N] float32
-        delta: torch.Tensor | None,  # [T, N]
-        weight: torch.Tensor,  # [N] float32
-        eps: float,
+        pending: Pending | None,
+        norm: Norm | None,
     ) -> torch.Tensor:
-        """residual += delta, in place. Returns RMSNorm(residual) * weight."""
+        """residual += what is `pending`, in place. Returns norm(residual); without a norm, a copy."""
         rows, size = residual.shape
-        if delta is not None and delta.shape != residual.shape:
+        after, delta = (None, residual) if pending is None else (pending.norm, pending.delta)
+        if delta.shape != residual.shape:
             raise ValueError("residual and delta differ in shape")
+        norms = [each for each in (after, norm) if each is not None]
+        if any(each.weight.shape != (size,) or each.centred != norms[0].centred for each in norms):
+            raise ValueError("the norms do not fit the residual or one another")
         out = torch.empty(rows, size, dtype=self._dtype, device=residual.device)
         if rows:
             pad = _power_of_two(size)
-            _ADD_RMSNORM(
+            weights = [residual if each is None else each.weight for each in (after, norm)]
+            epsilons = [0.0 if each is None else each.eps for each in (after, norm)]
+            _ADD_NORM(
                 (rows,),
-                *(residual, residual if delta is None else delta, weight, out, eps),
+                *(residual, delta, *weights, out, *epsilons, 1.0 if pending is None else pending.scale),
                 SIZE=size,
                 PAD=pad,
-                DELTA=delta is not None,
+                DELTA=pending is not None,
+                AFTER=after is not None,
+                BEFORE=norm is not None,
+                CENTRED=any(each.centred for each in norms),
                 num_warps=_warps(pad),
                 **early_start(residual.device),
             )
         return out
+
+    def normalise_part(self, x: torch.Tensor, first: int, weight: torch.Tensor, eps: float) -> None:
+        """N numbers of each row of x [T, W], from `first` on, become their RMSNorm; weight [N] float32."""
+        rows, width = x.shape
+        if first + len(weight) > width:
+            raise ValueError("the norm is wider than the rows")
+        if rows:
+            pad = _power_of_two(len(weight))
+            _NORMALISE_PART(
+                (rows,),
+                *(x, weight, eps),
+                WIDTH=width,
+                FIRST=first,
+                SIZE=len(weight),
+                PAD=pad,
+                num_warps=_warps(pad),
+                **early_start(x.device),
+            )
 
     def gated(self, gate_up: torch.Tensor, gelu: bool = False) -> torch.Tensor:
         """[T, 2 I] -> [T, I]: SiLU, or GELU by tanh, of the first half, times the second half."""

@@ -1,8 +1,6 @@
 """Replaces a model's own layers and forward by fused ones: all of the layers or none.
 
-Only layers of a known structure are replaced, and only after the first of them gave the original's logits.
-The forward around the layers is replaced where it is known too; otherwise transformers' own embedding,
-rotary factors and norm run.
+Only models of a declared family are fused, and only after the first layers gave the original's logits.
 """
 
 from __future__ import annotations
@@ -15,21 +13,19 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 from transformers.activations import GELUTanh, SiLUActivation
-from transformers.models.llama.modeling_llama import LlamaDecoderLayer
-from transformers.models.mistral.modeling_mistral import MistralDecoderLayer
-from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer
-from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
 from serve_app.engine.attention import AttentionBackend
 from serve_app.engine.fused.checks import FirstLayers
-from serve_app.engine.fused.forward import FusedForward
+from serve_app.engine.fused.families import Family, family_of
+from serve_app.engine.fused.forward import Decoder, FusedForward
 from serve_app.engine.fused.layer import AttentionCall, DecoderStack, LayerKernels
+from serve_app.engine.fused.rotary import Positions, Rotary
 from serve_app.engine.weights.format import WeightFormat
 from serve_app.engine.weights.packed_linear import Pack
 
 log = logging.getLogger(__name__)
 
-LAYERS: Final = (LlamaDecoderLayer, MistralDecoderLayer, Qwen2DecoderLayer, Qwen3DecoderLayer)
+ACTIVATIONS: Final = (SiLUActivation, nn.SiLU, GELUTanh)
 PROGRESS: Final = 8  # layers between two lines of progress
 
 
@@ -44,7 +40,9 @@ class Parts(Protocol):
         """The types of weights that it multiplies."""
         ...
 
-    def make_layer(self, layer: Any, call: AttentionCall, pack: Pack) -> nn.Module:
+    def make_layer(
+        self, layer: Any, family: Family, call: AttentionCall, rotary: Rotary, pack: Pack
+    ) -> nn.Module:
         """The fused layer of `layer`, with linears by `pack`."""
         ...
 
@@ -59,12 +57,20 @@ class Parts(Protocol):
         ...
 
 
-def known(layer: Any, dtypes: frozenset[torch.dtype]) -> bool:
-    """Whether a fused layer can replace `layer`: its class, activation and linears are known, of `dtypes`."""
-    if type(layer) not in LAYERS or type(layer.mlp.act_fn) not in (SiLUActivation, nn.SiLU, GELUTanh):
-        return False
-    linears = [module for name, module in layer.named_modules() if name.endswith("_proj")]
-    return all(type(linear) is nn.Linear and linear.weight.dtype in dtypes for linear in linears)
+def known(model: PreTrainedModel, dtypes: frozenset[torch.dtype]) -> Family | None:
+    """The family of a model that fused layers of weights of `dtypes` can replace; None if they cannot."""
+    family, head = family_of(model), model.get_output_embeddings()
+    if family is None or not Positions.are_fixed(model) or type(head) is not nn.Linear:
+        return None
+    for layer in model.get_decoder().layers:
+        if not family.has(layer, "DecoderLayer"):
+            return None
+        if type(getattr(layer.mlp, family.activation)) not in ACTIVATIONS:
+            return None
+        linears = [module for name, module in layer.named_modules() if name.endswith("_proj")]
+        if any(type(linear) is not nn.Linear or linear.weight.dtype not in dtypes for linear in linears):
+            return None
+    return family
 
 
 def fuse(
@@ -79,22 +85,31 @@ def fuse(
     `pack` makes linears of the format `weights`. An original is freed as soon as its weights are packed, but
     for the first layers: they stay until the logits of the fused ones are compared with theirs.
     """
-    decoder, head = model.get_decoder(), model.get_output_embeddings()
-    own = getattr(decoder, "layers", None)
-    if not isinstance(own, nn.ModuleList) or not all(known(layer, parts.dtypes) for layer in own):
+    family = known(model, parts.dtypes)
+    if family is None:
         return 0
-    if type(head) is not nn.Linear:
-        return 0
+    decoder: Any = model.get_decoder()
+    own, head = decoder.layers, model.get_output_embeddings()
     first, layers = FirstLayers(model), list(own)
     count = len(layers)
+    positions = Positions(model, layers[0].self_attn.head_dim, family.turned)
+
+    def make(index: int, layer: nn.Module) -> nn.Module:
+        return parts.make_layer(layer, family, first.call_of(index), positions.layers[index], pack)
+
+    def put(made: list[nn.Module]) -> None:
+        stack = parts.make_stack(made)
+        decoder.layers = nn.ModuleList([stack])
+        model.forward = FusedForward(model, family, Decoder(model, family, positions, stack, parts.kernels))
+
     with torch.inference_mode():
-        made = [parts.make_layer(layers[i], first.call_of(i), pack) for i in range(first.count)]
+        made = [make(index, layers[index]) for index in range(first.count)]
         model.set_output_embeddings(parts.make_head(head, pack))
-        _put(model, parts, made)
+        put(made)
         wrong = first.wrong(parts.make_backend(), weights.error)
         if wrong is not None:
             log.error("%s is not fused: %s", type(model).__name__, wrong)
-            vars(model).pop("forward", None)
+            del model.forward
             model.set_output_embeddings(head)
             decoder.layers = own
             return 0
@@ -103,16 +118,8 @@ def fuse(
         for index in range(count):
             layer = layers.pop()
             if index >= first.count:
-                made.append(parts.make_layer(layer, first.call_of(index), pack))
+                made.append(make(index, layer))
             if progress is not None and (index + 1) % PROGRESS == 0:
                 progress(f"quantised {index + 1} of {count} layers")
-        _put(model, parts, made)
+        put(made)
     return count
-
-
-def _put(model: PreTrainedModel, parts: Parts, layers: Iterable[nn.Module]) -> None:
-    """Give the model fused layers, and a fused forward where its own is known."""
-    model.get_decoder().layers = nn.ModuleList([parts.make_stack(layers)])
-    fused = FusedForward.of(model, parts.kernels)
-    if fused is not None:
-        model.forward = fused

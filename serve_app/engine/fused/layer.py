@@ -7,16 +7,19 @@ the next norm adds it. Knows neither batches nor cache layouts.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import nn
 from transformers.activations import GELUTanh
 
+from serve_app.engine.fused.families import Family, HeadNorms, NormForm
+from serve_app.engine.fused.rotary import Factors, Rotary, turn
 from serve_app.engine.model.forward import current
-from serve_app.engine.model.lora import Site
+from serve_app.engine.model.lora import ATTENTION, MLP, Site
+from serve_app.engine.norm import Norm, Pending
 from serve_app.engine.weights.packed_linear import Pack, PackedLinear
 
 
@@ -33,12 +36,10 @@ class AttentionCall:
 class LayerKernels(Protocol):
     """A device's kernels between linears and attention."""
 
-    def add_rmsnorm(
-        self, residual: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor, eps: float
-    ) -> torch.Tensor:
-        """residual [T, N] float32 += delta [T, N], in place. Returns RMSNorm(residual) * weight [N].
+    def add_norm(self, residual: torch.Tensor, pending: Pending | None, norm: Norm | None) -> torch.Tensor:
+        """residual [T, N] float32 += what is `pending`, in place. Returns norm(residual); without, a copy.
 
-        `weight` is float32; the result is of the type that linears take.
+        The result is of the type that linears take.
         """
         ...
 
@@ -51,71 +52,70 @@ KernelsT = TypeVar("KernelsT", bound=LayerKernels)
 
 
 class DecoderLayer(nn.Module, Generic[KernelsT]):
-    """One pre-norm decoder layer: attention with rotary positions, then a gated MLP."""
+    """A decoder layer as its family declares it: attention with rotary positions, and a gated MLP."""
 
-    def __init__(self, layer: Any, call: AttentionCall, kernels: KernelsT, pack: Pack) -> None:
+    def __init__(
+        self, layer: Any, family: Family, call: AttentionCall, rotary: Rotary, kernels: KernelsT, pack: Pack
+    ) -> None:
         super().__init__()
-        self._kernels = kernels
+        self._kernels, self._call, self._rotary = kernels, call, rotary
         attention, mlp = layer.self_attn, layer.mlp
+        config = attention.config
         self.layer_idx: int = attention.layer_idx
         self._head_dim: int = attention.head_dim
-        self._heads: int = attention.q_proj.out_features // self._head_dim
-        self._kv_heads: int = attention.k_proj.out_features // self._head_dim
-        self._call = call
-        self._qkv = pack(attention.q_proj, attention.k_proj, attention.v_proj)
-        self._out = pack(attention.o_proj)
-        self._gate_up = pack(mlp.gate_proj, mlp.up_proj)
-        self._down = pack(mlp.down_proj)
-        self.sites: dict[nn.Module, Site] = {
-            self._qkv: self._site(attention, "q_proj", "k_proj", "v_proj"),
-            self._out: self._site(attention, "o_proj"),
-            self._gate_up: self._site(mlp, "gate_proj", "up_proj"),
-            self._down: self._site(mlp, "down_proj"),
-        }
-        self._gelu = type(mlp.act_fn) is GELUTanh
-        self._norm_in, self._eps = norm_of(layer.input_layernorm)
-        self._norm_mid, self._eps_mid = norm_of(layer.post_attention_layernorm)
-        self._norms: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._heads: int = attention.o_proj.in_features // self._head_dim
+        self._kv_heads: int = config.num_key_value_heads
+        self.sites: dict[nn.Module, Site] = {}
+        q, k = (count * self._head_dim for count in (self._heads, self._kv_heads))
+        rows = None if rotary.order is None else _rows_of(rotary.order, self._heads, self._kv_heads)
+        widths = dict(zip(ATTENTION, (q, k, k), strict=True))
+        self._qkv = self._linear(pack, attention, family.qkv, widths, rows)
+        self._out = self._linear(pack, attention, ("o_proj",))
+        self._gate_up = self._linear(pack, mlp, family.gate_up, dict.fromkeys(MLP, mlp.down_proj.in_features))
+        self._down = self._linear(pack, mlp, ("down_proj",))
+        self._gelu = type(getattr(mlp, family.activation)) is GELUTanh
+        self._parallel, self._added = family.parallel, family.added(config)
+        self._before_attention, self._after_attention, self._before_mlp, self._after_mlp = (
+            None if name is None else norm_of(getattr(layer, name), family)
+            for name in (family.before_attention, family.after_attention, family.before_mlp, family.after_mlp)
+        )
+        self._whole = family.head_norms is HeadNorms.WHOLE
+        self._norms: tuple[torch.Tensor, torch.Tensor] | None = None  # of queries and keys
         self._eps_head = 0.0
-        if hasattr(attention, "q_norm"):
-            (q_norm, self._eps_head), (k_norm, _) = norm_of(attention.q_norm), norm_of(attention.k_norm)
-            self._norms = q_norm, k_norm
+        if family.head_norms is not HeadNorms.NONE:
+            of_queries, of_keys = norm_of(attention.q_norm, family), norm_of(attention.k_norm, family)
+            self._norms = rotary.ordered(of_queries.weight), rotary.ordered(of_keys.weight)
+            self._eps_head = of_queries.eps
 
-    def forward(
-        self, residual: torch.Tensor, delta: torch.Tensor | None, cos: torch.Tensor, sin: torch.Tensor
-    ) -> torch.Tensor:
-        """Adds `delta` [T, N] to residual [T, N] float32, in place; returns the delta of this layer.
+    def forward(self, residual: torch.Tensor, pending: Pending | None, factors: Sequence[Factors]) -> Pending:
+        """Adds what is `pending` to residual [T, N] float32, in place; returns what this layer still adds.
 
-        cos and sin: [T, D / 2] float32.
+        `factors` by kind.
         """
-        normed = self._kernels.add_rmsnorm(residual, delta, self._norm_in, self._eps)
-        return self._finish(residual, self._attend(self._project(self._qkv, normed), cos, sin))
+        normed = self._kernels.add_norm(residual, pending, self._before_attention)
+        heads = self._attend(self._project(self._qkv, normed), *factors[self._rotary.kind])
+        return self._finish(residual, normed, heads)
 
     def last(
-        self,
-        residual: torch.Tensor,
-        delta: torch.Tensor | None,
-        cos: torch.Tensor,
-        sin: torch.Tensor,
-        rows: torch.Tensor,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+        self, residual: torch.Tensor, pending: Pending | None, factors: Sequence[Factors], rows: torch.Tensor
+    ) -> tuple[torch.Tensor, Pending]:
         """As `forward`, where of this layer's outputs only `rows` [R] are wanted; keys and values are of all.
 
         `rows` are those that the step's context calls wanted. No row has an adapter. Returns their residual,
         and what is still to be added to it.
         """
-        normed = self._kernels.add_rmsnorm(residual, delta, self._norm_in, self._eps)
-        heads = self._attend_last(self._project(self._qkv, normed), cos, sin, rows)
-        residual = residual.index_select(0, rows)
-        return residual, self._finish(residual, heads)
+        normed = self._kernels.add_norm(residual, pending, self._before_attention)
+        heads = self._attend_last(self._project(self._qkv, normed), *factors[self._rotary.kind], rows)
+        residual, normed = residual.index_select(0, rows), normed.index_select(0, rows)
+        return residual, self._finish(residual, normed, heads)
 
-    def _finish(self, residual: torch.Tensor, heads: torch.Tensor) -> torch.Tensor:
-        """The part of the layer after attention. heads: [T, H, D]."""
-        kernels = self._kernels
-        delta = self._project(self._out, heads.flatten(1))
-        hidden = kernels.add_rmsnorm(residual, delta, self._norm_mid, self._eps_mid)
-        gated = kernels.gated(self._project(self._gate_up, hidden), self._gelu)
-        return self._project(self._down, gated)
+    def _finish(self, residual: torch.Tensor, normed: torch.Tensor, heads: torch.Tensor) -> Pending:
+        """What comes after attention over heads [T, H, D]. normed [T, N]: what attention took."""
+        attended = Pending(self._project(self._out, heads.flatten(1)), self._after_attention, self._added)
+        middle = self._kernels.add_norm(residual, attended, self._before_mlp)
+        gates = self._project(self._gate_up, normed if self._parallel else middle)
+        gated = self._kernels.gated(gates, self._gelu)
+        return Pending(self._project(self._down, gated), self._after_mlp, self._added)
 
     @abstractmethod
     def _attend(self, qkv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
@@ -135,13 +135,13 @@ class DecoderLayer(nn.Module, Generic[KernelsT]):
         query, key = query.float(), key.float()
         if self._norms is not None:
             query, key = (
-                x * (x.square().mean(-1, keepdim=True) + self._eps_head).rsqrt() * weight
+                Norm(weight, self._eps_head)(x.flatten(1) if self._whole else x).view(x.shape)
                 for x, weight in zip((query, key), self._norms, strict=True)
             )
         return step.backend.forward(
             self.layer_idx,
-            _rotate(query, cos, sin).to(qkv.dtype),
-            _rotate(key, cos, sin).to(qkv.dtype),
+            turn(query, cos, sin).to(qkv.dtype),
+            turn(key, cos, sin).to(qkv.dtype),
             value,
             step.context,
             scale=call.scale,
@@ -158,54 +158,48 @@ class DecoderLayer(nn.Module, Generic[KernelsT]):
             adapters.add(self.sites[linear], x, out)
         return out
 
-    def _site(self, parent: Any, *names: str) -> Site:
-        linears = {name: getattr(parent, name) for name in names}
-        widths = {name: linear.out_features for name, linear in linears.items()}
-        return Site(self.layer_idx, linears[names[0]].in_features, widths)
+    def _linear(
+        self,
+        pack: Pack,
+        parent: Any,
+        names: tuple[str, ...],
+        widths: dict[str, int] | None = None,
+        rows: torch.Tensor | None = None,
+    ) -> PackedLinear:
+        """The linears of these names side by side, with outputs in the order of `rows`; notes their site.
+
+        `widths`: the outputs of each module that adapters know; None: the only name is one.
+        """
+        made = pack(*(getattr(parent, name) for name in names), rows=rows)
+        widths = widths or {names[0]: made.out_features}
+        self.sites[made] = Site(self.layer_idx, made.in_features, widths, rows)
+        return made
 
 
 class DecoderStack(nn.Module):
     """Takes the place of all decoder layers, as if they were one. `layers`: of DecoderLayer."""
 
-    def __init__(self, layers: Iterable[nn.Module], out_dtype: torch.dtype | None = None) -> None:
-        """`out_dtype` is what transformers gets from `forward`; None: the type of its own input."""
+    def __init__(self, layers: Iterable[nn.Module]) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
-        self._out_dtype = out_dtype
-
-    def forward(
-        self,
-        hidden_states: torch.Tensor,  # [1, T, N]
-        position_embeddings: tuple[torch.Tensor, torch.Tensor],  # cos, sin: [1, T, D], halves alike
-        **_: Any,
-    ) -> torch.Tensor:
-        """[1, T, N]. What transformers calls where it runs its own forward around the layers."""
-        residual = hidden_states[0].to(torch.float32, copy=True).contiguous()
-        cos, sin = (
-            factor[0, :, : factor.shape[-1] // 2].float().contiguous() for factor in position_embeddings
-        )
-        residual, delta = self.run(residual, cos, sin)
-        if delta is not None:
-            residual += delta
-        return residual[None].to(self._out_dtype or hidden_states.dtype)
 
     def run(
-        self, residual: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, rows: torch.Tensor | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """residual [T, N] float32, which it may change; cos and sin [T, D / 2] float32.
+        self, residual: torch.Tensor, factors: Sequence[Factors], rows: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, Pending | None]:
+        """residual [T, N] float32, which it may change. `factors` by kind.
 
         Returns the residual of `rows` [R], which are those that the step wants, or of all; and what is still
         to be added to it, None: nothing.
         """
-        delta = None
+        pending: Pending | None = None
         narrow = rows is not None and len(rows) < len(residual) and current().adapters is None
         for layer in self.layers:
             if narrow and layer is self.layers[-1]:
-                return layer.last(residual, delta, cos, sin, rows)  # type: ignore[operator, no-any-return]
-            delta = layer(residual, delta, cos, sin)
-        if rows is None or delta is None:
-            return residual, delta
-        return residual.index_select(0, rows), delta.index_select(0, rows)
+                return layer.last(residual, pending, factors, rows)  # type: ignore[operator, no-any-return]
+            pending = layer(residual, pending, factors)
+        if rows is None or pending is None:
+            return residual, pending
+        return residual.index_select(0, rows), replace(pending, delta=pending.delta.index_select(0, rows))
 
     def sites(self) -> Iterator[Site]:
         """The linears that adapters can change."""
@@ -213,13 +207,17 @@ class DecoderStack(nn.Module):
             yield from layer.sites.values()  # type: ignore[operator]
 
 
-def norm_of(norm: Any) -> tuple[torch.Tensor, float]:
-    """Weight in float32 and epsilon."""
-    return norm.weight.detach().float().contiguous(), float(norm.variance_epsilon)
+def norm_of(norm: Any, family: Family) -> Norm:
+    """A norm of a model as kernels take it."""
+    weight = norm.weight.detach().float()
+    if family.norm is NormForm.ONE_PLUS_WEIGHT:
+        weight = weight + 1
+    eps = norm.variance_epsilon if hasattr(norm, "variance_epsilon") else norm.eps
+    return Norm(weight.contiguous(), float(eps), family.norm is NormForm.LAYER)
 
 
-def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """x [T, H, D], the factors [T, D / 2]."""
-    low, high = x.chunk(2, dim=-1)
-    cos, sin = cos[:, None], sin[:, None]
-    return torch.cat([low * cos - high * sin, high * cos + low * sin], dim=-1)
+def _rows_of(order: torch.Tensor, heads: int, kv_heads: int) -> torch.Tensor:
+    """The order of the rows of queries, keys and values, where each head of the first two has `order` [D]."""
+    dim = len(order)
+    turned = torch.arange(heads + kv_heads)[:, None] * dim + order
+    return torch.cat([turned.flatten(), torch.arange(turned.numel(), turned.numel() + kv_heads * dim)])

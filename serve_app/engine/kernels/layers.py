@@ -109,6 +109,7 @@ class Layers:
     structs: ctypes.Array[LayerStruct]
     pointers: ctypes.Array[ctypes.c_void_p]
     caches: tuple[NativeCache, ...]  # the pointers lead here
+    kinds_of_factors: int  # of rotary positions
 
     @classmethod
     def of(cls, structs: ctypes.Array[LayerStruct], caches: tuple[NativeCache, ...]) -> Layers:
@@ -119,4 +120,5 @@ class Layers:
             shape = (layer.qkv.outputs, layer.out.inputs, cache.struct.value_dim, cache.struct.block_size)
             if shape != (outputs, layer.heads * dim, dim, block_size) or layer.heads % cache.struct.kv_heads:
                 raise ValueError("a layer does not fit its cache")
-        return cls(structs, (POINTER * len(caches))(*(cache.address for cache in caches)), caches)
+        kinds = 1 + max((layer.rotary for layer in structs), default=0)
+        return cls(structs, (POINTER * len(caches))(*(cache.address for cache in caches)), caches, kinds)

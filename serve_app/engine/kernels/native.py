@@ -8,6 +8,7 @@ lock during a call. The module knows no model.
 from __future__ import annotations
 
 import ctypes
+import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,9 +29,11 @@ from serve_app.engine.kernels.exports import declare
 from serve_app.engine.kernels.layers import Layers, NativeCache
 from serve_app.engine.kernels.quantized import QuantizedWeight
 from serve_app.engine.kernels.structs import (
+    POINTER,
     TYPES,
     AttentionStruct,
     LinearStruct,
+    NormStruct,
     Part,
     Preempted,
     Product,
@@ -39,6 +42,9 @@ from serve_app.engine.kernels.structs import (
     quantized_size,
 )
 from serve_app.engine.kernels.touching import AT_ONCE_S, Touching
+from serve_app.engine.norm import Norm, Pending
+
+Factors = tuple[torch.Tensor, torch.Tensor]  # of rotary positions: cos and sin, each [T, D / 2] float32
 
 QUANTIZED: Final = (Product.INT8, Product.INT4)
 
@@ -198,24 +204,27 @@ class Native:
         )
         return values, ids
 
-    def add_rmsnorm(
-        self, residual: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor, eps: float
-    ) -> torch.Tensor:
-        """residual [T, N] += delta [T, N], in place. Returns RMSNorm(residual) * weight [N]."""
+    def add_norm(self, residual: torch.Tensor, pending: Pending | None, norm: Norm | None) -> torch.Tensor:
+        """residual [T, N] += what is `pending`, in place. Returns norm(residual); without a norm, a copy."""
         _check(residual, torch.float32)
-        _check(weight, torch.float32)
-        if delta is not None:
-            _check(delta, torch.float32)
-            if delta.shape != residual.shape:
-                raise ValueError("residual and delta differ in shape")
+        after, delta = (None, None) if pending is None else (pending.norm, pending.delta)
+        weights = [each.weight for each in (norm, after) if each is not None]
+        for tensor in (*weights, *(() if delta is None else (delta,))):
+            _check(tensor, torch.float32)
+        if delta is not None and delta.shape != residual.shape:
+            raise ValueError("residual and delta differ in shape")
+        if any(weight.shape != residual.shape[1:] for weight in weights):
+            raise ValueError("a norm does not fit the residual")
         out = torch.empty_like(residual)
-        self._library.add_rmsnorm(
+        first, last = NormStruct.of(after), NormStruct.of(norm)
+        self._library.add_norm(
             residual.data_ptr(),
             None if delta is None else delta.data_ptr(),
-            weight.data_ptr(),
+            ctypes.addressof(first),
+            1.0 if pending is None else pending.scale,
+            ctypes.addressof(last),
             out.data_ptr(),
             *residual.shape,
-            eps,
             torch.get_num_threads(),
         )
         return out
@@ -230,6 +239,8 @@ class Native:
         cache: NativeCache,
         slots: torch.Tensor,  # [T] int64
         heads: int,
+        *,
+        whole: bool = False,  # one norm over all heads: norms [H * D] and [Hkv * D]
     ) -> None:
         """Normalise (if `norms`) and rotate q, in place, and k; write k and v to the cache. k may change."""
         for tensor in (qkv, cos, sin, *(norms or ())):
@@ -238,10 +249,14 @@ class Native:
         struct = cache.struct
         if qkv.shape[1] != (heads + 2 * struct.kv_heads) * struct.key_dim or len(slots) != len(qkv):
             raise ValueError("qkv does not fit the cache or the slots")
+        sizes = (heads, struct.kv_heads) if whole else (1, 1)
+        for norm, count in zip(norms or (), sizes, strict=False):
+            if norm.numel() != count * struct.key_dim:
+                raise ValueError("a norm does not fit the heads")
         q_norm, k_norm = (norm.data_ptr() for norm in norms) if norms else (None, None)
         self._library.rope_and_cache(
             *(qkv.data_ptr(), cos.data_ptr(), sin.data_ptr(), q_norm, k_norm, eps, cache.address),
-            *(slots.data_ptr(), len(qkv), heads, torch.get_num_threads()),
+            *(slots.data_ptr(), len(qkv), heads, whole, torch.get_num_threads()),
         )
 
     def write_cache(
@@ -310,8 +325,7 @@ class Native:
         self,
         layers: Layers,
         states: torch.Tensor,  # [T, N] float32, changed in place
-        cos: torch.Tensor,  # [T, D / 2] float32
-        sin: torch.Tensor,
+        factors: Sequence[Factors],
         context: ForwardContext,
         *,
         narrow: bool = False,
@@ -321,19 +335,24 @@ class Native:
         `narrow`: the last layer gives the wanted rows of `context` alone, as the first ones of `states`; what
         lies behind them means nothing.
         """
-        for tensor in (states, cos, sin):
+        for tensor in (states, *itertools.chain(*factors)):
             _check(tensor, torch.float32)
         _check(context.slots, torch.int64)
         _check_context(context, len(states), layers.caches[0])
         half = layers.caches[0].struct.key_dim // 2
-        if states.shape[1] != layers.structs[0].qkv.inputs or not (
-            cos.shape == sin.shape == (len(states), half) and len(context.slots) == len(states)
+        if (
+            states.shape[1] != layers.structs[0].qkv.inputs
+            or any(part.shape != (len(states), half) for part in itertools.chain(*factors))
+            or len(factors) < layers.kinds_of_factors
+            or len(context.slots) != len(states)
         ):
             raise ValueError("the states do not fit the layers, the rotary factors or the slots")
+        pointers = POINTER * len(factors)
+        cos, sin = (pointers(*(each[i].data_ptr() for each in factors)) for i in (0, 1))
         step = StepStruct(
             states=states.data_ptr(),
-            cos=cos.data_ptr(),
-            sin=sin.data_ptr(),
+            cos=ctypes.addressof(cos),
+            sin=ctypes.addressof(sin),
             slots=context.slots.data_ptr(),
             start=context.query_start.data_ptr(),
             wanted=_wanted(context).data_ptr() if narrow else None,

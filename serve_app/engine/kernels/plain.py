@@ -12,10 +12,12 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
+from serve_app.engine.norm import Norm
+
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """The RMS norm over the last dimension."""
-    return x * (x.square().mean(-1, keepdim=True) + eps).rsqrt() * weight
+    return Norm(weight, eps)(x)
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
@@ -58,28 +60,49 @@ def attention(
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The weights of one decoder layer: [outputs, inputs], or [features] of a norm."""
+    """The weights of one decoder layer, [outputs, inputs], and its norms."""
 
     qkv: torch.Tensor
     out: torch.Tensor
     gate_up: torch.Tensor
     down: torch.Tensor
-    norm_in: torch.Tensor
-    norm_mid: torch.Tensor
-    q_norm: torch.Tensor
+    q_norm: torch.Tensor  # [D], or [H * D] if `whole`
     k_norm: torch.Tensor
+    norm_in: Norm | None
+    norm_attended: Norm | None = None
+    norm_mid: Norm | None = None
+    norm_gated: Norm | None = None
+    whole: bool = False
+    parallel: bool = False
+    added: float = 1.0
 
 
 def layer(
-    states: torch.Tensor, weights: Weights, cos: torch.Tensor, sin: torch.Tensor, heads: int, eps: float
+    states: torch.Tensor,
+    weights: Weights,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    heads: int,
+    dim: int,
+    eps: float,
 ) -> torch.Tensor:
-    """One pre-norm decoder layer over a whole sequence [L, N]."""
-    dim = len(weights.q_norm)
-    qkv = (rms_norm(states, weights.norm_in, eps) @ weights.qkv.T).view(len(states), -1, dim)
-    kv_heads = (qkv.shape[1] - heads) // 2
-    query, key, value = torch.split(qkv, [heads, kv_heads, kv_heads], dim=1)
-    query = rotate(rms_norm(query, weights.q_norm, eps), cos, sin)
-    key = rotate(rms_norm(key, weights.k_norm, eps), cos, sin)
-    states = states + attention(query, key, value, scale=dim**-0.5).flatten(1) @ weights.out.T
-    hidden = rms_norm(states, weights.norm_mid, eps)
-    return states + gate(hidden @ weights.gate_up.T, gelu=False) @ weights.down.T
+    """One decoder layer over a whole sequence [L, N]. `eps`: of the norms of heads of `dim` numbers."""
+    normed = _normed(states, weights.norm_in)
+    qkv = normed @ weights.qkv.T
+    kv_heads = (qkv.shape[1] // dim - heads) // 2
+    query, key, value = torch.split(qkv, [heads * dim, kv_heads * dim, kv_heads * dim], dim=1)
+    if weights.whole:
+        query, key = rms_norm(query, weights.q_norm, eps), rms_norm(key, weights.k_norm, eps)
+    query, key, value = (part.reshape(len(states), -1, dim) for part in (query, key, value))
+    if not weights.whole:
+        query, key = rms_norm(query, weights.q_norm, eps), rms_norm(key, weights.k_norm, eps)
+    query, key = rotate(query, cos, sin), rotate(key, cos, sin)
+    attended = attention(query, key, value, scale=dim**-0.5).flatten(1) @ weights.out.T
+    states = states + weights.added * _normed(attended, weights.norm_attended)
+    hidden = normed if weights.parallel else _normed(states, weights.norm_mid)
+    gated = gate(hidden @ weights.gate_up.T, gelu=False) @ weights.down.T
+    return states + weights.added * _normed(gated, weights.norm_gated)
+
+
+def _normed(x: torch.Tensor, norm: Norm | None) -> torch.Tensor:
+    return x if norm is None else norm(x)

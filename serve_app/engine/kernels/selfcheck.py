@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, Final
 
 import torch
@@ -25,9 +26,11 @@ from serve_app.engine.kernels.structs import (
     LANES,
     LayerStruct,
     LinearStruct,
+    NormStruct,
     Preempted,
     Product,
 )
+from serve_app.engine.norm import Norm, Pending
 
 EXACT: Final = 1e-4  # of results of order one; float32 rounding gives about 1e-6
 ROUNDED: Final = 3e-2  # where a product or the cache rounds to bfloat16, which has 8 bits
@@ -128,30 +131,40 @@ def _product_rank(native: Native, _: torch.Generator) -> Iterator[float]:
     yield 0.0 if possible and Product.WIDENED in products else 1.0
 
 
-def _add_rmsnorm(native: Native, random: torch.Generator) -> Iterator[float]:
-    x, delta, weight = (torch.randn(*shape, generator=random) for shape in ((5, 39), (5, 39), (39,)))
-    yield _error(native.add_rmsnorm(x.clone(), None, weight, EPS), plain.rms_norm(x.double(), weight, EPS))
-    total = x.clone()
-    got = native.add_rmsnorm(total, delta, weight, EPS)
-    yield _error(got, plain.rms_norm(x.double() + delta, weight, EPS))
-    yield _error(total, x.double() + delta)
+def _add_norm(native: Native, random: torch.Generator) -> Iterator[float]:
+    """Every norm alone and after the addition of a delta, which may have one of its own."""
+    x, delta = (torch.randn(5, 39, generator=random) for _ in range(2))
+    weight, other = (torch.randn(39, generator=random) for _ in range(2))
+    norms = (None, Norm(weight, EPS), Norm(other, EPS, centred=True))
+    for before, after in itertools.product(norms, norms):
+        total = x.clone()
+        got = native.add_norm(total, Pending(delta.clone(), after, 0.5), before)
+        want = x.double() + 0.5 * (delta.double() if after is None else after(delta.double()))
+        yield _error(total, want)
+        yield _error(got, want if before is None else before(want))
+        yield _error(native.add_norm(x.clone(), None, before), x if before is None else before(x.double()))
 
 
 def _rope_and_cache(native: Native, random: torch.Generator) -> Iterator[float]:
     rows, heads, kv_heads = 40, 6, 2
     # Neighbouring positions across three blocks, which are written together, and some others.
     slots = torch.cat([torch.arange(5, rows), torch.tensor([46, 0, 3, 1, 44])])
-    for dtype, dim, normed in itertools.product(CACHED, (40, 64, 128), (True, False)):
+    for dtype, dim, normed in itertools.product(CACHED, (40, 64, 128), ("each", "whole", "")):
         cache = NativeCache.allocate(3, BLOCK, kv_heads, dim, dim, dtype, Product.FLOATS)
         qkv = torch.randn(rows, heads + 2 * kv_heads, dim, generator=random)
         cos, sin = (torch.randn(rows, dim // 2, generator=random) for _ in range(2))
-        norms = (torch.randn(dim, generator=random), torch.randn(dim, generator=random))
         query, key, value = torch.split(qkv.double(), [heads, kv_heads, kv_heads], dim=1)
+        sizes = (heads * dim, kv_heads * dim) if normed == "whole" else (dim, dim)
+        norms = (torch.randn(sizes[0], generator=random), torch.randn(sizes[1], generator=random))
         if normed:
-            query, key = (plain.rms_norm(x, norm, EPS) for x, norm in zip((query, key), norms, strict=True))
+            query, key = (
+                plain.rms_norm(x.reshape(rows, -1, len(norm)), norm, EPS).view(x.shape)
+                for x, norm in zip((query, key), norms, strict=True)
+            )
         query, key = (plain.rotate(x, cos, sin) for x in (query, key))
         native.rope_and_cache(
-            qkv.view(rows, -1), cos, sin, norms if normed else None, EPS, cache, slots, heads
+            *(qkv.view(rows, -1), cos, sin, norms if normed else None, EPS, cache, slots, heads),
+            whole=normed == "whole",
         )
         yield _error(qkv[:, :heads], query)
         yield from _cache_errors(cache, slots, key, value)
@@ -215,33 +228,35 @@ def _attend(native: Native, random: torch.Generator) -> Iterator[float]:
 
 
 def _run_layers(native: Native, random: torch.Generator) -> Iterator[float]:
-    """Two layers on a prompt, and then on one more token."""
+    """Two layers on a prompt, and then on one more token: as Llama has them, and with all other parts."""
     width, inner, heads, kv_heads, dim, length = 64, 48, 4, 2, 32, 19
-    for dtype, product in _products(native):
-        shapes = (
-            ((heads + 2 * kv_heads) * dim, width),
-            (width, heads * dim),
-            (2 * inner, width),
-            (width, inner),
-        )
-        layers = [
-            plain.Weights(
-                *(torch.randn(n, k, generator=random).div(k**0.5).to(dtype) for n, k in shapes),
-                *(torch.rand(size, generator=random) for size in (width, width, dim, dim)),
+    shapes = ((heads + 2 * kv_heads) * dim, width), (width, heads * dim), (2 * inner, width), (width, inner)
+    for (dtype, product), others in itertools.product(_products(native), (False, True)):
+        layers = []
+        for index in range(2):
+            qkv, out, gate_up, down = (
+                torch.randn(n, k, generator=random).div(k**0.5).to(dtype) for n, k in shapes
             )
-            for _ in range(2)
-        ]
+            norm, other = (Norm(torch.rand(width, generator=random), EPS, centred=others) for _ in range(2))
+            counts = (heads, kv_heads) if others else (1, 1)
+            q_norm, k_norm = (torch.rand(count * dim, generator=random) for count in counts)
+            weights = plain.Weights(qkv, out, gate_up, down, q_norm, k_norm, norm, norm_mid=other)
+            if others:
+                more = replace(weights, norm_attended=other, norm_gated=norm, whole=True, added=0.5)
+                weights = replace(more, parallel=index == 1)
+            layers.append(weights)
         states = torch.randn(length, width, generator=random)
-        angles = torch.rand(length, dim // 2, generator=random)
-        cos, sin = angles.cos(), angles.sin()
+        angles = torch.rand(2, length, dim // 2, generator=random)
+        factors = [(each.cos(), each.sin()) for each in angles]
         want = states.double()
-        for weights in layers:
-            wide = plain.Weights(*(getattr(weights, name).double() for name in plain.Weights.__slots__))
-            want = plain.layer(want, wide, cos.double(), sin.double(), heads, EPS)
-        with_caches, kept = _native_layers(native, layers, heads, kv_heads, dtype, product)
+        for index, weights in enumerate(layers):
+            tensors = {name: getattr(weights, name).double() for name in ("qkv", "out", "gate_up", "down")}
+            cos, sin = (each.double() for each in factors[index])
+            want = plain.layer(want, replace(weights, **tensors), cos, sin, heads, dim, EPS)
+        with_caches, kept = _native_layers(native, layers, heads, kv_heads, dim, dtype, product)
         for rows in (slice(0, length - 1), slice(length - 1, length)):
             context = _context(rows.stop, rows.stop - rows.start)
-            native.run_layers(with_caches, states[rows], cos[rows], sin[rows], context)
+            native.run_layers(with_caches, states[rows], [(c[rows], s[rows]) for c, s in factors], context)
             yield _error(states[rows], want[rows], exact=dtype == torch.float32)
         del kept
 
@@ -271,7 +286,7 @@ CHECKS: Final[dict[str, Check]] = {
     "pack_int4": _pack_int4,
     "linear": _linear,
     "product_rank": _product_rank,
-    "add_rmsnorm": _add_rmsnorm,
+    "add_norm": _add_norm,
     "rope_and_cache": _rope_and_cache,
     "write_cache": _write_cache,
     "gated": _gated,
@@ -298,12 +313,16 @@ def _native_layers(
     layers: list[plain.Weights],
     heads: int,
     kv_heads: int,
+    dim: int,
     dtype: torch.dtype,
     product: Product,
 ) -> tuple[Layers, list[torch.Tensor]]:
-    """The layers with a cache each, and the packed weights, which must live as long as the layers."""
+    """The layers with a cache each, and the packed weights, which must live as long as the layers.
+
+    Each layer has rotary factors of its own.
+    """
     structs, kept = [], []
-    for weights in layers:
+    for index, weights in enumerate(layers):
         linears = {}
         for name in ("qkv", "out", "gate_up", "down"):
             weight = getattr(weights, name)
@@ -317,23 +336,25 @@ def _native_layers(
                 product=product,
                 compact=False,
             )
-        norms = {
-            name: getattr(weights, name).data_ptr() for name in ("norm_in", "norm_mid", "q_norm", "k_norm")
-        }
-        scale = len(weights.q_norm) ** -0.5
+        norms = ("norm_in", "norm_attended", "norm_mid", "norm_gated")
         structs.append(
             LayerStruct(
                 **linears,
-                **norms,
-                **dict.fromkeys(("eps_in", "eps_mid", "eps_head"), EPS),
-                scale=scale,
+                **{name: NormStruct.of(getattr(weights, name)) for name in norms},
+                q_norm=weights.q_norm.data_ptr(),
+                k_norm=weights.k_norm.data_ptr(),
+                eps_head=EPS,
+                scale=dim**-0.5,
                 softcap=0.0,
+                added=weights.added,
                 heads=heads,
                 window=0,
                 gelu=False,
+                whole=weights.whole,
+                parallel=weights.parallel,
+                rotary=index,
             )
         )
-    dim = len(layers[0].q_norm)
     caches = tuple(NativeCache.allocate(6, BLOCK, kv_heads, dim, dim, dtype, product) for _ in layers)
     return Layers.of((LayerStruct * len(structs))(*structs), caches), kept
 

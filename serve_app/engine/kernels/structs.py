@@ -12,6 +12,8 @@ from typing import Any, ClassVar, Final
 
 import torch
 
+from serve_app.engine.norm import Norm
+
 POINTER, LONG, INT, FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_float
 
 TYPES: Final = (torch.float32, torch.bfloat16)  # of weights that are not quantised
@@ -112,14 +114,28 @@ class LinearStruct(_Struct):
     )
 
 
+class NormStruct(_Struct):
+    """`Norm` in normalise.h."""
+
+    _fields_ = (("weight", POINTER), ("centred", LONG), ("eps", FLOAT))
+
+    @classmethod
+    def of(cls, norm: Norm | None) -> NormStruct:
+        """Valid as long as `norm`. Without one: a norm that changes nothing."""
+        if norm is None:
+            return cls(weight=None, centred=False, eps=0.0)
+        return cls(weight=norm.weight.data_ptr(), centred=norm.centred, eps=norm.eps)
+
+
 class LayerStruct(_Struct):
     """`Layer` in layers.h."""
 
     _fields_ = (
         *((name, LinearStruct) for name in ("qkv", "out", "gate_up", "down")),
-        *((name, POINTER) for name in ("norm_in", "norm_mid", "q_norm", "k_norm")),
-        *((name, LONG) for name in ("heads", "window", "gelu")),
-        *((name, FLOAT) for name in ("eps_in", "eps_mid", "eps_head", "scale", "softcap")),
+        *((name, NormStruct) for name in ("norm_in", "norm_attended", "norm_mid", "norm_gated")),
+        *((name, POINTER) for name in ("q_norm", "k_norm")),
+        *((name, LONG) for name in ("heads", "window", "gelu", "whole", "parallel", "rotary")),
+        *((name, FLOAT) for name in ("eps_head", "scale", "softcap", "added")),
     )
 
 
@@ -135,5 +151,5 @@ class StepStruct(_Struct):
     )
 
 
-STRUCTS: Final = (CacheStruct, AttentionStruct, LinearStruct, LayerStruct, StepStruct)
+STRUCTS: Final = (CacheStruct, AttentionStruct, LinearStruct, NormStruct, LayerStruct, StepStruct)
 ENUMS: Final = (Product, Preempted, Part)

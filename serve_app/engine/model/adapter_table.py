@@ -93,7 +93,9 @@ class AdapterTable(ABC, Generic[LoadedT]):
         """The updates of each site that has any, in the order of its modules."""
         at = {(update.layer, update.module): update for update in updates}
         for site in self._sites:
-            parts = [at[site.layer, module] for module in site.widths if (site.layer, module) in at]
+            parts = [
+                site.arranged(at[site.layer, module]) for module in site.widths if (site.layer, module) in at
+            ]
             if parts:
                 yield site, parts
 

@@ -6,7 +6,7 @@ An adapter adds `(x A^T) B^T` to the outputs of some linears, for its own rows o
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 import torch
@@ -35,11 +35,19 @@ class Site:
     layer: int
     features: int  # K
     widths: dict[str, int]  # module -> its outputs, in order
+    rows: torch.Tensor | None = None  # [N]: which output lies where, each among its module's; None: in order
 
     @property
     def width(self) -> int:
         """All outputs, N."""
         return sum(self.widths.values())
+
+    def arranged(self, update: LowRank) -> LowRank:
+        """`update` with its outputs where the site has them."""
+        if self.rows is None:
+            return update
+        place = dict(self.outputs())[update.module]
+        return replace(update, b=update.b[self.rows[place] - place.start])
 
     def outputs(self) -> Iterator[tuple[str, slice]]:
         """Each module, and where its outputs lie."""

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from typing import Final
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import nn
 from transformers import PreTrainedModel
 
 from serve_app.config.quantization import FORMATS as SIZES
 from serve_app.engine.weights.codes import INT4, INT8
 from serve_app.engine.weights.format import WeightFormat
-from serve_app.engine.weights.packed_linear import Pack, PackedLinear, side_by_side
+from serve_app.engine.weights.packed_linear import Pack, PackedLinear
 from serve_app.engine.weights.plain import PLAIN
 
 FORMATS: Final[Mapping[str, WeightFormat]] = {each.name: each for each in (PLAIN, INT8, INT4)}
@@ -26,12 +27,12 @@ def packer(model: PreTrainedModel, weights: WeightFormat, device: str) -> Pack:
     size, head = SIZES[weights.name], id(model.get_output_embeddings())
     names = WeakKeyDictionary((each, name) for name, each in model.named_modules())  # keeps no weight alive
 
-    def pack(*linears: nn.Linear) -> PackedLinear:
+    def pack(*linears: nn.Linear, rows: torch.Tensor | None = None) -> PackedLinear:
         own = (
             size.sensitive
             if id(linears[0]) == head
             else size.format_of(names.get(linears[0], ""), weights.name)
         )
-        return PackedLinear(*side_by_side(*linears), FORMATS[own].loads[device])
+        return PackedLinear.of(*linears, rows=rows, load=FORMATS[own].loads[device])
 
     return pack

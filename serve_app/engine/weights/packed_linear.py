@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
-from typing import TypeAlias
+from collections.abc import Set
+from typing import Protocol
 
 import torch
 from torch import nn
@@ -36,9 +36,11 @@ class PackedLinear(nn.Module):
             self.weight_kept = load(weight, bias, lasting=lasting)
 
     @classmethod
-    def of(cls, *linears: nn.Linear, load: Load = load_on_cpu) -> PackedLinear:
-        """One layer computing several linears of the same input side by side."""
-        return cls(*side_by_side(*linears), load)
+    def of(
+        cls, *linears: nn.Linear, rows: torch.Tensor | None = None, load: Load = load_on_cpu
+    ) -> PackedLinear:
+        """One layer computing several linears of the same input, as `side_by_side`."""
+        return cls(*side_by_side(*linears, rows=rows), load)
 
     @property
     def num_bytes(self) -> int:
@@ -62,19 +64,30 @@ class PackedLinear(nn.Module):
         return self.weight_kept.describe()
 
 
-Pack: TypeAlias = Callable[..., PackedLinear]  # of linears with the same input, side by side
+class Pack(Protocol):
+    """Makes one layer of linears with the same input."""
+
+    def __call__(self, *linears: nn.Linear, rows: torch.Tensor | None = None) -> PackedLinear:
+        """As `side_by_side`."""
+        ...
 
 
-def side_by_side(*linears: nn.Linear) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The weight and the bias of one linear that computes several of the same input."""
+def side_by_side(
+    *linears: nn.Linear, rows: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The weight and the bias of one linear that computes several of the same input.
+
+    `rows`: the outputs in another order; None: as they are.
+    """
     biases = tuple(
         linear.weight.new_zeros(linear.out_features) if linear.bias is None else linear.bias
         for linear in linears
     )
     bias = torch.cat(biases) if any(linear.bias is not None for linear in linears) else None
-    if len(linears) == 1:
-        return linears[0].weight, bias
-    return torch.cat(tuple(linear.weight for linear in linears)), bias
+    weight = linears[0].weight if len(linears) == 1 else torch.cat(tuple(each.weight for each in linears))
+    if rows is None:
+        return weight, bias
+    return weight[rows], None if bias is None else bias[rows]
 
 
 def pack_linears(module: nn.Module, linears: Set[nn.Module], pack: Pack = PackedLinear.of) -> int:

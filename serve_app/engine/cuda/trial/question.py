@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from serve_app.engine.attention.recorder import RecordedCall, Recorder
 from serve_app.engine.cuda.trial.steps import DECODES
 from serve_app.engine.fused.checks import run_model
-from serve_app.engine.fused.forward import MODELS
+from serve_app.engine.fused.families import family_of
 
 LAYERS: Final = 2  # of the small model, or as many as there are kinds of layers
 VOCABULARY: Final = 512  # of the small model: embedding and head are products of torch
@@ -84,7 +84,7 @@ def ask_about(
     """
     recorder = Recorder()
     run_model(module, recorder)
-    fusable = type(module) in MODELS
+    fusable = family_of(module) is not None
     positions = int(module.config.get_text_config().max_position_embeddings)
     return Question(
         device=str(device),

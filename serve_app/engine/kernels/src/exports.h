@@ -39,14 +39,16 @@ void linear(const Linear* linear, const float* x, void* y, long m, int wide_out,
 // How fast a product of bfloat16 weights is on this machine: the rank of a faster product is higher. 0: not available.
 int product_rank(long product);
 
-// residual [t, n] += delta [t, n], unless delta is null; then out [t, n] = RMSNorm(residual) * weight [n].
-void add_rmsnorm(float* residual, const float* delta, const float* weight, float* out, long t, long n, float eps,
-                 int threads);
+// residual [t, n] += scale * after(delta [t, n]), unless delta is null; then out [t, n] = before(residual). A norm of a
+// null weight changes nothing. delta may change.
+void add_norm(float* residual, float* delta, const Norm* after, float scale, const Norm* before, float* out, long t,
+              long n, int threads);
 
 // qkv [t, heads + 2 kv_heads, dim]: normalises the heads of q and k where their weights [dim] are not null, and rotates
 // them by cos and sin [t, dim / 2]. q stays in place; k and v go to the cache at slots [t], and k may change in place.
+// If `whole`, a norm is one over all heads of q, or of k, and its weights are [heads, dim] or [kv_heads, dim].
 void rope_and_cache(float* qkv, const float* cos, const float* sin, const float* q_norm, const float* k_norm,
-                    float eps, const Cache* cache, const int64_t* slots, long t, long heads, int threads);
+                    float eps, const Cache* cache, const int64_t* slots, long t, long heads, long whole, int threads);
 
 // key [t, kv_heads, key_dim] and value [t, kv_heads, value_dim] -> the cache at slots [t].
 void write_cache(const float* key, const float* value, const Cache* cache, const int64_t* slots, long t, int threads);

@@ -110,7 +110,7 @@ bool multiply_heads(const Linear& l, const float* inputs, const Heads& heads, lo
 
 bool project_heads(const Linear& l, const float* inputs, const Heads& heads, long rows, int threads) {
   const bool on_tiles = l.product == TILES || (have_int_tiles() && (l.product == INT8 || l.product == INT4));
-  if (!on_tiles || rows <= BLOCK || heads.cache.element == sizeof(float)) return false;
+  if (!on_tiles || rows <= BLOCK || heads.whole || heads.cache.element == sizeof(float)) return false;
   switch (heads.dim()) {
     case 32: return multiply_heads<1>(l, inputs, heads, rows, threads);
     case 64: return multiply_heads<2>(l, inputs, heads, rows, threads);

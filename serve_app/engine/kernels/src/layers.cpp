@@ -1,4 +1,5 @@
-// All decoder layers of a step in one call. A layer is a norm, attention with rotary positions, a norm and a gated MLP.
+// All decoder layers of a step in one call. A layer is attention with rotary positions and a gated MLP, with norms before
+// them, after them, or both.
 // Each part computes what its own function in exports.h computes, bit for bit. The outputs of a product are added to
 // the residual stream or gated while they are in registers or in the first-level cache. A long prefill is computed in
 // tiles of rows that stay in the second-level cache.
@@ -40,24 +41,30 @@ struct Tiling {
   }
 };
 
+// Whether the outputs of a product change before they are added to the residual stream.
+bool changes(const Norm& norm, const Layer& l) { return norm.weight || l.added != 1; }
+
 // Floats of what a tile needs between products. `gated`: the outputs of gates, where the next product does not take
-// them in that form.
+// them in that form. `delta`: outputs that change before they are added.
 struct TileSizes {
-  long inputs = 0, gated = 0, gated_inputs = 0;
+  long inputs = 0, gated = 0, gated_inputs = 0, delta = 0;
 
   void add(const Layer& l, long tile) {
+    if (changes(l.norm_attended, l) || changes(l.norm_gated, l))
+      delta = std::max(delta, whole_lines(tile * l.qkv.inputs));
     for (const Linear* linear : {&l.qkv, &l.out, &l.gate_up}) inputs = std::max(inputs, inputs_room(*linear, tile));
     gated = std::max(gated, whole_lines(tile * l.down.inputs));
     gated_inputs = std::max(gated_inputs, inputs_room(l.down, tile));
   }
-  long all() const { return inputs + gated + gated_inputs; }
+  long all() const { return inputs + gated + gated_inputs + delta; }
 };
 
 struct TileRoom {
-  float *inputs, *gated, *gated_inputs;
+  float *inputs, *gated, *gated_inputs, *delta;
 
   TileRoom(float* at, const TileSizes& sizes)
-      : inputs(at), gated(inputs + sizes.inputs), gated_inputs(gated + sizes.gated) {}
+      : inputs(at), gated(inputs + sizes.inputs), gated_inputs(gated + sizes.gated),
+        delta(gated_inputs + sizes.gated_inputs) {}
 };
 
 // The room of a tile of its own. It belongs to the calling thread.
@@ -88,6 +95,18 @@ void move_wanted(const Step& s, float* rows, long width) {
     const long count = s.wanted[q + 1] - s.wanted[q];
     memmove(rows + s.wanted[q] * width, rows + (s.start[q + 1] - count) * width, count * width * sizeof(float));
   }
+}
+
+// states [rows, width] += what `linear` makes of `inputs`, with a norm and a factor of the layer.
+void add_outputs(const Layer& l, const Linear& linear, const Norm& norm, const float* inputs, float* states, long rows,
+                 float* delta, int threads) {
+  if (!changes(norm, l)) return add_projection(linear, inputs, states, rows, threads);
+  const long width = linear.outputs;
+  project(linear, inputs, delta, rows, threads);
+  parallel_rows(rows, width, threads, [&](long first, long last) {
+    for (long row = first; row < last; row++)
+      add_delta(states + row * width, delta + row * width, norm, l.added, width);
+  });
 }
 
 double* wanted_seconds = nullptr;  // by part; null: nobody asks
@@ -137,10 +156,18 @@ void run_layers(const Layer* layers, const Cache* const* caches, long count, con
       const bool narrow = s.wanted && i == count - 1;
       tiles(all, sizes, common, threads, [&](long first, long rows, const TileRoom& room, int sharing) {
         float* const out = qkv_at + first * l.qkv.outputs;
-        norm_inputs(s.states + first * width, l.norm_in, l.eps_in, l.qkv, room.inputs, rows, sharing);
+        norm_inputs(s.states + first * width, l.norm_in, l.qkv, room.inputs, rows, sharing);
         laps.end(NORMS);
-        const Heads heads{out,        s.cos + first * dim / 2, s.sin + first * dim / 2, l.q_norm, l.k_norm,
-                          l.eps_head, cache,                   s.slots + first,         l.heads};
+        const Heads heads{out,
+                          s.cos[l.rotary] + first * dim / 2,
+                          s.sin[l.rotary] + first * dim / 2,
+                          l.q_norm,
+                          l.k_norm,
+                          l.eps_head,
+                          cache,
+                          s.slots + first,
+                          l.heads,
+                          l.whole};
         const bool turned = project_heads(l.qkv, room.inputs, heads, rows, sharing);
         if (!turned) project(l.qkv, room.inputs, out, rows, sharing);
         laps.end(QKV_PRODUCT);
@@ -159,18 +186,23 @@ void run_layers(const Layer* layers, const Cache* const* caches, long count, con
       laps.end(ATTENTION);
       tiles(narrow ? wanted : all, sizes, common, threads, [&](long first, long rows, const TileRoom& room, int sharing) {
         float* const states = s.states + first * width;
+        const auto gates = [&](const Norm& norm) {
+          norm_inputs(states, norm, l.gate_up, room.inputs, rows, sharing);
+          laps.end(NORMS);
+          const float* const made =
+              project_gated(l.gate_up, room.inputs, l.down, room.gated, room.gated_inputs, rows, l.gelu, sharing);
+          laps.end(GATE_UP_PRODUCT);
+          return made;
+        };
+        const float* gated = l.parallel ? gates(l.norm_in) : nullptr;
         const long rounded = rounded_row(l.out);
         const float* const heads =
             rounded ? (const float*)((const bf16*)attended_at + first * rounded)
                     : take_inputs(l.out, attended_at + first * inner, room.inputs, rows, sharing);
-        add_projection(l.out, heads, states, rows, sharing);
+        add_outputs(l, l.out, l.norm_attended, heads, states, rows, room.delta, sharing);
         laps.end(OUT_PRODUCT);
-        norm_inputs(states, l.norm_mid, l.eps_mid, l.gate_up, room.inputs, rows, sharing);
-        laps.end(NORMS);
-        const float* const gates =
-            project_gated(l.gate_up, room.inputs, l.down, room.gated, room.gated_inputs, rows, l.gelu, sharing);
-        laps.end(GATE_UP_PRODUCT);
-        add_projection(l.down, gates, states, rows, sharing);
+        if (!l.parallel) gated = gates(l.norm_mid);
+        add_outputs(l, l.down, l.norm_gated, gated, states, rows, room.delta, sharing);
         laps.end(DOWN_PRODUCT);
       });
       laps.end(DOWN_PRODUCT);  // as above

@@ -3,18 +3,22 @@
 #include <cstdint>
 
 #include "linear.h"
+#include "normalise.h"
 
 struct Layer {
   Linear qkv, out, gate_up, down;
-  const float *norm_in, *norm_mid;  // [width]
-  const float *q_norm, *k_norm;     // [dim] or null
-  long heads, window, gelu;         // window 0: none; gelu 1: gates by GELU, 0: by SiLU
-  float eps_in, eps_mid, eps_head, scale, softcap;  // softcap 0: none
+  // Before attention, of what it adds, before the MLP, of what it adds; weights [width] or null.
+  Norm norm_in, norm_attended, norm_mid, norm_gated;
+  const float *q_norm, *k_norm;           // null, or [dim]; if `whole`, [heads, dim] and [kv_heads, dim]
+  long heads, window, gelu;               // window 0: none; gelu 1: gates by GELU, 0: by SiLU
+  long whole, parallel, rotary;           // parallel 1: the MLP takes what attention takes; rotary: which factors
+  float eps_head, scale, softcap, added;  // softcap 0: none; added: times what attention and MLP add
 };
 
 struct Step {
   float* states;           // [rows, width]: the residual stream, changed in place
-  const float *cos, *sin;  // [rows, dim / 2]
+  const float* const* cos;  // [kinds of factors], each [rows, dim / 2]
+  const float* const* sin;
   const int64_t* slots;    // [rows]: where the cache keeps each row, block * block_size + offset
   const int32_t* start;    // [sequences + 1]: sequence s has the rows start[s] .. start[s + 1] - 1
   const int32_t* wanted;   // [sequences + 1], or null: of the last layer, only the last wanted[s + 1] - wanted[s] rows of

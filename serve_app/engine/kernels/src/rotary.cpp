@@ -116,14 +116,23 @@ void parallel_runs(long rows, int threads, F&& task) {
 }  // namespace
 
 void turn_heads(const Heads& heads, long rows, int threads) {
+  Heads turned = heads;
+  if (heads.whole) turned.q_norm = turned.k_norm = nullptr;
+  const long q = heads.heads * heads.dim(), k = heads.cache.kv_heads * heads.dim();
   parallel_runs(rows, threads, [&](long first, long last) {
-    with_type(heads.cache, [&](auto kept) { turn_rows<decltype(kept)>(heads, first, last); });
+    if (heads.whole)
+      for (long row = first; row < last; row++) {
+        float* const x = heads.qkv + row * heads.width();
+        normalise(x, heads.q_norm, x, q, heads.eps);
+        normalise(x + q, heads.k_norm, x + q, k, heads.eps);
+      }
+    with_type(heads.cache, [&](auto kept) { turn_rows<decltype(kept)>(turned, first, last); });
   });
 }
 
 void rope_and_cache(float* qkv, const float* cos, const float* sin, const float* q_norm, const float* k_norm,
-                    float eps, const Cache* cache, const int64_t* slots, long t, long heads, int threads) {
-  turn_heads({qkv, cos, sin, q_norm, k_norm, eps, *cache, slots, heads}, t, threads);
+                    float eps, const Cache* cache, const int64_t* slots, long t, long heads, long whole, int threads) {
+  turn_heads({qkv, cos, sin, q_norm, k_norm, eps, *cache, slots, heads, whole}, t, threads);
 }
 
 void write_cache(const float* key, const float* value, const Cache* cache, const int64_t* slots, long t, int threads) {

@@ -12,7 +12,7 @@ struct Heads {
   float eps;
   const Cache& cache;
   const int64_t* slots;
-  long heads;
+  long heads, whole;
 
   long dim() const { return cache.key_dim; }
   long width() const { return (heads + 2 * cache.kv_heads) * cache.key_dim; }

@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "exports.h"
-#include "normalise.h"
 #include "panels.h"
 
 namespace {
@@ -43,26 +42,27 @@ void highest(const float* x, float* values, int64_t* places, long t, long n, int
   });
 }
 
-void add_rmsnorm(float* residual, const float* delta, const float* weight, float* out, long t, long n, float eps,
-                 int threads) {
+void add_norm(float* residual, float* delta, const Norm* after, float scale, const Norm* before, float* out, long t,
+              long n, int threads) {
   parallel_rows(t, n, threads, [&](long first, long last) {
     for (long row = first; row < last; row++) {
       float* r = residual + row * n;
-      if (delta)
-        for (long i = 0; i < n; i++) r[i] += delta[row * n + i];
-      normalise(r, weight, out + row * n, n, eps);
+      if (delta) add_delta(r, delta + row * n, *after, scale, n);
+      if (before->weight)
+        normalise(r, *before, out + row * n, n);
+      else
+        std::copy(r, r + n, out + row * n);
     }
   });
 }
 
-void norm_inputs(const float* x, const float* weight, float eps, const Linear& linear, float* inputs, long rows,
-                 int threads) {
+void norm_inputs(const float* x, const Norm& norm, const Linear& linear, float* inputs, long rows, int threads) {
   const long n = linear.inputs;
   parallel_rows(rows, n, threads, [&](long first, long last) {
     float* const normed = own_outputs(n);
     for (long row = first; row < last; row++) {
-      normalise(x + row * n, weight, normed, n, eps);
-      put_row(linear, normed, inputs, row);
+      if (norm.weight) normalise(x + row * n, norm, normed, n);
+      put_row(linear, norm.weight ? normed : x + row * n, inputs, row);
     }
   });
 }

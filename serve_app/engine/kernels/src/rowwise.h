@@ -1,6 +1,7 @@
 // The activation of a gated MLP, on vectors.
 #pragma once
 #include "linear.h"
+#include "normalise.h"
 #include "vec.h"
 
 // act(gate) * up, where act is GELU in its tanh form if `gelu`, else SiLU.
@@ -9,6 +10,5 @@ INLINE F16 gate_times_up(F16 gate, F16 up, bool gelu) {
   return gate * sigmoid(inner) * up;
 }
 
-// RMSNorm(x [rows, n]) * weight [n] as inputs of `linear`, which has n inputs.
-void norm_inputs(const float* x, const float* weight, float eps, const Linear& linear, float* inputs, long rows,
-                 int threads);
+// norm(x [rows, n]), or x, as inputs of `linear`, which has n inputs.
+void norm_inputs(const float* x, const Norm& norm, const Linear& linear, float* inputs, long rows, int threads);

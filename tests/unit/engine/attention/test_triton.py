@@ -326,7 +326,7 @@ def test_the_kernels_compile_for_a_gpu_and_fit_it(dtype: str, chosen: str, sizes
     attention, layers, adapters = (
         {"write_rows", "divide", "decode_parts", "decode_join", "prompts"}
         | {"write_codes/codes", "decode_parts/codes", "prompts/codes"},
-        {"add_rmsnorm", "gated", "rope_and_cache", "rope_and_cache/codes", "multiply_row"},
+        {"add_norm", "normalise_part", "gated", "rope_and_cache", "rope_and_cache/codes", "multiply_row"},
         {"shrink/16", "expand/16", "shrink/64", "expand/64"},
     )
     assert set(taken) == attention | layers | adapters

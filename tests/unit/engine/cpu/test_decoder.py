@@ -37,6 +37,7 @@ from serve_app.engine.model.runner import ModelRunner
 from serve_app.engine.sequence import Chunk, Sequence
 from serve_app.engine.weights.formats import FORMATS
 from serve_app.types import SamplingParams
+from tests.unit.engine.cpu.test_fused import MODELS as FAMILIES
 from tests.unit.engine.cpu.test_fused import SHAPE
 
 LARGE = 40
@@ -51,6 +52,9 @@ MODELS = {
     "mistral": lambda: MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=9)),
     "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SHAPE)),
     "qwen3": lambda **o: Qwen3ForCausalLM(Qwen3Config(**SHAPE | o)),
+    # Norms after attention and MLP, two kinds of positions; norms over all heads; half of a head turned by
+    # neighbours; a factor of what layers add; MLPs beside attention, and norms that take the mean away.
+    **{name: FAMILIES[name] for name in ("gemma3", "olmo2", "glm4", "granite", "cohere")},
 }
 # Steps of (sequence, first position, tokens): prompts whole and in chunks, beside decodes, in batches
 # that grow, reach over tiles of rows that two threads compute on their own, and shrink.
@@ -77,7 +81,7 @@ def build(
     model = MODELS[name](**options).eval()
     for parameter in model.parameters():  # biases and norms that do something
         parameter.data += torch.randn_like(parameter) * 0.1
-    for layer in model.model.layers:
+    for layer in model.model.layers if large != 1 else ():
         layer.input_layernorm.weight.data[3] *= large
         layer.post_attention_layernorm.weight.data[5] *= large
         layer.mlp.up_proj.weight.data[7] *= large

@@ -9,12 +9,26 @@ from typing import Any
 import pytest
 import torch
 from transformers import (
+    CohereConfig,
+    CohereForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
     GemmaConfig,
     GemmaForCausalLM,
+    Glm4Config,
+    Glm4ForCausalLM,
+    GraniteConfig,
+    GraniteForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    Olmo2Config,
+    Olmo2ForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
     PreTrainedModel,
     Qwen2Config,
     Qwen2ForCausalLM,
@@ -31,6 +45,7 @@ from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.kernels import SWITCH, native
 from serve_app.engine.kernels.native import Native
 from serve_app.engine.model.forward import ATTENTION_NAME, UnsupportedModel, active
+from serve_app.engine.norm import Pending
 from serve_app.engine.weights.codes import INT8
 from serve_app.engine.weights.packed_linear import PackedLinear
 
@@ -52,7 +67,9 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+GEMMA3_LAYERS = ["sliding_attention", "sliding_attention", "full_attention"]
 MODELS = {
     "llama": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE)),
     "llama with biases and llama3 scaling": lambda: LlamaForCausalLM(
@@ -67,6 +84,31 @@ MODELS = {
         Qwen2Config(**SHAPE, use_sliding_window=True, sliding_window=9, max_window_layers=2)
     ),
     "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SHAPE)),
+    "gemma2": lambda: Gemma2ForCausalLM(
+        Gemma2Config(**SHAPE, sliding_window=9, attn_logit_softcapping=5.0, final_logit_softcapping=3.0)
+    ),
+    # Its third layer alone sees everything, with positions of its own.
+    "gemma3": lambda: Gemma3ForCausalLM(
+        Gemma3TextConfig(
+            **SHAPE, sliding_window=9, layer_types=["sliding_attention"] * 2 + ["full_attention"]
+        )
+    ),
+    "phi3": lambda: Phi3ForCausalLM(Phi3Config(**SHAPE, pad_token_id=0, sliding_window=9)),
+    "phi3 that turns three quarters of a head": lambda: Phi3ForCausalLM(
+        Phi3Config(**SHAPE, pad_token_id=0, rope_parameters={**ROPE, "partial_rotary_factor": 0.75})
+    ),
+    "olmo2": lambda: Olmo2ForCausalLM(Olmo2Config(**SHAPE)),
+    "glm4": lambda: Glm4ForCausalLM(Glm4Config(**SHAPE, pad_token_id=0, attention_bias=True)),
+    "granite": lambda: GraniteForCausalLM(
+        GraniteConfig(
+            **SHAPE,
+            embedding_multiplier=2.0,
+            residual_multiplier=0.4,
+            attention_multiplier=0.3,
+            logits_scaling=0.5,
+        )
+    ),
+    "cohere": lambda: CohereForCausalLM(CohereConfig(**SHAPE, attention_bias=True, logit_scale=0.5)),
 }
 TOKENS = 30
 
@@ -169,9 +211,9 @@ def test_a_fused_layer_with_other_results_is_not_used(monkeypatch: pytest.Monkey
     model = build("llama")
     right = FusedStack.run
 
-    def wrong(self: FusedStack, *arguments: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
-        residual, delta = right(self, *arguments)
-        return residual + 0.1, delta
+    def wrong(self: FusedStack, *arguments: Any) -> tuple[torch.Tensor, Pending | None]:
+        residual, pending = right(self, *arguments)
+        return residual + 0.1, pending
 
     monkeypatch.setattr(FusedStack, "run", wrong)
     accelerate_cpu(model, torch.float32)

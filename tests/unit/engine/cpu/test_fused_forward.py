@@ -21,8 +21,12 @@ from transformers import (
 from serve_app.engine.cpu.decoder import FusedStack
 from serve_app.engine.cpu.fused import accelerate_cpu
 from serve_app.engine.fused import forward as fused_forward
-from serve_app.engine.fused.forward import FusedForward, RotaryTable
+from serve_app.engine.fused import rotary as fused_rotary
+from serve_app.engine.fused.forward import FusedForward
+from serve_app.engine.fused.layer import norm_of
+from serve_app.engine.fused.rotary import RotaryTable
 from serve_app.engine.kernels import native
+from serve_app.engine.norm import Norm
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 96,
@@ -64,7 +68,7 @@ def test_models_of_embedding_layers_norm_and_head_have_it(model: Any) -> None:
 def test_a_model_whose_rotary_factors_depend_on_more_than_the_position_keeps_its_own() -> None:
     dynamic = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
     model = accelerate_cpu(llama(rope_parameters=dynamic, max_position_embeddings=64), torch.float32)
-    assert isinstance(model.get_decoder().layers[0], FusedStack)
+    assert not isinstance(model.get_decoder().layers[0], FusedStack)
     assert not isinstance(model.forward, FusedForward)
 
 
@@ -85,7 +89,10 @@ def test_layers_that_are_not_fused_keep_their_own() -> None:
 def test_one_with_another_norm_is_not_used(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(fused_forward, "norm_of", lambda norm: (norm.weight.detach().float() * 1.1, 1e-6))
+    right = norm_of
+    monkeypatch.setattr(
+        fused_forward, "norm_of", lambda *arguments: Norm(right(*arguments).weight * 1.1, 1e-6)
+    )
     assert not is_fused(llama())
     assert "LlamaForCausalLM is not fused: its logits are off by" in caplog.text
 
@@ -103,10 +110,10 @@ def test_one_with_other_positions_is_not_used(
 def test_the_table_gives_the_factors_of_the_models_module_and_grows(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fused_forward, "FIRST_POSITIONS", 8)
+    monkeypatch.setattr(fused_rotary, "FIRST_POSITIONS", 8)
     yarn = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
     rotary = llama(rope_parameters=yarn).get_decoder().rotary_emb
-    table = RotaryTable(rotary, torch.empty(0, dtype=dtype))
+    table = RotaryTable(rotary, torch.empty(0, dtype=dtype), 16)
     for positions in (torch.tensor([0, 7, 3]), torch.tensor([99, 2]), torch.tensor([5])):
         want = rotary(torch.empty(0, dtype=dtype), positions[None])
         got = table.at(positions, int(positions.max()) + 1)

@@ -9,6 +9,7 @@ from torch.nn import functional
 from serve_app.engine.attention.block_pools import Pools
 from serve_app.engine.cuda.launch import TritonKernels
 from serve_app.engine.kernels.quantized import cached_rows
+from serve_app.engine.norm import Norm, Pending
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}
@@ -30,9 +31,37 @@ def test_the_residual_takes_the_delta_and_its_norm_goes_out(dtype: torch.dtype, 
     residual, weight = numbers(3, 75), numbers(75)
     delta = numbers(3, 75, dtype=dtype) if added else None
     summed = residual if delta is None else residual + delta.float()
-    got = TritonKernels(dtype).add_rmsnorm(residual := residual.clone(), delta, weight, 1e-5)
+    pending = None if delta is None else Pending(delta)
+    got = TritonKernels(dtype).add_norm(residual := residual.clone(), pending, Norm(weight, 1e-5))
     assert torch.equal(residual, summed)
     close(got, functional.rms_norm(summed, (75,), weight, 1e-5), dtype)
+
+
+@KINDS
+@pytest.mark.parametrize("centred", [False, True])
+@pytest.mark.parametrize("normed", [False, True])
+def test_the_delta_has_a_norm_and_a_factor_of_its_own(
+    dtype: torch.dtype, centred: bool, normed: bool
+) -> None:
+    residual, delta = numbers(3, 75), numbers(3, 75, dtype=dtype) + 1
+    after, before = Norm(numbers(75), 1e-5, centred), Norm(numbers(75) + 1, 1e-3, centred)
+    summed = residual + 0.5 * after(delta.float())
+    kernels = TritonKernels(dtype)
+    got = kernels.add_norm(
+        residual := residual.clone(), Pending(delta, after, 0.5), before if normed else None
+    )
+    torch.testing.assert_close(residual, summed, rtol=1e-5, atol=1e-5)
+    close(got, before(summed) if normed else summed, dtype)
+
+
+@KINDS
+def test_a_part_of_each_row_is_normalised(dtype: torch.dtype) -> None:
+    x, weight = numbers(3, 90, dtype=dtype), numbers(40)
+    want = torch.cat([x[:, :7].float(), Norm(weight, 1e-5)(x[:, 7:47].float()), x[:, 47:].float()], dim=1)
+    TritonKernels(dtype).normalise_part(x, 7, weight, 1e-5)
+    close(x, want, dtype)
+    with pytest.raises(ValueError, match="wider than the rows"):
+        TritonKernels(dtype).normalise_part(x, 60, weight, 1e-5)
 
 
 @KINDS
@@ -89,5 +118,5 @@ def test_heads_are_normalised_and_rotated_and_keys_and_values_find_their_slots(
 
 def test_no_rows_are_no_work() -> None:
     kernels = TritonKernels(torch.float32)
-    assert kernels.add_rmsnorm(numbers(0, 8), None, numbers(8), 1e-5).shape == (0, 8)
+    assert kernels.add_norm(numbers(0, 8), None, Norm(numbers(8), 1e-5)).shape == (0, 8)
     assert kernels.gated(numbers(0, 8)).shape == (0, 4)

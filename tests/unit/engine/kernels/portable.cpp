@@ -78,7 +78,9 @@ struct Weight {
 void check_rows(long t, long n) {
   const Floats x = randoms(t * 2 * n), delta = randoms(t * n), weight = randoms(n);
   Floats sums(x.begin(), x.begin() + t * n), normed(t * n), gates(t * n), wide(t * n), tops(t);
-  add_rmsnorm(sums.data(), delta.data(), weight.data(), normed.data(), t, n, 1e-6f, THREADS);
+  Floats changed = delta;
+  const Norm none{nullptr, 0, 0}, before{weight.data(), 0, 1e-6f};
+  add_norm(sums.data(), changed.data(), &none, 1, &before, normed.data(), t, n, THREADS);
   std::vector<bf16> halves(t * n);
   for (long i = 0; i < t * n; i++) put(&halves[i], x[i]);
   widen(halves.data(), wide.data(), t * n, THREADS);
@@ -103,7 +105,7 @@ void check_rows(long t, long n) {
     expect("highest", places[r], best, 0), expect("highest", tops[r], delta[r * n + best], 0);
     for (long i = 0; i < n; i++) {
       const double sum = (double)x[r * n + i] + delta[r * n + i];
-      expect("add_rmsnorm", normed[r * n + i], sum / std::sqrt(squares / n + 1e-6) * weight[i], EXACT);
+      expect("add_norm", normed[r * n + i], sum / std::sqrt(squares / n + 1e-6) * weight[i], EXACT);
       expect("widen", wide[r * n + i], narrow(x[r * n + i], false), 0);
     }
   }
@@ -223,19 +225,21 @@ void check_decodes(long product, bool codes, long sequences, long count, bool sh
   for (size_t i = 0; i < alone.size(); i++) expect("attend, decodes", together[i], alone[i], 0);
 }
 
+// The second layer has a norm over all heads, one that is centred, one after attention, and a factor of what it adds.
 // A prompt in two chunks, one for tiles of each thread's own, and three more tokens through all layers, in one call and in
 // calls for each part of a layer. The last rows alone get the same bits.
 void check_layers(long product, bool codes) {
   std::deque<Weight> weights;
-  const Floats norm = randoms(WIDTH), head_norm = randoms(DIM), cos = randoms(LENGTH * DIM / 2), sin = randoms(cos.size());
+  const Floats norm = randoms(WIDTH), head_norm = randoms(DIM), whole_norm = randoms(HEADS * DIM), cos = randoms(LENGTH * DIM / 2), sin = randoms(cos.size());
   std::vector<Layer> layers;
   for (long i = 0; i < LAYERS; i++) {
     const size_t at = weights.size();
     weights.emplace_back((HEADS + 2 * KV_HEADS) * DIM, WIDTH, product), weights.emplace_back(WIDTH, HEADS * DIM, product);
     weights.emplace_back(2 * INNER, WIDTH, product), weights.emplace_back(WIDTH, INNER, product);
     layers.push_back({weights[at].linear, weights[at + 1].linear, weights[at + 2].linear, weights[at + 3].linear,
-                      norm.data(), norm.data(), head_norm.data(), head_norm.data(), HEADS, 0, 0,
-                      1e-6f, 1e-6f, 1e-6f, 0.2f, 0.f});
+                      {norm.data(), 0, 1e-6f}, {i ? norm.data() : nullptr, 0, 1e-6f}, {norm.data(), i, 1e-6f},
+                      {nullptr, 0, 0}, i ? whole_norm.data() : head_norm.data(),
+                      i ? whole_norm.data() : head_norm.data(), HEADS, 0, 0, i, 0, 0, 1e-6f, 0.2f, 0.f, i ? 0.5f : 1.f});
   }
   std::vector<Blocks> one(LAYERS, Blocks(product, codes)), many(LAYERS, Blocks(product, codes));
   std::vector<const Cache*> caches;
@@ -248,7 +252,7 @@ void check_layers(long product, bool codes) {
     const std::vector<int32_t> start{0, (int32_t)rows}, length{(int32_t)(first + rows)};
     const float *const cos_at = &cos[first * DIM / 2], *const sin_at = &sin[first * DIM / 2];
     const Floats before(&states[first * WIDTH], &states[(first + rows) * WIDTH]);
-    Step step{&states[first * WIDTH], cos_at, sin_at, &one[0].slots[first], start.data(), nullptr,
+    Step step{&states[first * WIDTH], &cos_at, &sin_at, &one[0].slots[first], start.data(), nullptr,
               length.data(), one[0].table.data(), rows, 1, Blocks::COUNT};
     run_layers(layers.data(), caches.data(), LAYERS, &step, THREADS);
     for (const int32_t some : {0L, std::min(3L, rows)}) {
@@ -264,19 +268,20 @@ void check_layers(long product, bool codes) {
       const Layer& l = layers[i];
       Floats normed(rows * WIDTH), qkv(rows * l.qkv.outputs), heads(rows * HEADS * DIM), delta(rows * WIDTH);
       Floats both(rows * 2 * INNER), gates(rows * INNER);
-      add_rmsnorm(x, nullptr, l.norm_in, normed.data(), rows, WIDTH, 1e-6f, THREADS);
+      const Norm none{nullptr, 0, 0};
+      add_norm(x, nullptr, &none, 1, &l.norm_in, normed.data(), rows, WIDTH, THREADS);
       linear(&l.qkv, normed.data(), qkv.data(), rows, 1, THREADS);
       rope_and_cache(qkv.data(), cos_at, sin_at, l.q_norm, l.k_norm, 1e-6f, &many[i].cache, &many[i].slots[first], rows,
-                     HEADS, THREADS);
+                     HEADS, l.whole, THREADS);
       const Attention a{qkv.data(), heads.data(), start.data(), length.data(), many[i].table.data(), nullptr, 1,
                         Blocks::COUNT, HEADS, l.qkv.outputs, DIM, 1, HEADS * DIM, 1, 0, 0.2f, 0.f};
       attend(&a, &many[i].cache, THREADS);
       linear(&l.out, heads.data(), delta.data(), rows, 1, THREADS);
-      add_rmsnorm(x, delta.data(), l.norm_mid, normed.data(), rows, WIDTH, 1e-6f, THREADS);
+      add_norm(x, delta.data(), &l.norm_attended, l.added, &l.norm_mid, normed.data(), rows, WIDTH, THREADS);
       linear(&l.gate_up, normed.data(), both.data(), rows, 1, THREADS);
       gated(both.data(), gates.data(), rows, INNER, 0, THREADS);
       linear(&l.down, gates.data(), delta.data(), rows, 1, THREADS);
-      for (long j = 0; j < rows * WIDTH; j++) x[j] += delta[j];
+      add_norm(x, delta.data(), &l.norm_gated, l.added, &none, normed.data(), rows, WIDTH, THREADS);
     }
     first += rows;
   }

@@ -17,6 +17,7 @@ from serve_app.engine.kernels import build, native
 from serve_app.engine.kernels.layers import NativeCache
 from serve_app.engine.kernels.quantized import cached_rows
 from serve_app.engine.kernels.structs import CACHED, Product
+from serve_app.engine.norm import Norm, Pending
 
 pytestmark = pytest.mark.skipif(native() is None, reason="no native kernels on this machine")
 
@@ -142,7 +143,8 @@ def test_rows_shared_between_threads_equal_rows_of_one_thread() -> None:
         for count in (1, 4):
             torch.set_num_threads(count)
             hidden = loaded.gated(gate_up)
-            results.append((hidden, loaded.add_rmsnorm(hidden.clone(), hidden, weight, 1e-5)))
+            normed = loaded.add_norm(hidden.clone(), Pending(hidden.clone()), Norm(weight, 1e-5))
+            results.append((hidden, normed))
     finally:
         torch.set_num_threads(threads)
     assert all(torch.equal(one, many) for one, many in zip(*results, strict=True))

@@ -11,6 +11,8 @@ import pytest
 import torch
 from transformers import (
     AutoModelForCausalLM,
+    CohereConfig,
+    Glm4Config,
     LlamaConfig,
     Phi3Config,
     PreTrainedModel,
@@ -49,6 +51,8 @@ CONFIGS: dict[str, Any] = {
     "llama": LlamaConfig(**SHAPE),
     "qwen3": Qwen3Config(**SHAPE),
     "phi3": Phi3Config(**{k: v for k, v in SHAPE.items() if k != "head_dim"}),
+    "glm4": Glm4Config(**SHAPE),  # the rows of its queries and keys lie in another order
+    "cohere": CohereConfig(**SHAPE),
 }
 BACKENDS: dict[str, type[AttentionBackend]] = {"fused": CpuAttention, "plain": ReferenceAttention}
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)

@@ -1,0 +1,136 @@
+"""The families whose decoder layers are fused: for each, a declaration of how its layers are built.
+
+A family is transformers' classes NAMEForCausalLM and NAMEDecoderLayer. What a declaration leaves out is as
+Llama has it. Scales, soft-caps and windows of attention are not declared: layers state them as they call it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from transformers import PreTrainedModel
+
+
+class NormForm(Enum):
+    """What a norm multiplies by, and whether it takes the mean away first."""
+
+    WEIGHT = "RMSNorm times its weight"
+    ONE_PLUS_WEIGHT = "RMSNorm times one plus its weight"
+    LAYER = "LayerNorm without a bias, times its weight"
+
+
+class HeadNorms(Enum):
+    """How `q_norm` and `k_norm` normalise queries and keys before they are turned."""
+
+    NONE = "not at all"
+    EACH = "each head by itself"
+    WHOLE = "all heads of the queries as one row, and all heads of the keys"
+
+
+class Turned(Enum):
+    """Which numbers of a head are the pairs that rotary positions turn."""
+
+    HALVES = "one of the first half with one of the second"
+    NEIGHBOURS = "two neighbours; the factors come by halves"
+    NEIGHBOURS_FACTORS_TOO = "two neighbours; the factors come in the same order"
+
+
+def _one(config: Any) -> float:
+    return 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """How the layers of one family are built, by the names that transformers gives to their parts."""
+
+    name: str
+    norm: NormForm = NormForm.WEIGHT
+    before_attention: str | None = "input_layernorm"
+    after_attention: str | None = None  # of what attention adds
+    before_mlp: str | None = "post_attention_layernorm"
+    after_mlp: str | None = None  # of what the MLP adds
+    parallel: bool = False  # the MLP takes what attention takes: there is no norm before it
+    qkv: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")  # one name: all three are one linear
+    gate_up: tuple[str, ...] = ("gate_proj", "up_proj")
+    activation: str = "act_fn"
+    head_norms: HeadNorms = HeadNorms.NONE
+    turned: Turned = Turned.HALVES
+    # By the configuration: a factor of what attention and MLP add, of embeddings, and of logits.
+    added: Callable[[Any], float] = _one
+    embedded: Callable[[Any], float] = _one
+    logits: Callable[[Any], float] = _one
+    logits_softcap: str | None = None  # the setting that has it
+    fits: Callable[[Any], bool] = lambda config: True  # whether a model of that configuration is built so
+
+    def has(self, part: object, kind: str) -> bool:
+        """Whether `part` is of the family's own class of that kind, such as `DecoderLayer`."""
+        place = f"transformers.models.{self.name.lower()}.modeling_{self.name.lower()}"
+        return (type(part).__module__, type(part).__name__) == (place, f"{self.name}{kind}")
+
+
+FAMILIES: Final = (
+    Family(name="Llama"),
+    Family(name="Mistral"),
+    Family(name="Qwen2"),
+    Family(name="Qwen3", head_norms=HeadNorms.EACH),
+    Family(
+        name="Gemma2",
+        norm=NormForm.ONE_PLUS_WEIGHT,
+        after_attention="post_attention_layernorm",
+        before_mlp="pre_feedforward_layernorm",
+        after_mlp="post_feedforward_layernorm",
+        logits_softcap="final_logit_softcapping",
+    ),
+    Family(
+        name="Gemma3",
+        norm=NormForm.ONE_PLUS_WEIGHT,
+        after_attention="post_attention_layernorm",
+        before_mlp="pre_feedforward_layernorm",
+        after_mlp="post_feedforward_layernorm",
+        head_norms=HeadNorms.EACH,
+        logits_softcap="final_logit_softcapping",
+    ),
+    Family(name="Phi3", qkv=("qkv_proj",), gate_up=("gate_up_proj",), activation="activation_fn"),
+    Family(
+        name="Olmo2",
+        before_attention=None,
+        after_attention="post_attention_layernorm",
+        before_mlp=None,
+        after_mlp="post_feedforward_layernorm",
+        head_norms=HeadNorms.WHOLE,
+    ),
+    Family(
+        name="Glm4",
+        after_attention="post_self_attn_layernorm",
+        after_mlp="post_mlp_layernorm",
+        gate_up=("gate_up_proj",),
+        activation="activation_fn",
+        turned=Turned.NEIGHBOURS,
+    ),
+    Family(
+        name="Granite",
+        added=lambda config: float(config.residual_multiplier),
+        embedded=lambda config: float(config.embedding_multiplier),
+        logits=lambda config: 1 / config.logits_scaling,
+    ),
+    Family(
+        name="Cohere",
+        norm=NormForm.LAYER,
+        before_mlp=None,
+        parallel=True,
+        turned=Turned.NEIGHBOURS_FACTORS_TOO,
+        logits=lambda config: float(config.logit_scale),
+        fits=lambda config: not config.use_qk_norm,  # whose norms have other weights for each head
+    ),
+)
+
+
+def family_of(model: PreTrainedModel) -> Family | None:
+    """The family of `model` if its layers can be fused; None for any other family, and for a subclass."""
+    found = next((family for family in FAMILIES if family.has(model, "ForCausalLM")), None)
+    if found is None or not found.fits(model.config.get_text_config()):
+        return None
+    return found
