@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
@@ -27,6 +28,8 @@ from serve_app.types.control import AwaitChanges, Followed, Grant, KnownKey, Sna
 logger = logging.getLogger(__name__)
 
 RETRY_S: Final = 1.0  # after the database did not answer
+LOOK_S: Final = 5.0  # between looks at the clock
+STEP_S: Final = 1.0  # that the clock was set by at least
 FOLLOW_S: Final = 5.0  # for gateways to put a change into force; a living one takes milliseconds
 
 
@@ -47,11 +50,20 @@ class SnapshotParts:
 class Snapshots:
     """The newest snapshot, and the gateways that wait for the next."""
 
-    def __init__(self, database: Database, parts: SnapshotParts, gateways: Gateways) -> None:
+    def __init__(
+        self,
+        database: Database,
+        parts: SnapshotParts,
+        gateways: Gateways,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`clock` gives Unix seconds."""
         self._database = database
+        self._clock = clock
         self._parts = parts
         self._gateways = gateways
         self._newest: Snapshot | None = None
+        self._made_with = self._set_to()
         self._stale = asyncio.Event()
         self._stale.set()
         self._changes = 0  # how often `changed` was called
@@ -70,7 +82,12 @@ class Snapshots:
     async def run(self) -> None:
         """Make snapshots, until cancelled."""
         while True:
-            await self._stale.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await self._stale.wait()
+            # A clock that was ahead has ended keys and begun a month, and is right again.
+            if not self._stale.is_set() and not self._is_set_since():
+                continue
             self._stale.clear()
             try:
                 await self._make()
@@ -80,10 +97,20 @@ class Snapshots:
             except Exception:  # a part is wrong; the snapshot before stays, and the next change tries again
                 logger.exception("a snapshot could not be made")
 
+    def _set_to(self) -> float:
+        """Changes only where somebody sets the clock."""
+        return self._clock() - time.monotonic()
+
+    def _is_set_since(self) -> bool:
+        """Whether the clock was set since the newest snapshot was begun."""
+        return abs(self._set_to() - self._made_with) >= STEP_S
+
     async def _make(self) -> None:
-        changes = self._changes
+        changes, self._made_with = self._changes, self._set_to()
         newest = await self._database.run(lambda session: self._read(session, self._newest))
         self._seen = changes
+        if self._is_set_since():  # it may have been read by either clock
+            self._stale.set()
         if newest is not self._newest:
             self._newest = newest
             logger.info("snapshot %d", newest.version)
