@@ -6,6 +6,7 @@ An answer is its events, in order, without what differs from run to run: ids, ti
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -51,7 +52,7 @@ TOOLS: Final[dict[str, Any]] = {
     "tool_choice": "required",
     "parallel_tool_calls": False,
 }
-_COMMENT: Final = ":\n\n"
+_COMMENTS: Final = re.compile(r"(?:\A|(?<=\n\n))(?::\n\n)+")
 IDS: Final = [5, 17, 42, 99, 7, 300, 12]
 # What differs between two runs of the same request.
 UNLIKE: Final = {
@@ -227,7 +228,7 @@ def generate(name: str, body: dict[str, Any], *, is_exact: bool = True, counted:
 
 async def _read(response: httpx.Response) -> str:
     """The body without comments, which a stream has where nothing was said for a while."""
-    return (await response.aread()).decode().removeprefix(_COMMENT).replace(f"\n\n{_COMMENT}", "\n\n")
+    return _COMMENTS.sub("", (await response.aread()).decode())
 
 
 async def events(client: Client, path: str, body: dict[str, Any], *, done: bool) -> list[Any]:
