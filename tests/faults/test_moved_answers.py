@@ -20,8 +20,7 @@ import pytest
 import pytest_asyncio
 
 from serve_app.types import UsageRecord
-from tests.support.asks import COMPLETIONS, connected
-from tests.support.gateway import events
+from tests.support.asks import COMPLETIONS, connected, events
 from tests.support.mixed_streams import MixedStreams, long_asks
 from tests.support.ray_cluster import Cluster
 from tests.support.replica_pair import (
@@ -112,11 +111,8 @@ async def test_prompts_of_thousands_of_tokens_are_computed_again_elsewhere(pair:
     async with connected(pair.url, pair.grpc, MODEL) as client:
 
         async def answer(body: dict[str, Any]) -> str:
-            response = await client.http.post(COMPLETIONS, json=body)
-            assert response.status_code == 200, response.text
-            if not body["stream"]:
-                return str(response.json()["choices"][0]["text"])
-            return "".join(event["choices"][0]["text"] for event in events(response.text) if event["choices"])
+            found = await events(client, COMPLETIONS, body, done=True)
+            return "".join(choice["text"] for event in found for choice in event["choices"])
 
         first = [asyncio.create_task(answer(body)) for body in asked]
         await pair.until_running(2)
