@@ -2,8 +2,8 @@
 
 A replica keeps the adapters that clients sent to it, and does not know those of other replicas. So
 tasks are hashed into buckets, and each bucket is what Serve calls a multiplexed model. Serve's router
-prefers a replica that was sent weights of the bucket, and gives a new bucket to the replica with the
-fewest. It passes by a busy or dead replica; the replica that gets the request instead may ask for the
+prefers a replica that has weights of the bucket, and gives a new bucket to the replica with the
+fewest. It skips a busy or dead replica; the replica that gets the request instead may ask for the
 weights. The number of buckets is bounded, since Serve keeps every name that it ever saw.
 """
 
@@ -21,7 +21,7 @@ _BUCKET_BYTES: Final = 1  # 256 buckets
 
 
 def toward(handle: DeploymentHandle, request: GenerateRequest) -> DeploymentHandle:
-    """The handle to call for `request`: that of its task's bucket, or `handle` where it has no task.
+    """The handle to call for `request`: that of its task's bucket, or `handle` if it has no task.
 
     Every replica can load the adapters of the operator's folders.
     """

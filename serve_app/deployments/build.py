@@ -34,7 +34,7 @@ from serve_app.deployments.model.deployment import model_deployment
 from serve_app.endpoints.catalogue import Catalogue, check_judges
 from serve_app.endpoints.endpoint import Endpoint
 
-MAX_COMMANDS: Final = 10_000  # at once; each gateway has one open that waits for the next snapshot
+MAX_COMMANDS: Final = 10_000  # at once; each gateway has one open poll for the next snapshot
 CONTROL_STOP_S: Final = 5.0
 
 
@@ -61,7 +61,7 @@ model_app = build_model_app
 
 
 def _bound(gateway: Deployment, config: GatewayConfig) -> Application:
-    """The gateway with what it calls: the limiter, and the control plane unless that is off."""
+    """The gateway, bound to the limiter and, unless it is off, to the control plane."""
     limiter = limiter_deployment().bind()
     if not config.control.enabled:
         return gateway.bind(config, limiter)
@@ -89,7 +89,7 @@ def gateway_deployment(config: GatewayConfig) -> Deployment:
 
     return serve.deployment(serve.ingress()(GatewayReplica)).options(
         name="Gateway",
-        # The gateway refuses on its own, in the words of each protocol; this is the fence behind it.
+        # The gateway refuses by itself, in the words of each protocol; this limit is only a safeguard.
         max_ongoing_requests=2 * config.max_in_flight + OPEN_BESIDES,
         max_queued_requests=config.max_in_flight,
         graceful_shutdown_timeout_s=DRAIN_S,

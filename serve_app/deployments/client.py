@@ -12,12 +12,12 @@
 Both take the model's name, and its version where it has several. Requests have, as keywords,
 the fields of `Prompt` that say what to answer (`text`, `messages`, `token_ids`, `tools`,
 `templating`, `suffix`) and any field of `GenerateRequest` (`sampling`, `n`, `beam`, `grammar`,
-`stop`, ...). Without `sampling` the model's own generation_config.json holds. What has one
-answer is asked: `client.ask(EmbedRequest(id="", inputs=("text",)))`. They raise the errors of
-errors.py.
+`stop`, ...). Without `sampling` the model's own generation_config.json holds. `ask` sends a question with
+one reply: `client.ask(EmbedRequest(id="", inputs=("text",)))`. They raise the errors of errors.py.
 
-An answer is not moved to another replica, as a gateway's are. A replica that stops finishes it, and one that
-dies ends it with GenerationFailed: Serve's streams tell neither the weights of a replica nor that it stops.
+Unlike a gateway's, an answer is not moved to another replica: a replica that stops finishes it, and one
+that dies ends it with GenerationFailed. Serve's streams carry neither a replica's weights nor a notice of
+its stop.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class _Deployed:
     def __init__(self, model: str, version: str = "") -> None:
         """Raises ModelNotFound unless `model` is deployed in this cluster.
 
-        `version`: which of several versions of the model; "": the one that has none.
+        `version`: one of several versions of the model; "": the one without a version.
         """
         self._model = model
         self._handle = _handle(model, version)

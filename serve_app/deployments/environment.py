@@ -46,12 +46,12 @@ COMMON: Final = {
     # too few for a loaded machine; `serve.start` itself waits for a minute.
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
     "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",  # one machine: nothing to deregister from
-    # A replica that does not answer cannot shut down. It would keep its device for `DRAIN_S` of a model.
+    # A replica that does not answer cannot shut down, and would keep its device for a model's `DRAIN_S`.
     "RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS": "1",
     "RAY_DEDUP_LOGS": "0",
     # A model's threads are the work; at Ray's 15 they give way to all else on the machine.
     "RAY_worker_niceness": "0",
-    # Ray's monitor ends the newest workers first, whoever took the memory, and can take the controller
+    # Ray's monitor ends the newest workers first, whichever process grew, and can take the controller
     # and all gateways with it. The kernel ends one process: see `memory.py` for which.
     "RAY_memory_monitor_refresh_ms": "0",
     "RAY_worker_oom_score_adjustment": "0",
@@ -63,7 +63,7 @@ COMMON: Final = {
 }
 
 
-# For a cluster of the launcher alone. Nobody reads Ray's metrics and lists of tasks there: the dashboard is
+# Only for a cluster of the launcher. Ray's metrics and lists of tasks have no reader there: the dashboard is
 # off, and `/metrics` is the gateway's.
 PRIVATE: Final = {
     "RAY_enable_metrics_collection": "0",  # "1": the operator wants them
@@ -192,13 +192,13 @@ def private_folder(usual: str = "/tmp", environ: Mapping[str, str] = os.environ)
 
 
 def keep_from_cleaners(folder: Path) -> int:
-    """An open descriptor. As long as it is, systemd-tmpfiles, which cleans /tmp, leaves `folder` alone."""
+    """A descriptor. While it is open, systemd-tmpfiles, which cleans /tmp, leaves `folder` alone."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
     return descriptor
 
 
 def apply(variables: dict[str, str], environ: MutableMapping[str, str] = os.environ) -> None:
-    """Set what is not set yet."""
+    """Set the variables that are not set yet."""
     for name, value in variables.items():
         environ.setdefault(name, value)

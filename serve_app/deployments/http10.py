@@ -27,5 +27,5 @@ class UnchunkedCycle(httptools_impl.RequestResponseCycle):
 
 
 def speak_http10() -> None:
-    """Let the servers of this process answer so. Ray's code starts them, and takes no protocol of ours."""
+    """Make the servers of this process answer so. Ray's code starts them, and has no setting for it."""
     httptools_impl.RequestResponseCycle = UnchunkedCycle  # type: ignore[misc]

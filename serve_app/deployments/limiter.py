@@ -1,16 +1,16 @@
 """Budgets that all gateways share: one `Limiter` holds them, each gateway claims through `SharedQuota`.
 
-A gateway has one call to the limiter under way at a time. What is claimed and settled
-meanwhile goes with the next one, so a burst of claims is a handful of calls.
+A gateway has one call to the limiter under way at a time. Claims and settlements that arrive meanwhile go
+with the next one, so a burst of claims is a handful of calls.
 
 The answer to a call may get lost: the limiter dies, or does not answer in time. The claims of that
-call are then refused (`Unavailable`) and never sent again. The limiter learns of it from the next
-call: a gateway numbers its calls, and each call says which one was answered last. The limiter undoes
+call are then refused (`Unavailable`) and never sent again. The limiter learns this from the next
+call: a gateway numbers its calls, and each call has the number of the last answered one. The limiter undoes
 a call whose answer was lost before it does the next. A call that Serve sends twice, or that arrives
 after its successor, changes nothing. So nothing is granted twice, and no settlement counts twice.
 
-A gateway that dies leaves claims open. A living gateway calls every few seconds even with nothing to
-say; the claims of a gateway that was silent for `LEASE_S` are given back whole.
+A gateway that dies leaves claims open. A living gateway calls every few seconds, even without claims;
+the claims of a gateway that was silent for `LEASE_S` are given back.
 
 A limiter that restarts knows nothing of earlier claims and begins with full budgets. So a crash may
 grant each budget once more, and no more than that.
@@ -43,17 +43,17 @@ from serve_app.types import Draw, Verdict
 
 logger = logging.getLogger(__name__)
 
-WAIT_S: Final = 2.0  # for a verdict: some hundred times an honest one, and still no hang for the client
+WAIT_S: Final = 2.0  # for a verdict: a hundred times the usual time, and still short for a client
 PAUSE_S: Final = 0.25  # after a failed call, so that a limiter that is away is not called in a loop
-RETRY_AFTER_S: Final = 1.0  # told to clients: Serve replaces a limiter within seconds
-BEAT_S: Final = 5.0  # a gateway that has nothing to say calls this often; see LEASE_S
+RETRY_AFTER_S: Final = 1.0  # for clients: Serve replaces a limiter within seconds
+BEAT_S: Final = 5.0  # an idle gateway calls this often; see LEASE_S
 MAX_SETTLEMENTS: Final = 10_000  # buckets with settlements not yet sent: some megabytes
 MAX_GATEWAYS: Final = 1_024  # whose last call is known; a restarted gateway is a new one
 MAX_ONGOING: Final = 10_000  # calls, one a gateway: the limiter never queues
 
 
 class Call(msgspec.Struct, frozen=True, array_like=True):
-    """What a gateway asks of the limiter. The answer is a list of `Verdict`, one a claim."""
+    """A gateway's call to the limiter. The answer is a list of `Verdict`, one for each claim."""
 
     gateway: str  # unique to one run of one gateway
     number: int  # from 1, one more with each call of this gateway
@@ -88,7 +88,7 @@ class Limiter:
         self._done: OrderedDict[str, _Done] = OrderedDict()
 
     async def take(self, payload: bytes) -> bytes:
-        """Settle and claim what the `Call` in `payload` asks for.
+        """Process the settlements and claims of the `Call` in `payload`.
 
         Never waits, so calls are done one after the other. Settlements go first.
         """
@@ -117,7 +117,7 @@ class Limiter:
 
 
 def _undone(taken: Sequence[Draw]) -> list[Draw]:
-    """The settlement that takes back what a call whose answer was lost has changed."""
+    """The settlement that undoes a call whose answer was lost."""
     return [replace(draw, amount=-draw.amount, released=-draw.released) for draw in taken]
 
 
@@ -137,7 +137,7 @@ def limiter_deployment() -> Deployment:
 @dataclass(frozen=True, slots=True, eq=False)
 class _Claim:
     draws: tuple[Draw, ...]
-    verdict: asyncio.Future[Verdict]  # cancelled: nobody waits any more
+    verdict: asyncio.Future[Verdict]  # cancelled if its caller is gone
 
 
 class SharedQuota:
@@ -204,7 +204,7 @@ class SharedQuota:
         self._wake.set()
 
     async def close(self) -> None:
-        """Send what waits, for `WAIT_S` at most; claims not answered by then end in Unavailable."""
+        """Send the rest, for at most `WAIT_S`; claims without an answer by then end in Unavailable."""
         self._closed = True
         self._wake.set()
         await asyncio.wait({self._sender}, timeout=WAIT_S)
@@ -214,14 +214,14 @@ class SharedQuota:
             _refuse(claim)
 
     def _abandon(self, claim: _Claim) -> None:
-        """Nobody waits for `claim`. Give back a grant that came in this very moment."""
+        """The caller of `claim` is gone. Give back a grant that has just arrived."""
         if claim.verdict.cancelled():
             return  # not answered yet; `_deliver` gives back what is granted
         if claim.verdict.exception() is None and claim.verdict.result().granted:
             self.settle(returned(claim.draws))
 
     async def _send(self) -> None:
-        """Call the limiter whenever there is something to tell it, one call at a time."""
+        """Call the limiter whenever there are claims or settlements, one call at a time."""
         while not (self._closed and not self._claims and not self._settlements):
             is_due = await self._woken()
             self._wake.clear()
@@ -245,8 +245,8 @@ class SharedQuota:
                 await asyncio.sleep(PAUSE_S)
 
     async def _woken(self) -> bool:
-        """Wait until there is something to say. True: there was nothing for `BEAT_S`, and a call is due."""
-        if not self._number:  # the limiter has never heard of this gateway
+        """Wait for claims or settlements. True: there were none for `BEAT_S`, and a call is due."""
+        if not self._number:  # the limiter does not know this gateway yet
             await self._wake.wait()
             return False
         try:
@@ -285,7 +285,7 @@ class SharedQuota:
     def _deliver(self, claim: _Claim, verdict: Verdict) -> None:
         if not claim.verdict.done():
             claim.verdict.set_result(verdict)
-        elif verdict.granted:  # whoever asked is gone
+        elif verdict.granted:  # the caller is gone
             self.settle(returned(claim.draws))
 
     def _note_failure(self, error: Exception) -> None:
@@ -295,7 +295,7 @@ class SharedQuota:
 
 
 def _refuse(claim: _Claim) -> None:
-    """Raise Unavailable from `claim` if nobody decided on it yet."""
+    """Raise Unavailable from `claim` if it has no verdict yet."""
     if not claim.verdict.done():
         claim.verdict.set_exception(_unavailable())
 

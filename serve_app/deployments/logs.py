@@ -1,4 +1,4 @@
-"""Where a replica's own log goes: JSON lines in a file beside the one that Serve keeps for it."""
+"""A replica's own log: JSON lines in a file beside the one that Serve keeps for it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SERVE: Final = "ray.serve"
 
 
 def log_as_json() -> None:
-    """Write what this package logs as JSON, one object a line, in this process.
+    """Write this package's log as JSON, one object a line, in this process.
 
     The file is called as Serve's file of this replica, with `serve_app_` before it, and is
     rotated the same way. Without such a file, as outside of a replica, standard error it is.
@@ -36,7 +36,7 @@ def log_as_json() -> None:
 
 
 def to_terminal(message: str) -> None:
-    """A line in the terminal of whoever started the cluster: Ray copies a worker's standard output to there.
+    """A line in the terminal where the cluster was started: Ray copies a worker's standard output there.
 
     `print` and `sys.stdout` are Serve's log in a replica.
     """

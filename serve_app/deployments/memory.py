@@ -1,4 +1,4 @@
-"""When the machine, or its container, runs short of memory: who refuses work, and who dies last.
+"""Shortage of memory on the machine or in its container: who refuses work, and who dies first.
 
 Other programs may take the memory that a model needs. First the model's replica refuses new work
 and gives back what it does not use. If that does not help the kernel ends a process, and a
@@ -34,12 +34,12 @@ _OWN_SCORE: Final = Path("/proc/self/oom_score_adj")
 
 
 def be_expendable(score: Path = _OWN_SCORE) -> None:
-    """Have the kernel end this process, and those it starts, before the rest of the server."""
+    """Make the kernel kill this process, and its children, before the rest of the server."""
     _add_score(score, EXPENDABLE)
 
 
 def be_spared(score: Path = _OWN_SCORE) -> None:
-    """Have the kernel end this process no sooner than any other program.
+    """Make the kernel kill this process no sooner than other programs.
 
     Ray makes all its workers the first to go. Needs no privilege where Ray had none.
     """
@@ -49,7 +49,7 @@ def be_spared(score: Path = _OWN_SCORE) -> None:
 def _add_score(path: Path, more: int) -> None:
     try:
         path.write_text(str(max(0, min(_WORST, int(path.read_text()) + more))))
-    except (OSError, ValueError) as error:  # no Linux, or somebody with more rights has decided
+    except (OSError, ValueError) as error:  # not Linux, or not allowed
         logger.info("the kernel's choice of victims stays as it is: %s", error)
 
 
@@ -57,7 +57,7 @@ def _add_score(path: Path, more: int) -> None:
 class Memory:
     """Bytes of the machine, or of the control group that has the smallest share left."""
 
-    free: int  # what programs may still take; file caches count as free
+    free: int  # available to programs; file caches count as free
     total: int
 
     @property
@@ -66,7 +66,7 @@ class Memory:
 
 
 def memory(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> Memory:
-    """What is left to this process. Reads a few small files."""
+    """The memory available to this process. Reads a few small files."""
     machine = psutil.virtual_memory()
     found = [Memory(int(machine.available), int(machine.total)), *_limited(root, own)]
     return min(found, key=lambda each: each.share)
@@ -132,7 +132,7 @@ class MemoryGuard:
             raise Unavailable("the machine is short of memory; try again", retry_after_s=RETRY_AFTER_S)
 
     def close(self) -> None:
-        """Stop looking."""
+        """Stop checking."""
         if self._task is not None:
             self._task.cancel()
 

@@ -1,4 +1,4 @@
-"""A tree of processes that can be ended as a whole, whatever its processes do.
+"""Trees of processes that can be ended as a whole, whatever the processes do.
 
 A subreaper inherits the orphans among its descendants, so that a daemon that cut its ties is
 found as its child. Knows processes; not Ray, and not what the processes are for.
@@ -30,10 +30,10 @@ def adopt_orphans() -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel end this process when its parent dies (Linux; elsewhere only if it is dead already).
+    """Make the kernel end this process when its parent dies (Linux; elsewhere only if it is dead already).
 
-    `parent`: the parent's process id, as it was before this process began. The kernel tells of no death
-    that came before it was asked, so this process looks for itself once.
+    `parent`: the parent's process id from before this process began. The kernel does not report an earlier
+    death, so this process checks once itself.
     """
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -41,7 +41,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def fork(work: Callable[[], int]) -> int:
-    """A child that does `work` and exits with what it returns; the child's process id.
+    """Fork a child that runs `work` and exits with its result; returns the child's process id.
 
     The child ends without this process's own clean-up. No other thread may run here.
     """
@@ -65,7 +65,7 @@ def _child(work: Callable[[], int]) -> NoReturn:
 
 
 def reap(child: int | None = None) -> int | None:
-    """Take note of every child that ended. The wait status of `child`, if it was among them."""
+    """Reap every child that ended. Returns the wait status of `child`, if it was among them."""
     found = None
     while True:
         try:
@@ -79,7 +79,7 @@ def reap(child: int | None = None) -> int | None:
 
 
 def end_descendants(timeout_s: float = END_S) -> list[str]:
-    """Kill all descendants, and those that they start meanwhile. The names of those that would not end."""
+    """Kill all descendants, and those that they start meanwhile. Returns the names of survivors."""
     deadline = time.monotonic() + timeout_s
     while True:
         reap()

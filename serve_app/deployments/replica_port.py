@@ -1,7 +1,7 @@
 """Serve's second transport between deployments, kept to this machine.
 
 Each replica of Serve 2.60 has a gRPC server on every interface. That server unpickles what it is sent
-and asks for no token: whoever reaches its port can run code. Our calls take Ray's own transport
+and asks for no token: anyone who reaches its port can run code. Our calls take Ray's own transport
 (`environment`), so it is not needed. There is no setting for its address.
 """
 

@@ -1,4 +1,4 @@
-"""What Serve's controller knows of all applications, as plain values. Written against Ray 2.60.
+"""The state of all applications from Serve's controller, as plain values. Written against Ray 2.60.
 
 `serve.status` tells the same, but checks every field of every deployment: 17 ms of CPU where this takes 1.
 """

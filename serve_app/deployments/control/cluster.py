@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 MODEL: Final = "Model"  # the deployment of a model's application
 BUILDER: Final = "serve_app.deployments.build:build_model_app"
-INFO_S: Final = 30.0  # for a model that is up to say what it is
+INFO_S: Final = 30.0  # for the `ModelInfo` of a model that is up
 RETRY_S: Final = 2.0
 _VERSION_MARK: Final = "-v"  # demo-chat-v2 is version 2 of demo-chat
 
@@ -92,10 +92,10 @@ class RayCluster:
 
     async def logs(self, app: str) -> str:
         found = await self._aside(lambda: logged_replicas(app))
-        return await asyncio.to_thread(newest_lines, found)  # a silent node delays nobody else
+        return await asyncio.to_thread(newest_lines, found)  # a silent node delays no other call
 
     async def _aside(self, work: Callable[[], T]) -> T:
-        """What `work` returns, from the thread. Raises Unavailable where Ray does not answer."""
+        """Run `work` in the thread. Raises Unavailable if Ray does not answer."""
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
         except (RayError, RayServeException, GetTimeoutError, TimeoutError) as error:
@@ -104,7 +104,7 @@ class RayCluster:
 
 
 def _application(spec: AppSpec) -> Any:
-    """The application of `spec`. Its code version is of all that a change in place cannot reach."""
+    """The application of `spec`. Its code version covers every setting that cannot change in place."""
     config = ModelConfig.model_validate(spec.model)
     fixed = {"model": spec.model, "num_cpus": spec.num_cpus, "num_gpus": spec.num_gpus}
     version = hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()
@@ -131,7 +131,7 @@ def _size(config: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _declared(applications: Mapping[str, Any]) -> Iterator[Offer]:
-    """The models of the deploy file: each with its application, and the settings that others may copy."""
+    """The models of the deploy file, each with its application and its settings."""
     for name, app in applications.items():
         file: Mapping[str, Any] = app.get("deployed_app_config") or {}
         if file.get("import_path") != BUILDER or app["status"] == ApplicationStatus.DELETING:
@@ -164,7 +164,7 @@ def _demos() -> Iterator[Offer]:
 
 
 def logged_replicas(app: str) -> list[Mapping[str, Any]]:
-    """Those of an application that have a log, also the last dead ones, as Serve's details have them."""
+    """The replicas of an application that have a log, the last dead ones included."""
     found = details().get(app)
     model = {} if found is None else found["deployments"].get(MODEL, {})
     replicas = [*model.get("replicas", ()), *model.get("recent_dead_replicas", ())]

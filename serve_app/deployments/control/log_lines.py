@@ -1,4 +1,4 @@
-"""The newest lines of replicas' own logs, each from the files of the node that the replica runs or ran on."""
+"""The newest lines of replicas' own logs, from the files of their nodes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _chapter(replica: Replica, lines: str | None) -> str:
 
 
 def _file(replica: Replica) -> str:
-    """Where the replica's own log is, below the folder of its node's logs."""
+    """The path of the replica's own log, below the folder of its node's logs."""
     theirs = Path(str(replica["log_file_path"]).lstrip("/"))
     return str(theirs.with_name(PREFIX + theirs.name))
 

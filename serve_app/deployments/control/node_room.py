@@ -1,4 +1,4 @@
-"""What each node of the cluster has left, by its own account: Ray knows only what was set aside."""
+"""The free memory of each node, measured there: Ray knows only reservations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SMI_S: Final = 5.0
 
 
 def rooms() -> tuple[NodeRoom, ...]:
-    """One for each node that lives. None at all where one of them does not answer: then nobody knows."""
+    """One entry for each living node; empty if one of them does not answer."""
     here = ray_calls.own_node()
     others = [str(node["NodeID"]) for node in ray.nodes() if node["Alive"] and node["NodeID"] != here]
     found = ray_calls.on_nodes(dict.fromkeys(others, own_room), NODE_S)
@@ -30,18 +30,18 @@ def rooms() -> tuple[NodeRoom, ...]:
 
 
 def own_room() -> NodeRoom:
-    """Of the node where this runs."""
+    """The entry of the node where this runs."""
     return NodeRoom(memory=memory().free, gpu_memory=_gpu_memory())
 
 
 def _gpu_memory() -> tuple[int, ...]:
-    """Bytes of each GPU of NVIDIA's, whoever uses it."""
+    """Bytes of each NVIDIA GPU, used or not."""
     if shutil.which(_SMI) is None:
         return ()
     query = [_SMI, "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
     try:
-        told = subprocess.run(query, capture_output=True, text=True, check=True, timeout=_SMI_S).stdout
-        return tuple(int(line) * 2**20 for line in told.splitlines() if line.strip())
+        listed = subprocess.run(query, capture_output=True, text=True, check=True, timeout=_SMI_S).stdout
+        return tuple(int(line) * 2**20 for line in listed.splitlines() if line.strip())
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         logger.warning("the memory of GPUs is not known: %s", error)
         return ()

@@ -1,4 +1,4 @@
-"""What the control plane needs of Ray Serve that has no public form, one function for each. All block.
+"""Calls of Ray Serve without a public form that the control plane needs. All block.
 
 Written against Ray 2.60. tests/control/test_ray_calls.py holds each to what it promises.
 """
@@ -41,12 +41,12 @@ def run_aside(name: str, app: Application) -> None:
 
 
 def delete_aside(name: str) -> None:
-    """Let an application go, and return before it is gone. Nothing happens where there is none."""
+    """Delete an application, and return before it is gone. Does nothing if there is none."""
     serve.delete(name, _blocking=False)
 
 
 def logs_folder() -> Path:
-    """Where Ray writes the logs of this node's processes."""
+    """The folder of the logs of this node's processes."""
     return Path(ray._private.worker.global_worker.node.get_logs_dir_path())
 
 
@@ -56,7 +56,7 @@ def own_node() -> str:
 
 
 def on_nodes(calls: Mapping[str, Callable[[], T]], wait_s: float) -> dict[str, T | None]:
-    """What each function returns on the node of that id, all at once. None: that node did not answer in time.
+    """Run each function on the node of that id, all at once. None: that node did not answer in time.
 
     Functions travel by name, so every node must have this package.
     """

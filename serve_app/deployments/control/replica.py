@@ -35,7 +35,7 @@ UNKNOWN: Final = UnsupportedField(None, "the control plane does not know this co
 
 
 class ControlReplica:
-    """Does what gateways send it. Exactly one replica: it alone writes."""
+    """Executes the commands of gateways. Exactly one replica: it alone writes."""
 
     async def __init__(self, config: GatewayConfig) -> None:  # type: ignore[misc]  # Serve awaits it
         log_as_json()
@@ -56,7 +56,7 @@ class ControlReplica:
         settle()
 
     async def do(self, payload: bytes) -> bytes:
-        """The reply to a command. A command goes on to its end even if its caller leaves."""
+        """The reply to a command. A command runs to its end even if its caller leaves."""
         task = asyncio.ensure_future(self._do(payload))
         self._open.add(task)
         task.add_done_callback(self._open.discard)
@@ -82,7 +82,7 @@ class ControlReplica:
             raise RuntimeError("the control plane has stopped; its log says why")
 
     async def __del__(self) -> None:
-        if hasattr(self, "_plane"):  # the constructor got that far
+        if hasattr(self, "_plane"):  # unless the constructor failed
             await self._plane.close()
             self._cluster.close()
 
@@ -92,6 +92,6 @@ def prepared_database(config: GatewayConfig) -> str:
     if not (os.environ.get(DATABASE_URL) or config.control.database_url):
         try:
             database_folder(config.usage_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:  # serving goes on without a database, and it may come later
+        except OSError as error:  # serving works without a database, which may appear later
             logger.warning("there is no folder for the database: %s", error)
     return database_url(config.control.database_url, config.usage_dir)

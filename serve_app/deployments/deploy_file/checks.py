@@ -1,4 +1,4 @@
-"""What the parts of a deploy file must agree on: routes, applications, endpoints, bought throughput.
+"""Checks that the parts of a deploy file agree: routes, applications, endpoints, bought throughput.
 
 Works on parts that passed their own schema, so that one mistake is reported once. Knows no schema and
 no file.
@@ -36,7 +36,7 @@ class App:
     place: Place
     raw: Mapping[str, Any]
     builder: object  # what `import_path` names; None: nothing
-    config: BaseModel | None  # its `args`; None: they are wrong, or not ours to read
+    config: BaseModel | None  # its `args`; None: they are wrong, or of another builder
 
     @property
     def name(self) -> str:
@@ -66,7 +66,7 @@ class App:
 
     @property
     def built(self) -> tuple[str, ...]:
-        """What its builder calls its deployments; empty where it is not ours."""
+        """The names of its builder's deployments; empty if the builder is not ours."""
         if self.is_gateway:
             is_on = not isinstance(self.config, GatewayConfig) or self.config.control.enabled
             return (GATEWAY, LIMITER, CONTROL) if is_on else (GATEWAY, LIMITER)
@@ -74,9 +74,9 @@ class App:
 
 
 def disagreements(apps: Sequence[App], catalogue: Catalogue | None, endpoints: Place) -> Iterator[Problem]:
-    """Everything that is wrong between parts of a file. `endpoints` is where the catalogue stands.
+    """Everything that is wrong between parts of a file. `endpoints` is the place of the catalogue.
 
-    Without a catalogue (it is missing or wrong) nothing is said of who uses which application.
+    Without a catalogue (it is missing or wrong) the uses of applications are not checked.
     """
     yield from _names(apps)
     yield from _routes(apps)
@@ -242,7 +242,7 @@ def _entities(apps: Sequence[App], catalogue: Catalogue, endpoints: Place) -> It
 
 
 def _judges(app: App, config: GatewayConfig, catalogue: Catalogue, endpoints: Place) -> Iterator[Problem]:
-    """Judges that cannot judge. With a control plane, one that is not in the file may come at run time."""
+    """Unusable judges. With a control plane, a judge that is not in the file may appear at run time."""
     known = {endpoint.name: endpoint for endpoint in catalogue.endpoints}
     named = [(app.place.at("args", "guardrails_model"), config.guardrails_model)]
     for index, endpoint in enumerate(catalogue.endpoints):

@@ -1,9 +1,9 @@
-"""Deploy files, checked as a whole without starting Ray: all that is wrong, and what to write instead.
+"""Deploy files, checked as a whole without starting Ray: every problem, and what to write instead.
 
 Covered: YAML (with keys that are there twice), Ray's schema of a deploy file, keys that Ray
-would ignore without a word, import paths, `args` against the builder's own config class,
-the endpoints, and what these must agree on. Not covered: whether weights, key files and
-machines are there, and what fits them.
+would ignore silently, import paths, `args` against the builder's own config class, the
+endpoints, and the agreement of all of these. Not covered: whether weights, key files and
+machines exist, and whether they suffice.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class DeployFile:
 
 
 def load(path: Path) -> DeployFile:
-    """The deploy file at `path`. Raises DeployFileError with everything that is wrong with it."""
+    """The deploy file at `path`. Raises DeployFileError with every problem."""
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -65,7 +65,7 @@ def load(path: Path) -> DeployFile:
 
 
 def parse(text: str) -> DeployFile:
-    """The deploy file with this text. Raises DeployFileError with everything that is wrong with it."""
+    """The deploy file with this text. Raises DeployFileError with every problem."""
     document = deploy_yaml.read(text)
     checked = None if document.problems else _Check(document.values)
     found = [document.located(problem) for problem in (checked or document).problems]
@@ -81,7 +81,7 @@ def parse(text: str) -> DeployFile:
 
 
 def problems(source: str | Mapping[str, Any]) -> list[Problem]:
-    """All that is wrong with a deploy file, given as YAML or as plain values. Never raises."""
+    """Every problem of a deploy file, given as YAML or as plain values. Never raises."""
     if not isinstance(source, str):
         return _Check(source).problems
     document = deploy_yaml.read(source)
@@ -181,7 +181,7 @@ class _Check:
 
 
 def _http_port(options: object) -> int | None:
-    """Where the file's HTTP listens, also where it does not say; None for what Ray's schema refuses."""
+    """The port of the file's HTTP, or the default; None if Ray's schema refuses it."""
     raw = options.get("port", DEFAULT_PORT) if isinstance(options, Mapping) else DEFAULT_PORT
     try:
         return int(raw)
@@ -190,7 +190,7 @@ def _http_port(options: object) -> int | None:
 
 
 def _without_scaling(raw: Mapping[str, Any]) -> Mapping[str, Any]:
-    """An application less its autoscaling_configs: what is wrong with them has words of its own here."""
+    """An application without its autoscaling_configs, whose problems have messages of our own."""
     entries = raw.get("deployments")
     if not isinstance(entries, list):
         return raw

@@ -1,4 +1,4 @@
-"""What is wrong with a deploy file, and where: a line, and a path with the names beside the indices."""
+"""A problem of a deploy file and its place: a line, and a path with names beside the indices."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Path: TypeAlias = tuple[str | int, ...]  # into a deploy file: ("applications", 
 
 
 class Severity(StrEnum):
-    """Whether the file can be deployed all the same."""
+    """Whether the file can still be deployed."""
 
-    ERROR = "error"  # it must not be: it would fail, or do something else than it says
-    WARNING = "warning"  # it can be, and is probably not what was meant
+    ERROR = "error"  # it cannot: it would fail, or do something else than it says
+    WARNING = "warning"  # it can, but is probably not what was meant
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Place:
         return replace(self, path=self.path + parts)
 
     def named(self, kind: str, name: object) -> Place:
-        """This place with the name of what stands there, because nobody counts entries of a file."""
+        """This place with the entry's name, because entries of a file are hard to count."""
         return replace(self, names=(*self.names, f"{kind} {name!r}")) if isinstance(name, str) else self
 
     def error(self, message: str) -> Problem:

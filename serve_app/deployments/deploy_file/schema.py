@@ -23,7 +23,7 @@ SHOWN: Final = 60  # characters of a wrong value that a message repeats
 
 
 def unknown_keys(raw: object, schema: type[BaseModel], place: Place) -> Iterator[Problem]:
-    """Keys that `schema` has no field for, at every level, and mappings or lists where the other belongs."""
+    """Keys without a field in `schema`, at every level, and mappings in place of lists or the reverse."""
     if not isinstance(raw, Mapping):
         yield place.error(
             f"must be a mapping with keys of {', '.join(schema.model_fields)}; it is {_shown(raw)}"
@@ -51,7 +51,7 @@ def unknown_keys(raw: object, schema: type[BaseModel], place: Place) -> Iterator
 
 
 def wrong_values(raw: Mapping[str, Any], schema: type[BaseModel], place: Place) -> Iterator[Problem]:
-    """What `schema` refuses about values. Unknown keys are left to `unknown_keys`."""
+    """Values that `schema` refuses. Unknown keys are left to `unknown_keys`."""
     try:
         schema.model_validate(raw)
     except ValidationError as error:
@@ -60,7 +60,7 @@ def wrong_values(raw: Mapping[str, Any], schema: type[BaseModel], place: Place) 
             for each in error.errors()
             if each["type"] != "extra_forbidden"
         ]
-        # Where a number or a word may stand, what is wrong with a number is not that it is no word.
+        # If both a number and a word are allowed, a wrong number should not be reported as a wrong word.
         other = {where for where, each in found if each["type"] != "string_type"}
         for where, each in found:
             if each["type"] != "string_type" or where not in other:
@@ -87,9 +87,9 @@ def wrong_scaling(raw: object, place: Place) -> Iterator[Problem]:
 
 
 def imported(path: object, place: Place, known: Iterable[str] = ()) -> tuple[Any, list[Problem]]:
-    """What an import path (`package.module:name`) names, or None and why it names nothing.
+    """The object of an import path (`package.module:name`), or None and the reason.
 
-    `known` are paths that somebody may have meant.
+    `known` are paths to suggest.
     """
     if not isinstance(path, str):
         return None, [place.error(f"must be an import path, package.module:name; it is {_shown(path)}")]

@@ -1,4 +1,4 @@
-"""A deploy file's text -> plain values, what is wrong with the text, and the line of each field.
+"""A deploy file's text -> plain values, problems of the text, and the line of each field.
 
 Ray reads deploy files with PyYAML, so this module does too: another reader takes some values for
 something else (docs/decisions/endpoints-changes.md). Unlike PyYAML by itself, it refuses
@@ -56,7 +56,7 @@ def read(text: str) -> Document:
 
 
 def _walk(node: yaml.Node, place: Place, lines: dict[Path, int], seen: set[int]) -> Iterator[Problem]:
-    """Write down the lines of all fields below `node`, and tell of keys that are there twice."""
+    """Record the lines of all fields below `node`, and report duplicate keys."""
     if id(node) in seen:  # an alias
         return
     seen.add(id(node))

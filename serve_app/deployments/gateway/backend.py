@@ -1,4 +1,4 @@
-"""The api layer's backend over Serve: which models there are, and how to reach them."""
+"""The api layer's backend over Serve: the models, and the ways to reach them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from serve_app.types import EngineStats, GenerateRequest, ModelInfo, Question
 from serve_app.types.question import ReplyT
 
 WATCH_NODES_S: Final = 2.0
-RECOVERY_S: Final = 0.1  # between looks whether a model is back
+RECOVERY_S: Final = 0.1  # between checks whether a model is back
 FORGET_S: Final = 3_600.0  # a request lives this long at most, and may know a model of a former catalogue
 
 EntityKey = tuple[str, str, str]  # an application, and the model and version that it must serve
@@ -60,7 +60,7 @@ class ServeBackend:
             self._by_app[entity.app] = self._models[_key(entity)]
 
     def unwatch(self, endpoint: Endpoint) -> None:
-        """`endpoint` is gone or another one. Requests that know a model nobody names still reach it."""
+        """`endpoint` is gone or changed. Requests for a model that is no longer named still reach it."""
         for entity in endpoint.served_entities:
             key = _key(entity)
             self._watched[key] -= 1
@@ -71,11 +71,11 @@ class ServeBackend:
                 asyncio.get_running_loop().call_later(FORGET_S, self._forget, entity.app, model)
 
     def watches(self, entity: ServedEntity) -> bool:
-        """Whether some endpoint names `entity`, be it in use or still coming."""
+        """Whether some endpoint names `entity`, in use or starting."""
         return _key(entity) in self._models
 
     def answers(self, entity: ServedEntity) -> bool:
-        """Whether the model of `entity` can answer, be it in use or still coming."""
+        """Whether the model of `entity` can answer, in use or starting."""
         model = self._models.get(_key(entity))
         return model is not None and model.missing is None
 
@@ -85,7 +85,7 @@ class ServeBackend:
         return [app for app, model in self._by_app.items() if model in named or model.is_waited_for]
 
     async def looked(self, within_s: float) -> None:
-        """Wait until every model was looked at, `within_s` at most."""
+        """Wait until every model was checked, at most `within_s`."""
         waits = [asyncio.ensure_future(model.looked.wait()) for model in self._models.values()]
         if waits:
             _, late = await asyncio.wait(waits, timeout=within_s)
@@ -123,7 +123,7 @@ class ServeBackend:
         return None if model is None else model.info
 
     async def model(self, app: str) -> ModelInfo:
-        """What is known of a model. Raises Unavailable while it loads."""
+        """The facts about a model. Raises Unavailable while it loads."""
         return await self._model(app).wake()
 
     def generate(self, request: GenerateRequest) -> RoutedStream:
@@ -137,7 +137,7 @@ class ServeBackend:
     def stats(self) -> dict[str, EngineStats]:
         """For each application, the newest statistics of the replicas that serve this gateway, summed.
 
-        Counts have those of replicas that left.
+        Counters include replicas that left.
         """
         link = self._receiver
         return {

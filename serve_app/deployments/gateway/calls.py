@@ -25,14 +25,14 @@ from serve_app.types import GenerateRequest
 logger = logging.getLogger(__name__)
 
 LAST_DELTA_WAIT_S: Final = 5.0  # the call may return before the channel delivered all
-LOOK_S: Final = 1.0  # between looks at calls that no replica has taken
+LOOK_S: Final = 1.0  # between checks of calls that no replica has taken
 FULL: Final = "the model's queue is full; try again"
 LOST: Final = "the model's process ended; try again"
 GONE: Final = "the model is restarting; try again"
 
 
 class ReplicaLeaving(Unavailable):
-    """The replica was told to stop, and takes nothing new. Another one may."""
+    """The replica is stopping, and takes nothing new. Another one may."""
 
 
 @dataclass(slots=True, eq=False)
@@ -43,15 +43,15 @@ class _Open:
     sent_at: float | None = None  # a replica was chosen for it by then; the event loop's time
 
     def end(self) -> None:
-        """No replica has taken it, and none will."""
+        """End a call that no replica has taken, and none will."""
         self.inbox.fail(Unavailable(GONE, retry_after_s=2.0))
 
 
 class Calls:
     """The open calls of one model, of requests and questions.
 
-    A call that Serve has sent to a replica ends if the replica has not said within `SILENCE_S`, over the
-    channel, that it has it. From then on the connection is watched (see `channel/receiver.py`).
+    A call that Serve has sent to a replica ends unless the replica confirms it over the channel within
+    `SILENCE_S`. Afterwards the connection is watched (see `channel/receiver.py`).
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Calls:
         poison_requests: PoisonRequests,
         on_silence: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_silence` is called when a replica did not take what it was sent."""
+        """`on_silence` is called when a replica did not confirm a call."""
         self.handle = handle
         self.receiver = receiver
         self.poison_requests = poison_requests
@@ -96,7 +96,7 @@ class Calls:
     def _look(self) -> None:
         self._timer = None
         now = asyncio.get_running_loop().time()
-        was_held_up = now - self._look_at > LOOK_S  # what replicas said may still wait to be read
+        was_held_up = now - self._look_at > LOOK_S  # confirmations may still wait to be read
         has_silence = False
         for response, call in tuple(self.open.items()):
             if call.inbox.is_answered or not is_sent(self.handle, response):
@@ -115,9 +115,9 @@ class Calls:
     async def answer(
         self, response: Any, key: str, on_death: Callable[[str], None] = lambda actor_id: None
     ) -> Any:
-        """What the call of Serve's `response` returns: one answer, which is known to replicas as `key`.
+        """The reply to the call of Serve's `response`, which replicas know as `key`.
 
-        `on_death` is given the actor of a replica that died with it, which may be after this raised. Raises
+        `on_death` gets the actor of a replica that died with it, perhaps after this raised. Raises
         Overloaded and Unavailable. Cancelling the task takes the call back.
         """
         inbox = self.receiver.open(key)
@@ -129,7 +129,7 @@ class Calls:
         try:
             await inbox.begun()  # until the answer closes the inbox
         except ReplicaSilent:
-            raise  # the call is left alone, so that it can tell whether the process ended
+            raise  # the call stays open, so that it shows whether the process ended
         except BaseException:
             response.cancel()
             raise
@@ -142,7 +142,7 @@ class Calls:
         return reply
 
     async def _reply(self, response: Any, key: str, on_death: Callable[[str], None]) -> Any:
-        """What `response` is, or the ServeError for how it failed."""
+        """The reply in `response`, or the ServeError for its failure."""
         try:
             return await response
         except BackPressureError:
@@ -168,7 +168,7 @@ class Call:
     ) -> None:
         """Sends `sent`, which is `request` or its rest. `on_leaving`: see `Receiver.open`.
 
-        None: nothing is sent, and the call has failed as if no replica had taken it.
+        None: nothing is sent, and the call counts as refused.
         """
         self.cause: str | None = None  # why it lost the replica that had taken it; None: it did not
         self._calls = calls
@@ -196,7 +196,7 @@ class Call:
             self._response.cancel()
 
     def drop(self, error: ServeError) -> str | None:
-        """Close: it ended with `error`. Why its replica was lost; None: no replica had taken it."""
+        """Close after `error`. Returns why its replica was lost; None: no replica had taken it."""
         cause = error.cause if isinstance(error, (ReplicaLost, ReplicaSilent)) else self.cause
         if cause is None:
             self.close()
@@ -210,12 +210,12 @@ class Call:
         self.close()
 
     def lose(self) -> None:
-        """The replica is lost. The call is left alone, so that it can tell whether the process ended."""
+        """The replica is lost. The call stays open, so that it shows whether the process ended."""
         self.inbox.close()
         self._calls.open.pop(self._response, None)
 
     async def _watch(self) -> None:
-        """Learn how the call ended. The channel has told already if all went well."""
+        """Learn how the call ended. If all went well, the channel has reported it already."""
         inbox, id = self.inbox, self.inbox.key
         try:
             answer = await self._response
@@ -243,7 +243,7 @@ class Call:
             refused = refusal_decoder.decode(answer)
             error = from_info(refused.error)
             if isinstance(error, Unavailable) and inbox.started:
-                self.cause = BROKEN  # the replica has noticed first that the connection broke
+                self.cause = BROKEN  # the replica noticed the broken connection first
                 error = ReplicaLost(BROKEN)
             elif refused.is_leaving:
                 error = ReplicaLeaving(error.message, retry_after_s=error.retry_after_s)

@@ -1,8 +1,8 @@
-"""Moves a request away from a replica that was told to stop: make before break.
+"""Moves a request away from a replica that is stopping: make before break.
 
-Another replica is asked while the old one goes on, unread. Its first delta ends the old call. If it
-refuses, or takes too long, the old call is read on and another one is asked later. So nothing is lost
-where no other replica has the same weights, or room.
+Another replica is called while the old one goes on, unread. Its first delta ends the old call. If it
+refuses, or takes too long, the gateway reads the old call again and tries later. So nothing is lost if
+no other replica has the same weights, or room.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Handover:
         adopt: Callable[[Call], None],
         is_worth: Callable[[], bool],
     ) -> None:
-        """`ask` sends what `old` has not delivered; `adopt` is given the call that took over from `old`.
+        """`ask` sends the rest of the request of `old`; `adopt` gets the call that took over.
 
-        `is_worth`: whether there is somebody to ask, and something to gain.
+        `is_worth`: whether there is another replica, and something to gain.
         """
         self._old = old
         self._ask = ask
@@ -43,7 +43,7 @@ class Handover:
         self._task = asyncio.ensure_future(self._run())
 
     def stop(self) -> None:
-        """Ask nobody any more. The old call may be read on."""
+        """Stop asking other replicas. The old call may be read again."""
         self._task.cancel()
         self._old.inbox.release()
 
@@ -58,7 +58,7 @@ class Handover:
     async def _moved(self) -> bool:
         """Whether another replica has taken over."""
         new = self._ask()
-        # Before anybody can read on: the new call says what was read so far.
+        # Before the stream is read again: the new call has to state what was read so far.
         self._old.inbox.hold(on_end=self.stop)
         is_taken = False
         try:

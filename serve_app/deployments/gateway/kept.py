@@ -1,4 +1,4 @@
-"""What a gateway keeps of an answer: enough for another replica to go on with it.
+"""The part of an answer that a gateway keeps, so that another replica can continue it.
 
 Knows no replica and no channel. Four bytes a token, `MAX_KEPT` tokens a request at most.
 """
@@ -23,7 +23,7 @@ MAX_KEPT: Final = 2**18  # tokens of all choices, 1 MB: an answer with more fini
 
 
 class Kept:
-    """The tokens of one request that its reader was given."""
+    """The delivered tokens of one request."""
 
     __slots__ = ("_finished", "_ids", "_is_ranked", "_is_too_long", "_timings", "_usage", "weights")
 
@@ -34,12 +34,12 @@ class Kept:
         self._timings: dict[int, Timing] | None = None  # by choice, once there is one
         self._is_too_long = False
         self._usage = Usage()
-        # Its choices are told together and only once they are compared: no part of them can go on.
+        # Choices that are compared are delivered together: no part of them can be continued.
         self._is_ranked = request.beam is not None or (request.best_of or 0) > request.n
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was delivered: the request can start over, and its client sees nothing of it."""
+        """Whether nothing was delivered, so that the request can start over unseen."""
         return not (self._is_too_long or any(self._ids) or self._finished)
 
     @property
@@ -49,7 +49,7 @@ class Kept:
 
     @property
     def can_go_on(self) -> bool:
-        """Whether another replica can go on, or start over."""
+        """Whether another replica can continue the answer or start it over."""
         return self.is_empty or not (self._is_too_long or self._is_ranked)
 
     @property
@@ -58,7 +58,7 @@ class Kept:
         return sum(map(len, self._ids))
 
     def note(self, deltas: list[TokenDelta]) -> TokenDelta | None:
-        """The reader is given `deltas`, up to the end of an engine, which is returned if there is one.
+        """Record delivered `deltas`, up to an engine's end, which is returned if there is one.
 
         Runs for each step of each stream.
         """
@@ -74,7 +74,7 @@ class Kept:
         return None
 
     def _note_edge(self, delta: TokenDelta) -> bool:
-        """A choice begins or ends. False: its engine ended."""
+        """Record the begin or end of a choice. False: its engine ended."""
         if delta.finish is not None:
             if is_engines_end(delta):
                 return False
@@ -84,7 +84,7 @@ class Kept:
         return True
 
     def resume(self, age_s: float) -> Resume | None:
-        """What a replica is told to go on; None: start over. `age_s`: since the request was first sent."""
+        """The `Resume` for another replica; None: start over. `age_s`: since the request was first sent."""
         if self.is_empty:
             return None
         timings = self._timings or {}
@@ -101,7 +101,7 @@ class Kept:
 
 
 def is_engines_end(delta: TokenDelta) -> bool:
-    """Whether the engine stopped, and its process lives: another replica may go on."""
+    """Whether the engine stopped while its process lives, so that another replica may continue."""
     if delta.finish is not FinishReason.ERROR or delta.error is None:
         return False
     return isinstance(from_info(delta.error), Unavailable)

@@ -1,4 +1,4 @@
-"""Counts the answers that went on in another replica, and writes a line for each to the log."""
+"""Counts answers that moved to another replica, and logs each."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Final
 
 logger = logging.getLogger(__name__)
 
-# Besides those of the channel, see `channel/inbox.py`: why an answer went on in another replica.
+# Causes of a move, besides those of the channel (see `channel/inbox.py`).
 ENGINE: Final = "engine"  # the engine stopped, and its process lives
-LEAVING: Final = "leaving"  # the replica was told to stop
+LEAVING: Final = "leaving"  # the replica is stopping
 
 
 class Migrations:
-    """How often answers went on in another replica, by application and cause."""
+    """The number of moved answers, by application and cause."""
 
     def __init__(self) -> None:
         self.counts: dict[tuple[str, str], int] = {}
 
     def add(self, app: str, cause: str, request_id: str, num_tokens: int, age_s: float) -> None:
-        """An answer went on elsewhere, `num_tokens` tokens and `age_s` seconds after its start."""
+        """Record the move of an answer, `num_tokens` tokens and `age_s` seconds after its start."""
         self.counts[app, cause] = self.counts.get((app, cause), 0) + 1
         fields = {
             "request": request_id,

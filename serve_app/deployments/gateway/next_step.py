@@ -1,4 +1,4 @@
-"""What comes next for a request that no replica has: a pure function of the facts. Knows no clock."""
+"""Decides the next step of a request without a replica: a pure function. Knows no clock."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
-ATTEMPTS: Final = 3  # a request of which nothing was delivered, where a replica refuses it or dies
+ATTEMPTS: Final = 3  # of a request of which nothing was delivered, after refusals and deaths
 
 
 class Step(Enum):
@@ -28,21 +28,21 @@ class Situation:
     is_patient: bool  # it waits for a replica, because no other entity can answer
     is_late: bool  # its patience is over
     attempts: int  # to find a replica so far
-    was_refused_for_now: bool  # last, by a replica that stops or is full: a later call may do
+    was_refused_for_now: bool  # last, by a replica that stops or is full: a later call may succeed
     was_killed: bool  # the replica that had it, of which Serve may not know yet
     is_suspect: bool  # a replica died with it before it had a token
-    is_unlucky: bool  # so many died since it began that its client had better ask again
+    is_unlucky: bool  # too many replicas died since it began: its client may try again
     is_trial_on: bool  # another suspect has a replica to itself
     has_replica: bool  # the model has one that can be called
-    may_return: bool  # one may come up soon where there is none
+    may_return: bool  # a replica may start soon if there is none
 
 
 def next_step(now: Situation) -> Step:
-    """What a request does next.
+    """The next step of a request.
 
     The rest of an answer waits for a replica while its patience lasts. A request of which nothing was
-    delivered is tried at once, `ATTEMPTS` times, or fails. Suspects go one after the other: all who died
-    together would else do so again, and be condemned with the one that did it.
+    delivered is tried at once, `ATTEMPTS` times, or fails. Suspects go one after the other: together, all of
+    them would die again with the one that is at fault, and be refused with it.
     """
     if now.is_fresh and now.is_unlucky:
         return Step.REFUSE

@@ -15,25 +15,25 @@ from serve_app.types import GenerateRequest, Question
 
 BARREN_DEATHS: Final = 3  # replicas that died with a request and had made none of its tokens
 UNLUCKY_DEATHS: Final = 2  # of them, that one request meets at most: its client may try again
-DEATHS: Final = 4  # replicas that died with a request, whatever they had made of it
+DEATHS: Final = 4  # replicas that died with a request, with or without tokens of it
 MOST_DEATHS: Final = 8  # the same, also where another request seems to be the cause
 KEPT_S: Final = 600.0
 MAX_SUSPECTS: Final = 1_024  # the oldest is forgotten first
 
 Request = GenerateRequest | Question[Any]
-_Deaths = dict[str, bool]  # by replica: whether it had made nothing
+_Deaths = dict[str, bool]  # by replica: whether it had made no token
 
 
 class PoisonRequests:
     """Counts the replicas that died while they served a request, by the request's content.
 
     What a gateway adds to a request does not matter: a client that retries gets a new id, and an answer
-    that goes on elsewhere is the same request. A request that ends well resets its count, so that popular
+    that moves elsewhere is the same request. A request that ends well resets its count, so that popular
     prompts survive unrelated crashes. A replica that made a token of the request had computed it once: it
     takes more such deaths to suspect the request. Those that die beside such a request are as suspect as it
-    is. So a suspect is tried alone, and after two deaths, which may be bad luck, its client may try again.
-    A request that had made nothing in two of them explains both deaths: whoever had tokens there is not
-    condemned for them.
+    is. So a suspect is tried alone. After two deaths, which may be bad luck, its client may try again.
+    A request without a token in two of them explains both deaths: requests with tokens there are not blamed
+    for them.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -51,7 +51,7 @@ class PoisonRequests:
             )
 
     def barren_deaths(self, request: Request) -> int:
-        """How many replicas died recently that had `request` and made none of its tokens."""
+        """The number of replicas that died recently with `request` and had made none of its tokens."""
         return sum(self._recent(request).values())
 
     def _recent(self, request: Request) -> _Deaths:

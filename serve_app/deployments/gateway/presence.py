@@ -1,7 +1,7 @@
 """Whether a deployment has replicas that can answer: by Serve's router here, and by Serve's controller.
 
-The router hears of every change at once and costs nothing to ask. But it cannot tell a model that
-sleeps from a model that restarts; the controller can. Reads private fields of Ray 2.60.
+The router learns every change at once, and asking it is free. But only the controller can distinguish a
+model that sleeps from one that restarts. Reads private fields of Ray 2.60.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _GONE: Final = {ReplicaState.STOPPING, ReplicaState.PENDING_MIGRATION}
 
 
 class Presence(Enum):
-    """What the controller says of an application."""
+    """The controller's view of an application."""
 
     ABSENT = "not deployed"
     LOADING = "loading"
@@ -27,7 +27,7 @@ class Presence(Enum):
 
 
 def choices(handle: DeploymentHandle) -> int | None:
-    """How many replicas a call through `handle` may go to now; None: Serve has not told this process yet."""
+    """The number of replicas for a call through `handle`; None: this process does not know yet."""
     if (chooser := chooser_of(handle)) is not None:
         return len(chooser.curr_replicas)
     running = getattr(_router_of(handle), "_running_replicas", None)
@@ -35,7 +35,7 @@ def choices(handle: DeploymentHandle) -> int | None:
 
 
 def chooser_of(handle: DeploymentHandle) -> Any:
-    """Serve's `RequestRouter` behind `handle`; None: Serve has not told this process of replicas yet."""
+    """Serve's `RequestRouter` behind `handle`; None: it does not know any replicas yet."""
     return getattr(_router_of(handle), "_request_router", None)
 
 

@@ -20,7 +20,7 @@ from serve_app.types import ModelInfo
 
 logger = logging.getLogger(__name__)
 
-RETRY_S: Final = 0.25  # between looks at a model; a look at one that answers asks nobody
+RETRY_S: Final = 0.25  # between checks of a model; for one that answers they make no call
 REFRESH_S: Final = 5.0  # between questions to a model that answers: it may have been deployed anew
 ASK_S: Final = 10.0  # for the answer to such a question
 RESTARTING: Final = "restarting"
@@ -32,7 +32,7 @@ class RemoteModel:
 
     A model that is scaled to zero is asleep: it counts as ready, and the next request wakes it up.
     A model whose replicas are gone for any other reason is not ready from that moment, and the
-    requests that wait for it are let go.
+    requests that wait for it are released.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class RemoteModel:
 
     @property
     def missing(self) -> str | None:
-        """Why the model cannot answer; None: it can."""
+        """The reason why the model cannot answer; None: it can."""
         if self._missing is None and not self._asleep and self._handle is not None:
             running = choices(self._handle)
             if running == 0:
@@ -67,7 +67,7 @@ class RemoteModel:
 
     @property
     def lacks(self) -> str | None:
-        """What is not as it should be of a model that can answer; None: nothing."""
+        """The problem of a model that can answer anyway; None: there is none."""
         if not (silent := self._num_silent):
             return None
         does = "does" if silent == 1 else "do"
@@ -93,7 +93,7 @@ class RemoteModel:
         return self.route is not None and self.route.is_waited_for
 
     def suspect(self) -> None:
-        """A replica does not answer: find out which, and keep requests away from it until it does."""
+        """A replica does not answer: find it, and keep requests away from it until it does."""
         if self._silent is not None:
             self._silent.suspect()
 
@@ -102,7 +102,7 @@ class RemoteModel:
             self.route.let_go()
 
     def retire(self) -> None:
-        """No endpoint names the model any more: look only while a request waits for it."""
+        """No endpoint names the model any more: check it only while a request waits for it."""
         self._retired = True
 
     def close(self) -> None:
@@ -138,7 +138,7 @@ class RemoteModel:
         return info
 
     async def _watch(self) -> None:
-        """Keep `missing`, `info` and `route` true."""
+        """Keep `missing`, `info` and `route` up to date."""
         while not self._retired or self.is_waited_for:
             try:
                 await self._look()

@@ -1,7 +1,7 @@
 """The ingress as a Serve deployment: the api layer's ASGI app over `ServeBackend`, and gRPC beside it.
 
 gRPC has a port of the replica's own: Serve's proxies for it listen on every interface, do not tell
-who calls, and read messages before anybody could refuse them (docs/decisions/serving-grpc.md).
+the caller, and read messages before a check of keys (docs/decisions/serving-grpc.md).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 RPC_DRAIN_S: Final = 60.0  # calls that still run when HTTP's answers are out
 SNAPSHOT_FILE: Final = "snapshot.msgpack"
 FIRST_SNAPSHOT_S: Final = 10.0  # for a control plane that starts too; then the kept snapshot is taken
-FIRST_LOOK_S: Final = 30.0  # at all models, before the first request; then those that answered are served
+FIRST_LOOK_S: Final = 30.0  # for a first check of all models; afterwards those that answered are served
 
 
 class GatewayReplica:
@@ -99,10 +99,9 @@ class GatewayReplica:
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Take the catalogue of the deploy file, at start and whenever it changes.
 
-        A wrong one stops a gateway from starting (CatalogueError), as does a port of gRPC that is
-        taken (OSError). One that runs keeps what it has and says so: its requests have done
-        nothing wrong. Serve sends requests as soon as a start returns, so that waits until it is
-        known which models can answer.
+        A wrong one stops a gateway from starting (CatalogueError), as does a taken port of gRPC (OSError). A
+        running gateway keeps its catalogue and reports the problem. Serve sends requests as soon as a start
+        returns, so the start waits until the states of all models are known.
         """
         is_start = not self._catalogues.is_read
         try:
@@ -130,11 +129,11 @@ class GatewayReplica:
             settle()
 
     def _follow(self, control: DeploymentHandle) -> RemoteManagement:
-        """Take the control plane's snapshots from now on."""
+        """Follow the control plane's snapshots."""
         link = ControlLink(control)
         kept = (self._config.usage_dir or state_dir()) / SNAPSHOT_FILE
         feed = SnapshotFeed(link, kept, self._catalogues.report)
-        # Grants go first: no endpoint is there for a moment without its own.
+        # Grants go first, so that no endpoint is ever without them.
         feed.subscribe(lambda snapshot: self._directory.permit(snapshot.grants))
         feed.subscribe(lambda snapshot: self._directory.expect(snapshot.unready))
         feed.subscribe(self._accounts.take)
@@ -145,9 +144,9 @@ class GatewayReplica:
         return RemoteManagement(link, feed)
 
     async def settle(self, payload: bytes) -> None:
-        """Write down what other gateways, which are gone, left open: a list of `Settlement`.
+        """Record the open requests of dead gateways: a list of `Settlement`.
 
-        Called by replicas until one call came back; the journal's readers count each once.
+        Replicas call this until one call returns; the journal's readers count each once.
         """
         for settlement in settlements_decoder.decode(payload):
             if settlement.gateway != self._receiver.ticket.gateway:  # ours are closed by us
@@ -155,7 +154,7 @@ class GatewayReplica:
                 self._journal.settled(record, settlement.part)
 
     def _priced(self, record: UsageRecord) -> UsageRecord:
-        """With what it costs, by the price of the endpoint now. A copy costs nothing."""
+        """The record with its cost, by the endpoint's present price. A shadow copy costs nothing."""
         if record.shadow:
             return record
         endpoint = self._directory.named(record.endpoint)
@@ -171,13 +170,13 @@ class GatewayReplica:
         return replace(record, cost=cost(price, usage), currency=price.currency)
 
     async def routes(self) -> list[str]:
-        """The applications that requests of this gateway go to: none of them may be removed."""
+        """The applications that this gateway routes to, which must not be removed."""
         return self._backend.routes()
 
     def __serve_build_asgi_app__(self) -> Any:
         # HAProxy passes no address on, and a client's `X-Forwarded-For` would be believed. The
         # one certainty is where Serve listens: on loopback every peer is this machine,
-        # elsewhere nobody is known, and without keys nobody is served.
+        # elsewhere peers are unknown, and without keys all are refused.
         peer = LOOPBACK if listens_on_loopback() else None
         services = gateway_services(
             self._backend,
@@ -205,7 +204,7 @@ class GatewayReplica:
         return build_app(services, ids_are_echoed=True)
 
     async def _drain(self) -> int:
-        """Admit nothing from now on. The number of answers under way."""
+        """Admit nothing more; returns the number of answers under way."""
         if self._services is None:
             return 0
         self._services.admission.close()
@@ -240,7 +239,7 @@ class GatewayReplica:
 
 
 def warn_of_judge(directory: Directory, guardrails_model: str | None) -> None:
-    """Log why the server-wide judge cannot judge, if it cannot. What it should judge gets 503 then."""
+    """Log why the server-wide judge cannot judge, if so. Requests that it should judge then get 503."""
     if guardrails_model is None:
         return
     try:
@@ -258,9 +257,9 @@ def listens_on_loopback() -> bool:
 
 
 def http_host() -> str | None:
-    """The address that HTTP listens at; None where nobody tells.
+    """The address of HTTP; None if unknown.
 
-    Behind the HAProxy of our launcher Serve itself listens on loopback, and HAProxy where it was told to.
+    Behind our launcher's HAProxy, Serve listens on loopback, and HAProxy at the deploy file's address.
     """
     try:
         host = _get_global_client().http_config.host

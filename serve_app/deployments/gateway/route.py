@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class Route:
-    """Sends requests and questions to one model; both go on in another replica where one is lost."""
+    """Sends requests and questions to one model; both move to another replica if theirs is lost."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Route:
         deaths = poison_requests.barren_deaths(question)
         for tries in range(ATTEMPTS):
             try:
-                # A fresh id: a replica that was given up may still answer to the old one.
+                # A fresh id: an abandoned replica may still answer under the old one.
                 reply = await self._ask(replace(question, id=f"{question.id}~{tries}") if tries else question)
             except Unavailable:
                 poison_requests.check(question)

@@ -1,4 +1,4 @@
-"""One request on its way to replicas: the deltas that its client gets, whichever replica makes them."""
+"""One request and its replicas: the deltas for the client, from whichever replica has the request."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ MOVES: Final = 4  # replicas that an answer may lose after they had delivered so
 FIRST_PAUSE_S: Final = 0.05  # between two attempts to find a replica for the rest
 LAST_PAUSE_S: Final = 1.0
 PATIENCE_S: Final = 10.0
-TRIAL_S: Final = 5.0  # that a suspect has a replica to itself, at most
+TRIAL_S: Final = 5.0  # for which a suspect has a replica to itself, at most
 
 _REFUSALS: Final = (Unavailable, Overloaded)  # another replica, or the same one later, may take the request
 
 
 class Trial:
-    """The suspect that was sent to a replica and has no token of it yet. One at a time."""
+    """The suspect that has a replica and no token of it yet. One at a time."""
 
     def __init__(self) -> None:
         self._suspect: object = None
@@ -55,7 +55,7 @@ class Trial:
         self._until = asyncio.get_running_loop().time() + TRIAL_S
 
     def end(self, suspect: object) -> None:
-        if self._suspect is suspect:  # not where its time was over, and another one's has begun
+        if self._suspect is suspect:  # unless its time ended, and another one's has begun
             self._suspect = None
 
 
@@ -65,8 +65,8 @@ class Replicas:
 
     calls: Calls
     is_there: Callable[[], bool]  # whether a replica can be called
-    may_return: Callable[[], bool]  # whether one may come up soon where there is none
-    has_another: Callable[[], bool]  # than one that leaves
+    may_return: Callable[[], bool]  # whether one may start soon if there is none
+    has_another: Callable[[], bool]  # whether there is a replica besides the leaving one
     patience_s: float = PATIENCE_S  # for a replica that takes what another one has lost
     migrations: Migrations = field(default_factory=Migrations)
     waiting: set[RoutedStream] = field(default_factory=set)  # those that have lost their replica
@@ -74,10 +74,10 @@ class Replicas:
 
 
 class RoutedStream:
-    """A `DeltaStream` of one request, which goes on in another replica when its own is lost or leaves.
+    """A `DeltaStream` of one request, which moves to another replica when its own is lost or leaves.
 
-    The other replica is told which tokens were delivered (see `types/resume.py`). A request of which
-    nothing was delivered starts over there, and its client sees nothing of that either.
+    The other replica gets the delivered tokens (see `types/resume.py`). A request of which nothing was
+    delivered starts over there. The client sees neither.
     """
 
     __slots__ = (
@@ -100,7 +100,7 @@ class RoutedStream:
 
     def __init__(self, replicas: Replicas, request: GenerateRequest) -> None:
         """Sends `request`. Raises EngineRefused."""
-        self.migrations = 0  # how often the answer went on in another replica
+        self.migrations = 0  # moves of the answer to another replica
         self._replicas = replicas
         self._request = request
         # The client may have left the seed open. Every replica draws the same tokens by it.
@@ -109,7 +109,7 @@ class RoutedStream:
         self._began = asyncio.get_running_loop().time()
         self._sent = 0  # calls so far
         self._attempts = 1  # to find a replica; those of a handover do not count
-        self._losses = 0  # of replicas that had delivered something
+        self._losses = 0  # lost replicas that had delivered something
         self._is_closed = False
         self._pausing: asyncio.Future[None] | None = None
         self._candidate: Call | None = None  # asked to go on where `_call` was lost
@@ -164,11 +164,11 @@ class RoutedStream:
         return deltas[: deltas.index(engines_end)]
 
     def _send(self) -> Call:
-        """Send what was not delivered yet."""
+        """Send the rest of the request."""
         kept, age_s = self._kept, self._age_s()
         if not (kept.is_empty or kept.weights):
             kept.weights = self._call.inbox.weights  # all tokens so far are of that call
-        # A fresh id: a replica that was given up may still send under the old one.
+        # A fresh id: an abandoned replica may still send under the old one.
         id = f"{self._request.id}~{self._sent}" if self._sent else self._request.id
         timeout_s = self._request.timeout_s
         rest = replace(
@@ -182,7 +182,7 @@ class RoutedStream:
         return Call(self._replicas.calls, self._request, rest, on_leaving=self._leave)
 
     def _adopt(self, call: Call, cause: str | None) -> None:
-        """`call` goes on with the answer. `cause`: why its replica was lost; None: none had taken it."""
+        """Continue with `call`. `cause`: why the former replica was lost; None: none had taken it."""
         self._call = call
         if cause is not None:
             self.migrations += 1
@@ -193,7 +193,7 @@ class RoutedStream:
     # --- a replica was lost ----------------------------------------------------------------
 
     async def _recover(self, error: ServeError) -> None:
-        """Go on in another replica, and return once that has begun. Raises ServeError if none does."""
+        """Continue in another replica; returns once it has begun. Raises ServeError if none does."""
         self._replicas.waiting.add(self)
         try:
             await self._go_on(error)
@@ -204,7 +204,7 @@ class RoutedStream:
             self._replicas.waiting.discard(self)
 
     async def _go_on(self, error: ServeError) -> None:
-        """Send what was not delivered, until a replica takes it; see `next_step`."""
+        """Send the rest of the request until a replica takes it; see `next_step`."""
         replicas, kept = self._replicas, self._kept
         is_fresh = kept.is_empty
         cause = self._drop_lost(error)
@@ -277,7 +277,7 @@ class RoutedStream:
             trial.end(self)
 
     def _drop_lost(self, error: ServeError) -> str | None:
-        """Leave the call that ended with `error`. Why its replica was lost; None: no replica had taken it."""
+        """Leave the call that ended with `error`. Returns why its replica was lost, if one had it."""
         self._stop_handover()
         self._losses += self._call.inbox.started
         return self._call.drop(error)
@@ -300,7 +300,7 @@ class RoutedStream:
     # --- a replica leaves ------------------------------------------------------------------
 
     def _leave(self) -> None:
-        """Hand the request over if the replica that has it was told to stop."""
+        """Hand the request over if its replica is stopping."""
         if self._candidate is not None or self._handover is not None or self._is_closed:
             return
         if self._call.inbox.is_leaving:
@@ -314,7 +314,7 @@ class RoutedStream:
         if not self._replicas.has_another() or not self._kept.can_go_on or self._kept.is_complete:
             return False
         timeout_s = self._request.timeout_s
-        # Starting over takes about as long as it took so far: that must not cost the deadline.
+        # Starting over takes about as long again, which must not exceed the deadline.
         return not self._kept.is_empty or timeout_s is None or 2 * self._age_s() <= timeout_s
 
     def _stop_handover(self) -> None:

@@ -1,7 +1,7 @@
 """Replicas of a model that Serve counts and that do not answer: a stopped process, a network that is gone.
 
-Serve's controller drops one after several checks, most of a minute later. Until then a gateway keeps its
-requests away from it. No replica is asked while nothing is suspect.
+Serve's controller drops such a replica after several checks, most of a minute later. Until then a gateway
+keeps its requests away from it. Replicas are checked only while one is suspect.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from serve_app.deployments.gateway.presence import chooser_of
 logger = logging.getLogger(__name__)
 
 ANSWER_S: Final = 5.0  # for a question that every replica answers at once
-LOOK_S: Final = 1.0  # between two looks, while a replica is silent
+LOOK_S: Final = 1.0  # between two checks while a replica is silent
 
 
 class SilentReplicas:
-    """The replicas of one model that do not answer, once something has said that there may be one."""
+    """The replicas of one model that do not answer, checked after a report."""
 
     def __init__(self, handle: DeploymentHandle, on_change: Callable[[], None]) -> None:
         self._handle = handle
@@ -32,12 +32,12 @@ class SilentReplicas:
         self._looking: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
-        """How many of those that Serve counts are silent."""
+        """The number of silent replicas among those that Serve counts."""
         chooser = chooser_of(self._handle)
         return 0 if chooser is None else len(self._silent & chooser.curr_replicas.keys())
 
     def suspect(self) -> None:
-        """A replica fell silent. Serve's router asks each one before it sends it anything more."""
+        """A replica fell silent: check all before Serve's router sends them more requests."""
         if (chooser := chooser_of(self._handle)) is None:
             return
         for id in tuple(chooser.curr_replicas):

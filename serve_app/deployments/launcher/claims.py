@@ -1,4 +1,4 @@
-"""What only one server of a machine may have: a port, a database. Free again when its process ends.
+"""Claims of things that only one server of a machine may have, such as a port or a database.
 
 A claim is a Unix socket with an abstract name. The kernel gives each name to one process, keeps names apart
 by network namespace, as it does ports, and forgets a name with its process, however that ends. Knows no
@@ -16,8 +16,8 @@ import psutil
 
 from serve_app.deployments.launcher.errors import CannotServe
 
-_PEER: Final = struct.Struct("3i")  # process, user and group of who listens
-_LOOK_S: Final = 1.0  # a queue of callers that is full makes others wait
+_PEER: Final = struct.Struct("3i")  # process, user and group of the listener
+_LOOK_S: Final = 1.0  # a full queue of callers makes others wait
 
 
 class Claims:
@@ -30,7 +30,7 @@ class Claims:
         return key in self._held
 
     def tries(self, key: str) -> bool:
-        """Claim `key`, which is no secret. Whether this process has it now, or had it already."""
+        """Claim `key`, which is not secret. Returns whether this process has it."""
         if key in self._held:
             return True
         sock = socket.socket(socket.AF_UNIX)
@@ -56,7 +56,7 @@ def _address(key: str) -> str:
 
 
 def _holder(key: str) -> str:
-    """Who has claimed `key`, for people."""
+    """A description of the process that claimed `key`, for people."""
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(_LOOK_S)
         try:

@@ -1,4 +1,4 @@
-"""How `serve-app deploy` reaches a server that runs: a socket in the launcher's folder, and a note of where.
+"""The channel of `serve-app deploy` to a running server: a socket, and a note of its path.
 
 The note, `servers/PORT.json` below the user's state folder, has the socket's path. Over the socket
 go lines of JSON: `{"file", "text"}` to the server; back any number of `{"say"}`, then one `{"done"}`
@@ -27,12 +27,12 @@ CONNECT_S: Final = 10.0
 MAX_TEXT_BYTES: Final = 16 * 2**20  # of a deploy file
 _FILE: Final = "sqlite:///"
 
-Deploy = Callable[[str, str, Callable[[str], None]], None]  # file's name, its text, who hears of progress
+Deploy = Callable[[str, str, Callable[[str], None]], None]  # file's name, its text, callback for progress
 
 
 @dataclass(frozen=True)
 class Note:
-    """Where a server that runs is."""
+    """The place of a running server."""
 
     port: int  # of HTTP
     socket: str
@@ -40,7 +40,7 @@ class Note:
 
     @classmethod
     def path(cls, port: int) -> Path:
-        """Where the note of the server at `port` is."""
+        """The path of the note of the server at `port`."""
         return state_dir() / "servers" / f"{port}.json"
 
     def write(self) -> None:
@@ -86,7 +86,7 @@ class Control:
 
     def _answer(self, connection: socket.socket) -> None:
         def tell(**words: Any) -> None:
-            with contextlib.suppress(OSError):  # who asked has left; the work goes on
+            with contextlib.suppress(OSError):  # the caller has left; the work goes on
                 connection.sendall(json.dumps(words).encode() + b"\n")
 
         with connection, contextlib.suppress(OSError, ValueError, KeyError, TypeError):
@@ -98,11 +98,11 @@ class Control:
             try:
                 last: dict[str, Any] = self._done(file, text, lambda words: tell(say=words))
             finally:
-                self._busy.release()  # before the last word: who hears it may deploy again
+                self._busy.release()  # before the last line, after which the caller may deploy again
             tell(**last)
 
     def _done(self, file: str, text: str, say: Callable[[str], None]) -> dict[str, Any]:
-        """Deploy; the last word on it."""
+        """Deploy; returns the last line for the caller."""
         try:
             self._deploy(file, text, say)
         except CannotServe as error:
@@ -113,7 +113,7 @@ class Control:
 
 
 def deploy(file: str, text: str, port: int, say: Callable[[str], None]) -> None:
-    """Have the server at `port` deploy `text`; returns when all of it runs. Raises CannotServe."""
+    """Make the server at `port` deploy `text`; returns when all of it runs. Raises CannotServe."""
     with _connected(port) as connection:
         connection.sendall(json.dumps({"file": file, "text": text}).encode() + b"\n")
         for line in connection.makefile("rb"):
@@ -145,13 +145,13 @@ def _connected(port: int) -> socket.socket:
 
 
 def servers() -> list[Note]:
-    """The servers of this user that run, by their ports."""
+    """The running servers of this user, by their ports."""
     found = (read_note(each) for each in sorted(Note.path(0).parent.glob("*.json")))
     return [note for note in found if note is not None and _lives(note)]
 
 
 def database(config: dict[str, Any], environ: Mapping[str, str] = os.environ) -> str:
-    """A digest of which database the control plane of a deploy file has; empty: it has none."""
+    """A digest that identifies the control plane's database of a deploy file; empty if it has none."""
     for app in config["applications"]:
         args = app.get("args") or {}
         settings = args.get("control") or {}

@@ -15,9 +15,9 @@ from serve_app.deployments.launcher.ports import address, reachable
 from serve_app.deployments.launcher.ray_cluster import shortage
 
 TIMEOUT_S: Final = 3_600.0  # of a step: a first start may download a model
-READY_S: Final = 600.0  # for gateways once all runs: a database may come later, and one of them is mended
+READY_S: Final = 600.0  # for gateways once all runs: a database may appear, or be repaired, later
 POLL_S: Final = 0.1
-SILENT_S: Final = 5.0  # what holds gateways up for no longer is not worth a line
+SILENT_S: Final = 5.0  # shorter delays of gateways are not reported
 WAITS: Final = f"waiting {READY_S / 60:.0f} minutes at most; Ctrl-C of the server ends it"
 NO_ANSWER: Final = "no gateway answers"
 UNTOLD: Final = "/readyz says why to those who have an API key"
@@ -32,8 +32,8 @@ def roll_out(
 ) -> None:
     """Deploy `config`, a checked deploy file, and wait until all of it runs and its gateways are ready.
 
-    `say` hears of every change, with the seconds since `started` (of `time.monotonic`; None: now).
-    `cancelled` tells why to give up. Raises CannotServe.
+    `say` gets a line for every change, with the seconds since `started` (of `time.monotonic`; None: now).
+    `cancelled` returns the reason to give up. Raises CannotServe.
     """
     from serve_app.deployments.rollout.rollout import RolloutFailed, rollout  # Ray comes with it
 
@@ -57,10 +57,10 @@ def until_ready(
     say: Callable[[str], None] = lambda words: None,
     cancelled: Callable[[], str | None] = lambda: None,
 ) -> None:
-    """Wait until the `gateways` at `host` and `port` say that they are ready. Raises CannotServe.
+    """Wait until the `gateways` at `host` and `port` are ready. Raises CannotServe.
 
-    A new connection goes to the gateway that has the fewest, in turn where all have as many. So all are
-    ready when so many in a row say so. `say` hears once of each reason why they are not.
+    A new connection goes to the gateway with the fewest connections, in turn if they are equal. So all are
+    ready after that many ready answers in a row. `say` gets each reason for a delay once.
     """
     began = time.monotonic()
     said: set[str] = set()
@@ -87,7 +87,7 @@ def until_ready(
 
 
 def _reasons(host: str, port: int) -> Sequence[str]:
-    """Why the gateway that is asked is not ready; empty: it is."""
+    """The reasons why the gateway that answers is not ready; empty if it is."""
     try:
         with urllib.request.urlopen(f"http://{reachable(host)}:{port}/readyz", timeout=2):
             return ()

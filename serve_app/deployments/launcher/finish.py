@@ -1,4 +1,4 @@
-"""The end of a server that runs: gateways take nothing new, answers come to their end, within a grace."""
+"""The end of a running server: gateways refuse new requests, and answers finish within a grace."""
 
 from __future__ import annotations
 
@@ -18,32 +18,30 @@ SAY_S: Final = 5.0  # between two lines about how many are left
 REPLY_S: Final = 5.0  # a gateway that is busier than this is asked again
 SENT_S: Final = 30.0  # as long as a gateway waits for a client that does not read
 BUSY: Final = 0.25  # share of a core that a proxy with nothing to pass on does not use
-_SETTLED: Final = 2  # looks in a row that find nothing unsent: a proxy may be between two writes
+_SETTLED: Final = 2  # checks in a row without unsent bytes: a proxy may be between two writes
 _TCP_FILES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _OPEN_STATES: Final = frozenset({"01", "04", "05", "08", "09"})  # established, and half closed by either side
 
 
 def finish(folder: Path, ports: Collection[int], grace_s: float) -> str | None:
-    """Let the running answers of all gateways end. None: all ended; else what was cut, and why.
+    """Let the running answers of all gateways end. Returns None, or what was cut, and why.
 
     `ports`: where clients connect.
     """
     deadline = time.monotonic() + grace_s
-    told: int | None = None
-    told_at = 0.0  # never
+    said: int | None = None
+    said_at = 0.0  # never
     while (left := _under_way(folder)) != 0:
         now = time.monotonic()
         if now > deadline:
             return f"{_answers(left)} cut: not done within the grace of {grace_s:g} s (--grace)"
-        if not told_at:
+        if not said_at:
             say(f"finishing {_answers(left)}; Ctrl-C again stops at once")
-            told, told_at = left, now
-        elif left not in (None, told) and now - told_at >= SAY_S:
+            said, said_at = left, now
+        elif left not in (None, said) and now - said_at >= SAY_S:
             say(f"{_answers(left)} left")
-            told, told_at = left, now
-        if (
-            left is not None
-        ):  # else a gateway was too busy to reply: it finishes something, and is asked again
+            said, said_at = left, now
+        if left is not None:  # otherwise a gateway was too busy to reply: ask again
             time.sleep(POLL_S)
     _until_sent(ports, min(deadline, time.monotonic() + SENT_S))
     with contextlib.suppress(TimeoutError):
@@ -52,7 +50,7 @@ def finish(folder: Path, ports: Collection[int], grace_s: float) -> str | None:
 
 
 def _under_way(folder: Path) -> int | None:
-    """Answers that all gateways finish; None while one of them lives and does not reply."""
+    """The answers under way in all gateways; None while one of them lives and does not reply."""
     try:
         return ask(folder, DRAIN, REPLY_S)
     except TimeoutError:
@@ -66,7 +64,7 @@ def _answers(count: int | None) -> str:
 
 
 def _until_sent(ports: Collection[int], deadline: float) -> None:
-    """Wait until clients have all that was said to them.
+    """Wait until clients have everything that was sent to them.
 
     HAProxy and gateways hold bytes back only while the system's send buffer is full, which shows there.
     Serve's Python proxy also has a queue of its own, and uses the CPU as long as something is in it.
@@ -81,7 +79,7 @@ def _until_sent(ports: Collection[int], deadline: float) -> None:
 
 
 def _python_proxies(ports: Collection[int]) -> list[psutil.Process]:
-    """Serve's own proxies, where they are what listens at `ports`."""
+    """Serve's own proxies, if they listen at `ports`."""
     with contextlib.suppress(psutil.Error, OSError):
         found = psutil.net_connections("tcp")
         listening = [each for each in found if each.status == psutil.CONN_LISTEN]

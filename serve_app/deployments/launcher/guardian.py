@@ -1,8 +1,8 @@
 """The guardian: a process in a session of its own that holds all others, and ends them.
 
-The guardian reaps its children, and ends when the server's process has ended, when the launcher says
-so, or when the launcher is gone, however it died. No process of the tree outlives the guardian. The
-terminal's signals do not reach a session of its own, so only the launcher reacts to them.
+The guardian reaps its children. It ends when the server's process has ended, when the launcher says so, or
+when the launcher is gone, for whatever reason. No process of the tree outlives the guardian. The terminal's
+signals do not reach its session, so only the launcher reacts to them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from serve_app.deployments.processes import (
     reap,
 )
 
-SAID: Final = 3  # exit status of a server that told why it ended; any other is a surprise
+SAID: Final = 3  # exit status of a server that printed why it ended; any other is unexpected
 _KEPT: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP)
 
 
@@ -71,7 +71,7 @@ def guard(launcher: int, folder: Path, server: Callable[[], int]) -> int:
 
 
 def _verdict(server: int, status: int) -> int:
-    """The status to end with. `server`: its process, which Ray's folder is named after."""
+    """The exit status. `server`: its process, after which Ray's folder is named."""
     if status == 0:
         return 0
     if os.WIFEXITED(status) and os.WEXITSTATUS(status) == SAID:

@@ -2,9 +2,9 @@
 
     Launcher(Options(Path("deploy/local.yaml"))).run()
 
-This process only watches and relays signals: it alone hears the terminal. Ctrl-C or SIGTERM lets
+This process only watches and relays signals: it alone gets the terminal's. Ctrl-C or SIGTERM lets
 running answers finish; a second one ends everything at once. Ray and all else are descendants of
-the guardian, which ends them when this process dies, however it dies. `serve run deploy/local.yaml`
+the guardian, which ends them when this process dies, for whatever reason. `serve run deploy/local.yaml`
 works as well; then the environment is the caller's.
 """
 
@@ -26,12 +26,12 @@ from serve_app.deployments.launcher.terminal import complain, restore, say
 from serve_app.deployments.processes import adopt_orphans, end_descendants, fork, reap
 
 STOPS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-SAME_S: Final = 0.25  # `make` and `timeout` pass on a signal that the whole group has got already
-SLACK_S: Final = 60.0  # beyond the grace, for a server that does not come to its end
+SAME_S: Final = 0.25  # `make` and `timeout` repeat a signal that the whole group has received
+SLACK_S: Final = 60.0  # beyond the grace, for a server that does not end
 
 
 class Launcher:
-    """The foreground process, and its two lines to the others."""
+    """The foreground process, and its two connections to the others."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -50,7 +50,7 @@ class Launcher:
         self._deadline: float | None = None
 
     def run(self) -> int:
-        """Until everything that was started has ended."""
+        """Run until every process that was started has ended."""
         adopt_orphans()  # for the case that the guardian is killed
         reading, self._lifeline = os.pipe()
         self._link, other = socket.socketpair()
@@ -80,7 +80,7 @@ class Launcher:
         return os.WEXITSTATUS(status)
 
     def _wait(self) -> None:
-        """For a child's end, and act on what signals come before."""
+        """Wait for a child's end, and act on signals meanwhile."""
         timeout = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
         ready, _, _ = select.select([self._woken], [], [], timeout)
         if not ready:
@@ -99,21 +99,21 @@ class Launcher:
             self._end()
 
     def _stop(self, now: float) -> None:
-        """Gently if the server is ready; a start is simply given up."""
+        """Stop gently if the server is ready; otherwise abandon the start."""
         said = b""
         with contextlib.suppress(BlockingIOError):
             said = self._link.recv(65_536, socket.MSG_DONTWAIT)
         restore()
         say("stopping ...")
         if said.startswith(b"ready "):
-            with contextlib.suppress(OSError):  # it is just ending by itself
+            with contextlib.suppress(OSError):  # it is ending by itself
                 self._link.sendall(b"stop\n")
             self._deadline = now + float(said.split()[-1]) + SLACK_S
         else:
             self._end()
 
     def _end(self) -> None:
-        """Have the guardian kill everything."""
+        """Make the guardian kill everything."""
         self._deadline = None
         if self._lifeline >= 0:
             os.close(self._lifeline)

@@ -1,4 +1,4 @@
-"""The ports of a deploy file and of the proxies: which they are, and whether they can be had."""
+"""The ports of a deploy file and of the proxies: their numbers, and claims of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from serve_app.loopback import LOOPBACK
 
 
 def address(config: dict[str, Any]) -> tuple[str, int]:
-    """Where the file's HTTP listens."""
+    """The address of the file's HTTP."""
     options = config["http_options"]
     return str(options["host"]), int(options.get("port", 8000))
 
@@ -26,7 +26,7 @@ def rpc_port(config: dict[str, Any]) -> int | None:
 
 
 def console_url(config: dict[str, Any]) -> str | None:
-    """Where a browser of this machine finds the console; None where it is switched off."""
+    """The console's URL for a browser of this machine; None if it is switched off."""
     found = [(app.get("args") or {}).get("console") or {} for app in config["applications"]]
     if any(each.get("enabled") is False for each in found):
         return None
@@ -53,8 +53,8 @@ def in_url(host: str) -> str:
 def take(config: dict[str, Any], proxy: Mapping[str, int], claims: Claims) -> None:
     """Claim the ports of the file. Raises CannotServe for one that is taken, or is one of the `proxy`'s own.
 
-    Proxies and gateways share their ports (SO_REUSEPORT) with whoever has the same user. So two servers that
-    start at the same time would both have them, and each answer some of the other's clients.
+    Proxies and gateways share their ports (SO_REUSEPORT) with any process of the same user. So two servers
+    that start at the same time would both have them, and each answer some of the other's clients.
     """
     host, port = address(config)
     for each in proxy.values():
@@ -93,7 +93,7 @@ def haproxy_ports(claims: Claims) -> dict[str, int]:
 
 
 def _any(claims: Claims) -> int:
-    """A free port that no other server is about to take, as it may have chosen the same."""
+    """A free port, claimed so that no other server chooses the same."""
     while not claims.tries(_own(port := environment.free_port())):
         continue
     return port

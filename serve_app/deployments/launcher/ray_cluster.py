@@ -1,4 +1,4 @@
-"""The private Ray cluster of a launcher: its start, with errors that say what to do, and whether it lives."""
+"""The private Ray cluster of a launcher: its start, with helpful errors, and a check whether it lives."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def start(schema: Any, host: str) -> None:
             include_dashboard=False,
             object_store_memory=OBJECT_STORE_BYTES,
             logging_level="warning",
-            _node_ip_address=LOOPBACK,  # one node: Ray's own ports are for nobody else
+            _node_ip_address=LOOPBACK,  # one node: no other machine needs Ray's own ports
         )
     except Exception as error:
         raise CannotServe(_why("Ray", error)) from error
@@ -85,18 +85,18 @@ def _end(processes: set[psutil.Process]) -> None:
 
 
 def lost() -> str | None:
-    """What died of the processes that nothing works without; None: all live."""
+    """The vital process that died; None if all live."""
     import ray
 
     node = ray._private.worker._global_node
     if node is None:
         return "the connection to Ray"
-    # No public function tells: a driver hears of it a minute later, by its own end.
+    # No public function tells this: a driver is ended a minute later.
     return next((VITAL[name] for name, _ in node.dead_processes() if name in VITAL), None)
 
 
 def logs() -> Path:
-    """Where Ray writes down what it does. Until it runs that is a guess: the latest of this machine."""
+    """The folder of Ray's logs. Before Ray runs, a guess: the latest one of this machine."""
     import ray
 
     node = ray._private.worker._global_node
@@ -104,7 +104,7 @@ def logs() -> Path:
 
 
 def shortage() -> str:
-    """What is short on this machine and explains a failure; empty: nothing that we know of."""
+    """A shortage of this machine that explains a failure; empty if none is known."""
     with contextlib.suppress(OSError):
         free = shutil.disk_usage(_folder()).free
         if free < LITTLE_BYTES:
@@ -120,7 +120,7 @@ def _folder() -> Path:
 
 
 def _why(what: str, error: Exception) -> str:
-    """What went wrong, in one line, and what to do."""
+    """The problem in one line, and what to do."""
     found = list(_causes(error))
     for each in found:
         if isinstance(each, OSError) and each.errno is not None and each.filename is not None:

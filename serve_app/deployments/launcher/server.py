@@ -1,6 +1,6 @@
 """The server's process: starts Ray, rolls the deploy file out, watches over it, and lets it finish.
 
-It ends as soon as it has nothing left to do; the guardian ends all that it started.
+It ends as soon as it has nothing left to do; the guardian then ends its descendants.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ FAILED_DEPLOY: Final = (
     "The server goes on; `serve-app endpoints` shows what can answer. "
     "Deploy a corrected file, or the earlier one."
 )
-ORPHANED_GRACE_S: Final = 30.0  # without Ray's control store all else ends itself after a minute
+ORPHANED_GRACE_S: Final = 30.0  # without Ray's control store all other processes end after a minute
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says."""
+    """The options of the command line."""
 
     file: Path
     use_haproxy: bool = True
@@ -60,18 +60,18 @@ class Server:
     """One deploy file, served."""
 
     def __init__(self, options: Options, folder: Path, link: socket.socket) -> None:
-        """`link`: to the launcher, which is told `ready GRACE`, and says `stop`."""
+        """`link`: the connection to the launcher, which gets `ready GRACE` and sends `stop`."""
         self._options = options
         self._folder = folder
         self._link = link
         self._config: dict[str, Any] = {}
         self._note: Note | None = None
         self._claims = Claims()  # also those of deploys that failed: a gateway may hold a port
-        self._told_grace_s: float | None = None  # the launcher
+        self._told_grace_s: float | None = None  # the last value sent to the launcher
         self._stops = False
 
     def run(self) -> int:
-        """To its end. 0: it was asked to stop; else a status, and the terminal knows why."""
+        """Run to the end. Returns 0 after a stop, otherwise a status whose reason was printed."""
         try:
             self._start()
             return self._watch()
@@ -97,7 +97,7 @@ class Server:
         environment.apply(environment.COMMON | environment.PRIVATE | proxy | token)
         os.environ[drain.FOLDER] = str(self._folder)
         lean_ray.start_template(self._folder)
-        with collects_later():  # whoever reads the file imports Ray
+        with collects_later():  # reading the file imports Ray
             self._config = config = read(self._options.file)
         check_writable(config)
         self._take(config, proxy_ports)
@@ -110,9 +110,9 @@ class Server:
             from serve_app.deployments.launcher import ray_cluster
             from serve_app.deployments.launcher.deploy import roll_out
 
-        # Not inside of `waiting`, which has a thread: Ray runs Python between fork and exec here.
+        # Not inside `waiting`, which has a thread: Ray runs Python between fork and exec here.
         ray_cluster.start(ServeDeploySchema.model_validate(config), serve_host)
-        # Ray would end this process; but who signals every process of a container means the launcher.
+        # Ray would end this process. But a signal to every process of a container is meant for the launcher.
         for each in (signal.SIGINT, signal.SIGTERM):
             signal.signal(each, lambda *_: None)
         say(f"Ray runs ({time.monotonic() - started:.1f} s)")
@@ -129,10 +129,10 @@ class Server:
         self._note.write()
 
     def _take(self, config: dict[str, Any], proxy: Mapping[str, int]) -> None:
-        """Claim what `config` needs for this server alone. Raises CannotServe if another server has it."""
+        """Claim the ports and the database of `config`. Raises CannotServe if another server has one."""
         ports.take(config, proxy, self._claims)
         if own := database(config):
-            # Two control planes would run each other's endpoints, and not hear of a key that one revokes.
+            # Two control planes would run each other's endpoints, and miss keys that the other revokes.
             self._claims.take(f"database {own}", "the control plane's database", DATABASE_ADVICE)
 
     def _deploy(self, file: str, text: str, tell: Callable[[str], None]) -> None:
@@ -140,7 +140,7 @@ class Server:
         from serve_app.deployments.deploy_file.file import DeployFileError, parse
         from serve_app.deployments.launcher.deploy import roll_out
 
-        def told(words: str) -> None:
+        def report(words: str) -> None:
             say(words)
             tell(words)
 
@@ -154,7 +154,7 @@ class Server:
         self._take(config, {})
         say(f"deploying {file} ...")
         try:
-            roll_out(config, told, cancelled=lambda: STOPPING if self._stops else _lost())
+            roll_out(config, report, cancelled=lambda: STOPPING if self._stops else _lost())
         except CannotServe as error:
             complain(f"{file}: {error}")
             raise CannotServe(f"{error}\n{FAILED_DEPLOY}") from error
@@ -163,7 +163,7 @@ class Server:
         say(f"{file} is served")
 
     def _tell_launcher(self) -> None:
-        """That it may say `stop`, and how long it then has to wait; the last word counts."""
+        """Report that it may send `stop`, and how long it then has to wait; the last report counts."""
         if self._grace_s != self._told_grace_s:  # the launcher reads at a stop alone
             self._link.sendall(f"ready {self._grace_s}\n".encode())
             self._told_grace_s = self._grace_s
@@ -188,7 +188,7 @@ class Server:
         return GRACE_S if found is None else float(found)
 
     def _watch(self) -> int:
-        """Until the launcher says stop, or Ray dies."""
+        """Wait until the launcher says stop, or Ray dies."""
         while True:
             asked, _, _ = select.select([self._link], [], [], WATCH_S)
             if asked:
@@ -209,7 +209,7 @@ class Server:
 
 
 def fixed(old: dict[str, Any], new: dict[str, Any]) -> None:
-    """Raises CannotServe for a change between two deploy files that takes a restart."""
+    """Raises CannotServe for a change between two deploy files that needs a restart."""
     before, after = (
         {"proxy_location": each.get("proxy_location"), **each["http_options"]} for each in (old, new)
     )
@@ -243,7 +243,7 @@ def _lost() -> str | None:
 
 
 def _keep(text: str) -> str:
-    """Write a traceback where people find it, and say where."""
+    """Write a traceback to a file, and print its path."""
     path = state_dir() / "serve-error.log"
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The folders that must outlive a server: looked at before it starts, so that nothing fails over them."""
+"""The folders that outlive a server, checked before it starts."""
 
 from __future__ import annotations
 

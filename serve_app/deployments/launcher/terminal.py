@@ -1,6 +1,6 @@
-"""What the launcher's processes show in the terminal: one line each, and what is being waited for.
+"""The terminal output of the launcher's processes: lines, and the current wait.
 
-A terminal that is gone is no error: whoever closed it wants the server to go on or to stop, not to fail.
+A closed terminal is not an error: the server should go on or stop, not fail.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def complain(text: str) -> None:
 
 @contextlib.contextmanager
 def waiting(text: str) -> Iterator[None]:
-    """In a terminal, `text` and the time since, below the lines that come meanwhile; elsewhere nothing."""
+    """In a terminal, show `text` and the time since, below other lines; elsewhere do nothing."""
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -40,14 +40,14 @@ def waiting(text: str) -> Iterator[None]:
         yield
         return
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-    both = sys.stderr.isatty()  # else its lines go where they were sent
+    both = sys.stderr.isatty()  # otherwise its lines go where it was redirected
     with Progress(*columns, console=console, transient=True, redirect_stderr=both) as progress:
         progress.add_task(text, total=None)
         yield
 
 
 def restore() -> None:
-    """Undo what a process that was killed inside of `waiting` left in the terminal."""
+    """Restore the terminal after a process that was killed inside `waiting`."""
     with contextlib.suppress(OSError, ValueError):
         if sys.stdout.isatty():
             show(f"{CLEAR_LINE}{SHOW_CURSOR}")

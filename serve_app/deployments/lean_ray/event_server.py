@@ -1,6 +1,6 @@
-"""uvicorn's server without its ten looks a second: every replica and proxy of Serve has one.
+"""uvicorn's server without its poll ten times a second: every replica and proxy of Serve has one.
 
-The looks take some 2 ms of CPU a second in each. Copies of the template use this class: `worker_template.py`.
+The poll takes some 2 ms of CPU a second in each. Copies of the template use this class: `worker_template.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ DATE_S: Final = 1.0  # between two answers' headers with a new date, as uvicorn 
 
 
 class EventServer(uvicorn.Server):
-    """Waits for its end, which whoever sets `should_exit` brings about at once."""
+    """Waits for its end without polling: setting `should_exit` ends it at once."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._is_over = False

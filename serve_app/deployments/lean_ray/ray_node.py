@@ -1,4 +1,4 @@
-"""The node of a private Ray cluster without what nobody there uses, and with workers out of the template.
+"""The node of a private Ray cluster, without unused processes, and with workers from the template.
 
 `ray.init` takes no options for any of this, so a node of ours takes the place of Ray's for the call.
 """

@@ -1,4 +1,4 @@
-"""What Ray's node manager runs to start a worker: asks the template for a copy, or starts Python anew.
+"""The program that Ray's node manager runs to start a worker: asks the template for a copy, or starts Python.
 
 A program of its own, in place of Ray's `setup_worker.py`, with the same arguments. It imports nothing of ours
 and nothing of Ray, since every worker waits for it. Any trouble with the template means the ordinary way.
@@ -17,7 +17,7 @@ SOCKET = "SERVE_APP_WORKER_TEMPLATE"  # path of the template's socket
 ORDINARY = "SERVE_APP_RAY_SETUP_WORKER"  # path of Ray's own program
 WAIT_S = 20.0  # for a copy: the template may still import; Ray gives a worker a minute
 COPIED = b"c"  # from the copy: it runs, and waits
-GO = b"g"  # to the copy: nobody else starts this worker
+GO = b"g"  # to the copy: it may run, since no other process starts this worker
 _CONTEXT = "--serialized-runtime-env-context="
 _LANGUAGE = "--language="
 

@@ -63,7 +63,7 @@ def start(folder: Path) -> None:
 
 
 def _serve(listener: socket.socket, server: int) -> int:
-    """Copy this process for everyone who asks, until the process `server` ends."""
+    """Copy this process for every request, until the process `server` ends."""
     die_with_parent(server)
     _keep_only(listener)
     # Ray's library reads its variables when it is loaded. These two are each worker's own, and missing here.
@@ -192,7 +192,7 @@ def _become(link: socket.socket, request: dict[str, Any], streams: list[int]) ->
 
 
 def _is_wanted(link: socket.socket) -> bool:
-    """Tell `worker_entry` of the copy; False when it has started the worker itself meanwhile."""
+    """Report the copy to `worker_entry`; False when it has started the worker itself meanwhile."""
     try:
         link.settimeout(GO_S)
         link.sendall(worker_entry.COPIED)
@@ -216,11 +216,11 @@ def _as_new(request: dict[str, Any]) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     numpy = sys.modules.get("numpy")
     if numpy is not None:
-        numpy.random.seed()  # else all copies draw the same numbers; `random` sees to it itself
+        numpy.random.seed()  # otherwise all copies draw the same numbers; `random` reseeds itself
 
 
 def _exit(code: int) -> NoReturn:
-    """End as an interpreter ends, but without returning into what the template was copied from."""
+    """End as an interpreter ends, but without returning into the template's code."""
     with contextlib.suppress(BaseException):
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()

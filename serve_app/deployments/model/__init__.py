@@ -1,1 +1,1 @@
-"""A model's deployment: its replica, its scaling, and what the machine gives it."""
+"""A model's deployment: its replica, its scaling, and its part of the machine."""

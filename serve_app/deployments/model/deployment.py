@@ -27,8 +27,8 @@ def model_deployment(config: ModelConfig) -> Deployment:
     return serve.deployment(ModelReplica).options(
         name="Model",
         **_bought(config),
-        # A replica takes what its engine can batch and queue. A gateway holds as much back, so
-        # that what waits for a replica to start, all at once, is what the replica can take.
+        # A replica takes what its engine can batch and queue. A gateway holds back the same number, so
+        # # that the requests that wait for a replica to start fit it when they all arrive at once.
         max_ongoing_requests=engine.max_sequences + engine.max_waiting + OPEN_BESIDES,
         max_queued_requests=engine.max_sequences + engine.max_waiting,
         graceful_shutdown_timeout_s=DRAIN_S,
@@ -45,7 +45,7 @@ def _bought(config: ModelConfig) -> dict[str, Any]:
 
 
 def replicas(least: int, most: int) -> dict[str, Any]:
-    """The settings of a model's deployment for a number of replicas, which follows the load where it may."""
+    """The settings of a model's deployment for a number of replicas, or for a range that follows the load."""
     if least == most:
         return {"num_replicas": most}
     scaling = AutoscalingConfig(

@@ -1,7 +1,7 @@
-"""When Serve tells a replica to stop: scaled down, replaced, on a node that is drained or taken away.
+"""Notices when Serve stops a replica: scaled down, replaced, or on a node that is drained or taken away.
 
-Serve 2.60 stops to send requests to such a replica, and waits until those that it has are answered. It
-calls nothing of a deployment before that: its destructor runs afterwards.
+Serve 2.60 sends no more requests to such a replica, and waits until its requests are answered. It has no
+hook for this: the destructor runs afterwards.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ _stop = Replica._perform_graceful_shutdown
 
 
 def on_stop(tell: Callable[[], None]) -> None:
-    """Call `tell` on this event loop as soon as Serve tells this process's replica to stop.
+    """Call `tell` on this event loop as soon as Serve stops this process's replica.
 
-    For constructors. Serve goes on as ever, and may run on a loop of its own.
+    For constructors. Serve's own behaviour is unchanged, and it may run on a loop of its own.
     """
     loop = asyncio.get_running_loop()
 
-    async def told(self: Any) -> None:
+    async def stopping(self: Any) -> None:
         loop.call_soon_threadsafe(tell)
         await _stop(self)
 
-    Replica._perform_graceful_shutdown = told
+    Replica._perform_graceful_shutdown = stopping

@@ -80,7 +80,7 @@ class ModelReplica:
             on_stop(self._leave)
 
     def _leave(self) -> None:
-        """Serve told this replica to stop: hand its requests to others, which gateways choose."""
+        """Serve is stopping this replica: hand its requests to others, which gateways choose."""
         self._is_leaving = True
         self._sender.leave()
 
@@ -95,7 +95,7 @@ class ModelReplica:
             request = request_decoder.decode(payload)
             await adapter_affinity.arrived(request)
             outlet = await self._sender.to(ticket_decoder.decode(ticket))
-            if self._is_leaving:  # its gateway was told of the requests before this one alone
+            if self._is_leaving:  # its gateway knows only earlier requests
                 return encoder.encode(Refused(STOPPING.info(), is_leaving=True))
             await outlet.run(request.id, self._server.generate(request, outlet), request.record)
         except ServeError as error:
@@ -137,7 +137,7 @@ class ModelReplica:
     async def ask(self, payload: bytes, ticket: bytes | None = None) -> bytes:
         """Answer one `Question`: its reply, or `Refused`, as `channel.questions` writes them.
 
-        `ticket`: of the gateway that asks, which is then told that this replica has the question.
+        `ticket`: of the gateway, which then learns that this replica has the question.
         """
         try:
             self._memory.check()
@@ -160,7 +160,7 @@ class ModelReplica:
         return encoder.encode(self._server.stats())
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """What `scaling.ByLoad` scales on; asked by Serve where the deployment autoscales."""
+        """The report for `scaling.ByLoad`; called by Serve if the deployment autoscales."""
         return self._workload.report(self._server.stats())
 
     def check_health(self) -> None:
@@ -169,7 +169,7 @@ class ModelReplica:
 
     async def __del__(self) -> None:
         """Called by Serve after it drained the replica."""
-        if hasattr(self, "_sender"):  # the constructor got that far
+        if hasattr(self, "_sender"):  # unless the constructor failed
             self._memory.close()
             await self._sender.close()
             await self._settler.close()
@@ -198,7 +198,7 @@ class _Queue:
 
 
 def _own_app() -> str:
-    """The Serve application of this replica: how gateways know its model."""
+    """The Serve application of this replica, by which gateways know its model."""
     return str(serve.get_replica_context().app_name)
 
 

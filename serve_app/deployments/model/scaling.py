@@ -1,4 +1,4 @@
-"""How many replicas a model needs: the load of its engines, against what one engine holds well.
+"""Chooses the number of a model's replicas, by the load of its engines.
 
 Serve's own signal, requests per replica, does not see what a request costs: a request with `n = 8`
 takes eight rows of a batch, and a long document takes seconds of prefill and much of the cache. An
@@ -18,11 +18,11 @@ from typing import Any, Final
 
 from ray.serve.config import AutoscalingContext
 
-# What a replica reports of itself: see `workload.py`, and `ModelReplica.record_autoscaling_stats`.
+# The fields of a replica's report: see `workload.py`, and `ModelReplica.record_autoscaling_stats`.
 SEQUENCES: Final = "sequences"  # running and waiting
 MAX_SEQUENCES: Final = "max_sequences"  # in one batch
 CACHE_USE: Final = "cache_use"  # share of the KV cache in use, 0 .. 1
-PROMPT_WAIT: Final = "prompt_wait_s"  # seconds until all prompts that are there now are computed
+PROMPT_WAIT: Final = "prompt_wait_s"  # seconds until all present prompts are computed
 
 
 class ByLoad:
@@ -64,7 +64,7 @@ class ByLoad:
         return max(fewest, min(ctx.target_num_replicas, most)), {}
 
     def _load(self, report: Mapping[str, float]) -> float:
-        """How full a replica is: 0 is idle, 1 is full, and more would wait."""
+        """The load of a replica: 0 is idle, 1 is full; above 1 requests wait."""
         return max(
             report[SEQUENCES] / report[MAX_SEQUENCES],
             report[CACHE_USE],

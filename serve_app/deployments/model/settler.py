@@ -1,8 +1,8 @@
-"""Brings the usage that a dead gateway left open from a replica to a living gateway.
+"""Sends a replica's records of a dead gateway's requests to a living gateway.
 
-The journal of a killed gateway has requests that never ended. A replica knows what it generated for
-them. Another gateway of the application, or the one that Serve starts in the place of the dead one,
-writes it down. A replica forgets nothing before a gateway said that it is written.
+The journal of a killed gateway has requests that never ended. A replica knows what it generated for them.
+Another gateway of the application, perhaps the replacement of the dead one, records it. A replica keeps each
+settlement until a gateway has confirmed it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_WAITING: Final = 20_000  # settlements: some 10 MB
 AT_ONCE: Final = 500
 ANSWER_S: Final = 30.0  # a gateway that starts takes its time
 PAUSE_S: Final = 1.0
-STOP_S: Final = 5.0  # for what waits when the replica stops
+STOP_S: Final = 5.0  # for queued settlements when the replica stops
 
 encoder = msgspec.msgpack.Encoder()
 
@@ -44,7 +44,7 @@ class Settler:
         self._task = asyncio.create_task(self._run())
 
     def take(self, ticket: Ticket, settlements: list[Settlement]) -> None:
-        """Bring `settlements` to a gateway of the application of `ticket`. Never waits or fails."""
+        """Queue `settlements` for any gateway of the ticket's application. Never waits or fails."""
         if not ticket.app:
             return
         self._waiting.extend((ticket.app, each) for each in settlements)

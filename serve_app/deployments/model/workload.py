@@ -1,6 +1,6 @@
-"""What a replica tells its autoscaler: how much its engine holds, and how long prompts wait.
+"""A replica's report for its autoscaler: how full its engine is, and how long prompts wait.
 
-Made of snapshots of the engine alone. Knows no policy: `scaling.py` judges the figures.
+Made only from snapshots of the engine. Knows no policy: `scaling.py` evaluates the figures.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Workload:
     """Turns an engine's snapshots into a report, measuring its prompt tokens from one to the next.
 
     The wait for prompts is the number of their tokens, times the seconds that a prompt token took
-    while prompts were waiting. It is the least that the last of them waits; what else keeps prompts
-    waiting, a full batch or a full cache, is reported on its own.
+    while prompts were waiting. It is a lower bound for the last of them; a full batch or a full cache,
+    which also make prompts wait, are reported separately.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -35,7 +35,7 @@ class Workload:
         self._token_s = 0.0  # 0: not measured yet
 
     def report(self, stats: EngineStats) -> dict[str, float]:
-        """The report of this moment: what `scaling.ByLoad` reads, by its names."""
+        """The report at this moment, with the names that `scaling.ByLoad` reads."""
         self._measure(stats)
         return {
             SEQUENCES: float(stats.running + stats.waiting),

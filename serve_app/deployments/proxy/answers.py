@@ -1,4 +1,4 @@
-"""What HAProxy itself answers, in the words of the protocol that a request speaks.
+"""The answers of HAProxy itself, in the words of the request's protocol.
 
 HAProxy answers where no gateway can: while the server starts, while a gateway is replaced, and when a
 gateway dies with a request. `api.dialects` has the shapes of errors. This module writes them where HAProxy
@@ -44,13 +44,13 @@ from serve_app.errors import (
 RETRY_AFTER_S: Final = 2  # a new gateway takes some seconds
 STARTING: Final = Unavailable("the server is starting; try again soon", retry_after_s=RETRY_AFTER_S)
 UNREADY: Final = Unavailable("no gateway is ready; try again soon", retry_after_s=RETRY_AFTER_S)
-# Not a 502: a client that knows 503 and Retry-After comes back by itself, as Databricks' SDK does.
+# Not a 502: clients such as Databricks' SDK retry a 503 with Retry-After by themselves.
 LOST: Final = Unavailable("the gateway ended before it answered; try again soon", retry_after_s=RETRY_AFTER_S)
 UNSURE: Final = InDoubt(
     "the gateway ended before it answered, and the change may be made; look, then ask again if it is not"
 )
 BROKEN: Final = GenerationFailed("the gateway could not be asked; the request may be retried")
-SLOW: Final = ReadTimeout("the body did not arrive in time")  # as a gateway says it
+SLOW: Final = ReadTimeout("the body did not arrive in time")  # a gateway's words
 NOT_HTTP: Final = InvalidBody("the request is not valid HTTP")
 MISSING: Final = RouteNotFound("there is no such route")
 
@@ -59,7 +59,7 @@ _PATH: Final = "path,url_dec"
 
 
 def request_rules(v1: Family) -> Iterator[str]:
-    """Rules of a frontend that note the protocol of a request, as `family_of` finds it.
+    """Rules of a frontend that store the protocol of a request, as `family_of` finds it.
 
     Later rules win. `v1`: the family of the paths below /v1. An unknown word in the header changes
     nothing here; the gateway refuses such a request.
@@ -85,7 +85,7 @@ def request_rules(v1: Family) -> Iterator[str]:
 
 
 def foreign_rules(folder: Path) -> Iterator[str]:
-    """Rules of a frontend that put our words in place of the plain text of a gateway's server."""
+    """Rules of a frontend that replace the plain text of a gateway's server by our own errors."""
     bodies = _bodies(folder / "not-http.map", NOT_HTTP)
     foreign = "{ status 400 } { res.hdr(content-type) -m beg text/plain }"
     yield f"http-response return status 400 {_headers(NOT_HTTP)} lf-string {bodies} if {foreign}"
@@ -134,13 +134,13 @@ def _headers(error: ServeError) -> str:
 def _bodies(file: Path, error: ServeError, of_change: ServeError | None = None) -> str:
     """Writes the body of `error` in each protocol to `file`. Returns HAProxy's expression for one body.
 
-    `of_change`: what a request is told that manages something; None: the same.
+    `of_change`: the error for a request that manages something; None: the same.
     """
-    told = {"": error, "-change": of_change or error}
+    errors_by_kind = {"": error, "-change": of_change or error}
     lines = (
         f"{family}{kind} {render_error(family, each).body.decode('ascii')}\n"
         for family in Family
-        for kind, each in told.items()
+        for kind, each in errors_by_kind.items()
     )
     file.write_text("".join(lines))
     return f'"%[var({_PROTOCOL}),concat(,{CHANGE}),map_str({file})]"'

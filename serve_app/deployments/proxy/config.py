@@ -26,7 +26,7 @@ PUBLIC: Final = frozenset({HTTP, "frontend grpc_frontend"})
 UNROUTED: Final = "backend default_backend"  # Ray's, for paths that no application has
 INDENT: Final = "    "
 
-# One client may have as many addresses as it likes below a prefix of IPv6.
+# With IPv6, one client may have any number of addresses below its prefix.
 _SOURCE: Final = "src,ipmask(32,64)"
 
 _BIND: Final = re.compile(r"bind (?P<address>\S*):(?P<port>\d+)(?P<options>.*)")
@@ -38,8 +38,8 @@ _ROUTE: Final = "use_backend "
 _HEALTH: Final = re.compile(r"acl (?P<acl>backend_\S+_server_up) nbsrv\((?P<backend>\S+)\) ge 1")
 
 _LUA: Final = Path(__file__).with_name("wait.lua")
-_NEXT: Final = "next"  # the socket at which the HAProxy that listens now takes the requests of others
-HANDED: Final = "x-serve-app-handed"  # a header, one more each time that a request is handed on
+_NEXT: Final = "next"  # the socket at which the listening HAProxy takes requests of others
+HANDED: Final = "x-serve-app-handed"  # a header, added each time that a request is handed on
 MAX_HANDED: Final = 3
 
 
@@ -52,7 +52,7 @@ class Section:
 
 
 def admin_socket(text: str) -> str:
-    """The path of the socket that Ray asks HAProxy at. Raises ValueError where there is none."""
+    """The path of HAProxy's admin socket for Ray. Raises ValueError if there is none."""
     found = _ADMIN.search(text)
     if found is None:
         raise ValueError("the configuration has no admin socket")
@@ -140,7 +140,7 @@ def _bound(line: str, host: str) -> str:
 
 
 def _handing_on(lines: list[str], next_socket: str) -> Iterator[str]:
-    """The lines of a backend that asks the HAProxy which listens now where it has no gateway of its own.
+    """The lines of a backend that uses the listening HAProxy when it has no gateway of its own.
 
     That takes the place of Serve's Python proxy, under its name: Ray goes on to count it.
     """
@@ -153,14 +153,14 @@ def _handing_on(lines: list[str], next_socket: str) -> Iterator[str]:
 
 
 def _bounded() -> Iterator[str]:
-    """Rules of the frontend: nothing is handed on for ever."""
+    """Rules of the frontend that bound how often a request is handed on."""
     yield f"acl was_handed_on so_name -m str {_NEXT}"
     yield f"http-request deny deny_status 503 if was_handed_on {{ req.hdr_cnt({HANDED}) ge {MAX_HANDED} }}"
     yield f"http-request add-header {HANDED} 1 if was_handed_on"
 
 
 def _without_routes(lines: Iterable[str], missing_rules: Iterable[str]) -> Iterator[str]:
-    """The lines of the frontend without Ray's page /-/routes, which names applications to whoever asks.
+    """The lines of the frontend without Ray's page /-/routes, which shows applications to any caller.
 
     Gateways have that page too, so it is missing however its path is spelled.
     """
@@ -215,7 +215,7 @@ def _defaults(lines: list[str], settings: HaproxySettings) -> Iterator[str]:
 
 
 def _budget(sections: list[Section]) -> Iterator[str]:
-    """One client has at most half of the connections: the others are for the others."""
+    """One client gets at most half of the connections."""
     lines = (line for section in sections if section.head == "global" for line in section.lines)
     maxconn = next((int(line.split()[1]) for line in lines if line.startswith("maxconn ")), None)
     if maxconn is None:

@@ -1,12 +1,11 @@
-"""What Serve's own proxy says by itself, in the words of the protocol that a request speaks.
+"""The answers of Serve's own proxy, in the words of the request's protocol.
 
 Serve's proxy answers in plain text where no gateway can: 404 while nothing is deployed, 500 for a gateway
-that ended before it answered, 408 and 503 of its own. A client's library reads neither, and comes back
-from none of them. Serve puts `middlewares()` around its proxy where CALLBACK names it. A request whose
-gateway ended before it answered is asked again, unless it manages something, as by HAProxy
-(docs/decisions/serving-repeated-requests.md).
-An answer that has begun stays as it is, and so do the pages below /-/, but for the page of routes: it names
-applications to whoever asks, so it is missing.
+that ended before it answered, 408 and 503 of its own. A client's library reads neither, and comes back from
+none of them. Serve puts `middlewares()` around its proxy where CALLBACK names it. A request whose gateway
+ended before it answered is repeated, unless it manages something, as by HAProxy
+(docs/decisions/serving-repeated-requests.md). An answer that has begun stays as it is, and so do the pages
+below /-/, but for the page of routes: it shows applications to any caller, so it is missing.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from serve_app.errors import DeadlineExceeded, ServeError, Unavailable
 
 CALLBACK: Final = "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"
 HERE: Final = "serve_app.deployments.proxy.middleware.middlewares"
-V1: Final = "SERVE_APP_V1_DIALECT"  # whose the paths below /v1 are: the gateway's `v1_dialect`
+V1: Final = "SERVE_APP_V1_DIALECT"  # the protocol of paths below /v1: the gateway's `v1_dialect`
 
 _PAGES: Final = "/-/"
 _ROUTES: Final = "/-/routes"
@@ -119,7 +118,7 @@ class _Body:
         if self._next == len(self._kept):
             message = await self._receive()
             self._room -= len(message.get("body", b""))
-            if self._room < 0 or message["type"] == "http.disconnect":  # nobody waits for an answer
+            if self._room < 0 or message["type"] == "http.disconnect":  # the client is gone
                 self._can_rewind = False
                 self._kept.clear()
                 self._next = 0
@@ -135,9 +134,9 @@ class _Body:
 
 
 def _error_of(message: Message) -> ServeError | None:
-    """What an answer that begins with `message` says, if it is Serve's own; None for a gateway's.
+    """The error in Serve's own answer that begins with `message`; None for a gateway's answer.
 
-    Gateways tell errors in JSON, and Serve in plain text.
+    Gateways write errors as JSON, and Serve as plain text.
     """
     headers = {name.lower(): text for name, text in message.get("headers", ())}
     if not headers.get(b"content-type", b"").startswith(b"text/plain"):

@@ -1,7 +1,7 @@
-"""Which requests a proxy may send to another gateway, when theirs ended before it answered.
+"""Decides which requests a proxy may repeat at another gateway after theirs ended without an answer.
 
-An answer of a model changes nothing but usage, and one of which the client got nothing costs it nothing, so
-such a request may be repeated. A request that manages something may have done it already, so it may not
+A request to a model changes nothing but usage, and an answer of which the client got nothing is free, so it
+may be repeated. A request that manages something may have taken effect, so it may not
 (docs/decisions/serving-repeated-requests.md). HAProxy can repeat what it holds whole, and it holds one
 buffer: it waits for short bodies, and larger ones it passes on as they come.
 """
@@ -32,7 +32,7 @@ ENVIRONMENT: Final[Mapping[str, str]] = MappingProxyType(
 
 
 def is_change(method: str, path: str) -> bool:
-    """Whether a request to `path`, which is decoded, may change what is managed, such as a key."""
+    """Whether a request to `path` (decoded) may change something that is managed, such as a key."""
     inner = "/" + path.removeprefix(CONSOLE_API) if path.startswith(CONSOLE_API) else path
     is_managed = inner.startswith(CONSOLE) or split_prefix(inner)[1].startswith(MANAGEMENT)
     return is_managed and method not in SAFE

@@ -1,4 +1,4 @@
-"""What the launcher tells the supervisor: one JSON file in the cluster's private folder."""
+"""The launcher's settings for the supervisor: one JSON file in the cluster's private folder."""
 
 from __future__ import annotations
 

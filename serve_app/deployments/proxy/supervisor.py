@@ -31,8 +31,8 @@ from serve_app.deployments.proxy.relay import Relay, ask
 from serve_app.deployments.proxy.settings import HaproxySettings
 
 START_S: Final = 20.0  # Ray gives up after 30
-LOOK_S: Final = 0.02  # between two looks at a HAProxy that starts
-WATCH_S: Final = 1.0  # between two looks at the process that started this one
+LOOK_S: Final = 0.02  # between two checks of a starting HAProxy
+WATCH_S: Final = 1.0  # between two checks of the parent process
 PAUSE_S: Final = (0.0, 0.1, 0.2, 0.5)  # before HAProxy is started again, by how often it died at once
 STEADY_S: Final = 5.0  # a HAProxy that lived for this long did not die at once
 
@@ -167,7 +167,7 @@ def _admin_of(path: Path, pid: int) -> Path:
 
 
 def _config_of(path: Path, pid: int) -> Path:
-    """What HAProxy below supervisor `pid` runs with; `path` is what Ray writes."""
+    """The configuration of HAProxy below supervisor `pid`; `path` is the file that Ray writes."""
     return path.with_name(f"running.{pid}.cfg")
 
 
@@ -180,7 +180,7 @@ def _text_of(path: Path) -> str:
 
 
 def _die_with(parent: int) -> None:
-    """Have the kernel end this process when `parent` dies. It tells of no death before it was asked."""
+    """Make the kernel end this process when `parent` dies. An earlier death is not reported."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -21,15 +21,15 @@ logger = logging.getLogger(__name__)
 
 _OURS: Final = re.compile(
     r"^serve_app[\w.]*\.\w+: "
-)  # the class of an error of ours, which says all it has to say
-ASK_S: Final = 10.0  # all gateways answer at once, or are asked again
+)  # the class name of our own error, whose message is enough
+ASK_S: Final = 10.0  # for the answers of all gateways, which are then asked again
 
 
 class ServeCluster:
     """A `rollout.Cluster` over Serve's controller. Its calls block: not for use on an event loop."""
 
     def running(self) -> File:
-        """The applications that came with a deploy file. Deploy files leave those of `serve.run` alone."""
+        """The applications of the deploy file. Those of `serve.run` are separate."""
         configs = [app["deployed_app_config"] for app in details().values() if app["status"] != "DELETING"]
         return {"applications": [config for config in configs if config is not None]}
 
@@ -55,10 +55,10 @@ class ServeCluster:
 
 
 def driver_handle(app: str) -> DeploymentHandle:
-    """The application's handle, for a driver whose event loop does not run all the time, or that has none.
+    """The application's handle, for a driver without an event loop that runs all the time.
 
     With our settings a handle's router lives on the loop that made the first call. A router whose loop
-    rests for a moment hears no more of its deployment, for good. So this one has a loop of Serve's own.
+    stops for a moment gets no more updates, ever. So this one has a loop of Serve's own.
     """
     handle = serve.get_app_handle(app)  # the same one each time
     if not handle.is_initialized:

@@ -1,6 +1,6 @@
 """The steps from the applications that run to those of a deploy file. Pure logic: no Ray, no waiting.
 
-Left alone, Serve takes a whole file at once: gateways then send requests to applications that are
+By itself, Serve applies a whole file at once: gateways then send requests to applications that are
 not up yet, and applications that the file no longer names are deleted under running requests. So
 
 1. models come up beside all that runs, while gateways route as before;
@@ -22,7 +22,7 @@ File: TypeAlias = Mapping[str, Any]  # a deploy file: `ServeDeploySchema` as pla
 
 @dataclass(frozen=True, slots=True)
 class RolloutStep:
-    """One deployment of a whole file, and what to wait for before the next step."""
+    """One deployment of a whole file, and the conditions for the next step."""
 
     title: str  # for people: what the step does
     file: File  # to be deployed
@@ -86,6 +86,6 @@ def _is_routed(app: Mapping[str, Any]) -> bool:
 
 
 def _model(app: Mapping[str, Any]) -> tuple[str, str]:
-    """The name and version of the model that an application says it serves."""
+    """The name and version of an application's model, by its settings."""
     args: Mapping[str, Any] = app.get("args") or {}
     return str(args.get("name", "")), str(args.get("version") or "")

@@ -17,7 +17,7 @@ from serve_app.deployments.rollout.plan import File, RolloutStep, plan
 
 POLL_S: Final = 0.1
 TIMEOUT_S: Final = 3_600.0  # of a step: a model may be downloaded, and an old answer may be long
-# A gateway that has just changed its routes may have sent a request by the old ones; it arrives by then.
+# A gateway may have sent a request just before it changed its routes; the request arrives by then.
 SETTLE_S: Final = 2.0
 FAILED: Final = "DEPLOY_FAILED"  # for good; an application that is UNHEALTHY may recover
 
@@ -33,7 +33,7 @@ class Cluster(Protocol):
     """A Serve that can be deployed to."""
 
     def running(self) -> File:
-        """What was deployed last, as a deploy file; without applications where nothing was."""
+        """The last deployment, as a deploy file; without applications if there was none."""
         ...
 
     def deploy(self, file: File) -> None:
@@ -41,7 +41,7 @@ class Cluster(Protocol):
         ...
 
     def states(self) -> Mapping[str, tuple[str, str]]:
-        """Application -> (Serve's status, what went wrong or "")."""
+        """Application -> (Serve's status, its problem or "")."""
         ...
 
     def routed(self, gateways: Iterable[str]) -> frozenset[str] | None:
@@ -54,8 +54,7 @@ def rollout(
 ) -> None:
     """Take the Serve of this driver (`ray.init` is done) from what it runs to `wanted`.
 
-    Returns when all of `wanted` runs and applications that it does not name were told to go. Raises
-    RolloutFailed.
+    Returns when all of `wanted` runs and other applications are being deleted. Raises RolloutFailed.
     """
     cluster = ServeCluster()
     steps = plan(cluster.running(), as_ray_has_it(wanted))
@@ -72,10 +71,9 @@ def apply(
     settle_s: float = SETTLE_S,
     cancelled: Cancelled = lambda: None,
 ) -> None:
-    """Take the steps, one after the other. `say` hears of each, and of every change of state.
+    """Take the steps, one after the other. `say` gets a line for each, and for every change of state.
 
-    `timeout_s` bounds each step. Raises RolloutFailed; then no further step is taken, so whatever
-    ran before still does.
+    `timeout_s` bounds each step. Raises RolloutFailed, without further steps, so former models still run.
     """
     for number, step in enumerate(steps, 1):
         say(f"step {number} of {len(steps)}: {step.title}" if len(steps) > 1 else step.title)
@@ -90,7 +88,7 @@ def apply(
 
 @dataclass(frozen=True, slots=True)
 class _Pause:
-    """The wait between two looks at a step."""
+    """The wait between two checks of a step."""
 
     step: RolloutStep
     deadline: float

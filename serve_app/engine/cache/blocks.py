@@ -85,7 +85,7 @@ class BlockPool:
         self._computing_s = computing_s
 
     def allocate(self, after: int | None = None, together: int = 1) -> int:
-        """A block with one reference, its old content dropped; one of `together` blocks that are taken at once.
+        """A block with one reference, its old content dropped; one of `together` taken at once.
 
         Prefers the unused or empty block next to `after`, since attention reads adjacent
         blocks in one run, and gives up cached prefixes last. Where the wait for memory counts,

@@ -1,1 +1,1 @@
-"""The control plane as a gateway meets it: commands, snapshots, catalogues put into effect, usage shipped."""
+"""A gateway's side of the control plane: commands, snapshots, catalogues, shipping of usage."""

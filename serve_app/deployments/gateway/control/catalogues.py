@@ -1,7 +1,7 @@
 """The endpoints of a gateway from both sources: the deploy file, and the control plane's snapshots.
 
-What the deploy file declares goes first: a run-time endpoint of the same name, or one that does not fit
-beside it, is left out. A snapshot costs what it changes: the rest is compared as bytes, and not read again.
+The deploy file goes first: a run-time endpoint of the same name, or one that conflicts with it, is left out.
+A snapshot costs only its changes: equal endpoints are compared as bytes, and not parsed again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LEFT_OUT: Final = "the run-time endpoint %s is left out: %s"
 
 
 class Catalogues:
-    """Puts both together, and into effect whenever one of them changes."""
+    """Joins both, and puts the result into effect when one of them changes."""
 
     def __init__(self, gateway: str, directory: Directory, backend: ServeBackend, wait_s: float) -> None:
         """`gateway`: unique to this run. `wait_s`: see `Takeover`."""
@@ -70,7 +70,7 @@ class Catalogues:
         self.on_change()
 
     def report(self) -> GatewayReport:
-        """What the control plane is told of this gateway."""
+        """This gateway's report for the control plane."""
         return GatewayReport(
             gateway=self._gateway,
             declared=self._declared or {},
@@ -95,7 +95,7 @@ class Catalogues:
             self._watching = asyncio.ensure_future(self._watch())
 
     async def _watch(self) -> None:
-        """Report each application that is late as soon as it can answer: an update waits for it."""
+        """Report each late application as soon as it can answer, because an update waits for it."""
         while self._late:
             late = {
                 app: entity
@@ -109,7 +109,7 @@ class Catalogues:
 
 
 def _read(name: str, raw: bytes) -> Endpoint | None:
-    """The endpoint; None where this version of the server does not understand it."""
+    """The endpoint; None if this version of the server cannot parse it."""
     try:
         return Endpoint.model_validate_json(raw)
     except ValueError as error:

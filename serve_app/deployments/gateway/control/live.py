@@ -1,7 +1,7 @@
-"""What happens now, between a gateway and the control plane: slots go there, and the sum of all comes back.
+"""Live figures between a gateway and the control plane: sends slots, and reads the sum of all gateways.
 
-Nothing is sent where nothing happened for five minutes. A control plane that was away, or has restarted,
-gets what it lacks with the next slot, or once it has answered the gateway's next poll.
+Nothing is sent if nothing happened for five minutes. A control plane that was away, or has restarted, gets
+the missing slots with the next slot, or once it has answered the gateway's next poll.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class RemoteLive:
             self.telling = asyncio.ensure_future(self._tell())
 
     def tell_again(self) -> None:
-        """The control plane answers a poll. It may be a new one, which knows nothing yet."""
+        """The control plane has answered a poll. It may be a new one without any slots."""
         if self._slots.after(0):
             self.tell()
 
@@ -52,7 +52,7 @@ class RemoteLive:
             self.telling.cancel()
 
     async def _tell(self) -> None:
-        """Until all is told: a slot may end while others are on their way."""
+        """Send until nothing is left: a slot may end while others are sent."""
         try:
             while True:
                 self._told = min(self._told, self._slots.newest)  # the clock may have been set back
@@ -66,7 +66,7 @@ class RemoteLive:
     async def _send(self, after: int) -> LiveTold:
         slots = self._slots.after(after)
         command = TellLive(gateway=self._gateway, slots=slots, is_all=after == 0)
-        told = await self._management.call(command, ITSELF, WITHIN_S)
-        if slots and not told.wants_all:
+        reply = await self._management.call(command, ITSELF, WITHIN_S)
+        if slots and not reply.wants_all:
             self._told = slots[-1].number
-        return told
+        return reply

@@ -32,14 +32,14 @@ from serve_app.types.control import Command, GatewayReport, ReplyT, Snapshot, Wa
 logger = logging.getLogger(__name__)
 
 COMMAND_S: Final = 30.0  # for the reply to a command; the slowest asks the cluster for its resources
-POLL_S: Final = 10.0  # a poll waits this long for news, and so a gateway reports at least as often
-SLACK_S: Final = 10.0  # for which the reply to a poll may be late
+POLL_S: Final = 10.0  # the longest poll, and so the longest time between two reports
+SLACK_S: Final = 10.0  # by which the reply to a poll may be late
 PAUSE_S: Final = 0.5  # after a failed call
 LEAVE_S: Final = 2.0  # for the last report; without it a gateway counts as living for a while
 RECONNECT_S: Final = 5.0  # for which a command waits for a control plane that restarts
-RETRY_AFTER_S: Final = 2.0  # told to clients: Serve replaces a control plane within seconds
+RETRY_AFTER_S: Final = 2.0  # for clients: Serve replaces a control plane within seconds
 AWAY: Final = "the control plane does not answer; try again"
-ITSELF: Final = Caller(key_id="gateway", scopes=frozenset(), salt="")  # who asks for snapshots
+ITSELF: Final = Caller(key_id="gateway", scopes=frozenset(), salt="")  # the sender of polls
 
 _encoder = msgspec.msgpack.Encoder()
 _snapshot_decoder: msgspec.msgpack.Decoder[Snapshot] = msgspec.msgpack.Decoder(Snapshot)
@@ -53,7 +53,7 @@ class ControlLink:
         self._handle = handle
 
     async def call(self, command: Command[ReplyT], caller: Caller, within_s: float) -> ReplyT:
-        """The reply to `command`. Raises ServeError; Unavailable where there is none in time."""
+        """The reply to `command`. Raises ServeError; Unavailable if there is none in time."""
         response = self._handle.do.remote(encode_command(command, caller))
         try:
             async with asyncio.timeout(within_s):
@@ -73,10 +73,10 @@ class ControlLink:
 
 
 class SnapshotFeed:
-    """The newest snapshot in this gateway, and who is told of it."""
+    """The newest snapshot in this gateway, and its subscribers."""
 
     def __init__(self, link: ControlLink, file: Path, report: Callable[[], GatewayReport]) -> None:
-        """`file`: where the newest snapshot is kept. `report`: what to tell of this gateway now."""
+        """`file`: keeps the newest snapshot. `report`: makes this gateway's report."""
         self._link = link
         self._file = file
         self._report = report
@@ -89,16 +89,16 @@ class SnapshotFeed:
         self._is_new = True
         self._is_kept = True  # the file has `current`
         self.on_answer: Callable[[], None] = lambda: None  # called after each poll that was answered
-        self._confirmed = -math.inf  # when the control plane last said that ours is the newest
+        self._confirmed = -math.inf  # when the control plane last confirmed ours as the newest
         self.current: Snapshot | None = None  # None: none was ever seen, neither here nor in the file
 
     @property
     def age_s(self) -> float:
-        """Seconds since the control plane said that `current` is the newest. Infinite where it never did."""
+        """Seconds since the control plane confirmed `current` as the newest; infinite if it never did."""
         return time.monotonic() - self._confirmed
 
     def subscribe(self, take: Callable[[Snapshot], None]) -> None:
-        """Call `take` with each new snapshot, at once with the one that is there."""
+        """Call `take` with each new snapshot, and at once with the current one."""
         self._takers.append(take)
         if self.current is not None:
             take(self.current)
@@ -108,7 +108,7 @@ class SnapshotFeed:
         self._spawn(self._poll())
 
     async def first(self, within_s: float) -> None:
-        """Wait for the first snapshot of the control plane; start from the file if there is none in time."""
+        """Wait for the control plane's first snapshot; use the file if there is none in time."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._heard.wait()
@@ -124,7 +124,7 @@ class SnapshotFeed:
         return self._heard.is_set()
 
     async def connected(self) -> None:
-        """Wait a moment for a control plane that is away; then it knows this gateway. Raises Unavailable."""
+        """Wait a moment for a control plane that is away. Raises Unavailable."""
         try:
             async with asyncio.timeout(RECONNECT_S):
                 await self._heard.wait()
@@ -132,7 +132,7 @@ class SnapshotFeed:
             raise Unavailable(AWAY, retry_after_s=RETRY_AFTER_S) from None
 
     def tell(self) -> None:
-        """What this gateway reports may have changed: tell it now, and do not wait for the next poll."""
+        """Send the report now, because it may have changed, instead of with the next poll."""
         if self._heard.is_set() and self._report() != self._told:
             self._spawn(self._tell())
 
@@ -141,7 +141,7 @@ class SnapshotFeed:
             task.cancel()
 
     async def leave(self) -> None:
-        """Close, and let the control plane know that nobody need wait for this gateway."""
+        """Close, and inform the control plane, so that it does not wait for this gateway."""
         self.close()
         if self._heard.is_set():
             command = self._command(replace(self._report(), is_leaving=True), after=0, wait_s=0.0)
@@ -169,7 +169,7 @@ class SnapshotFeed:
 
     @property
     def _wait_s(self) -> float:
-        """Right after a failure nothing is waited for: the control plane may be back with nothing new."""
+        """0 right after a failure, because the control plane may be back without a new snapshot."""
         return POLL_S if self._heard.is_set() else 0.0
 
     async def _tell(self) -> None:
@@ -177,7 +177,7 @@ class SnapshotFeed:
             await self._ask(0.0)
 
     async def _ask(self, wait_s: float) -> Snapshot | None:
-        """The snapshot that is newer than ours; None: ours is the newest."""
+        """The newer snapshot; None if ours is the newest."""
         after = 0 if self.current is None or self._is_new else self.current.version
         report = self._report()
         self._told = report
@@ -186,7 +186,7 @@ class SnapshotFeed:
         self.problem = found.problem or None
         if found.version == after:
             return None
-        self._is_new = False  # what came from the file is replaced whatever its version is
+        self._is_new = False  # a snapshot from the file is replaced whatever its version
         return replace(found, problem="")
 
     def _command(self, report: GatewayReport, after: int, wait_s: float) -> WatchSnapshot:
@@ -197,11 +197,11 @@ class SnapshotFeed:
         for take in self._takers:
             try:
                 take(snapshot)
-            except Exception:  # what one part cannot take does not keep others from it
+            except Exception:  # a failing subscriber does not affect the others
                 logger.exception("snapshot %d is not taken whole", snapshot.version)
 
     async def _keep(self, *, is_new: bool) -> None:
-        """Have the file say what is in force, and that it is the newest; again, if it could not be kept."""
+        """Write the snapshot in force to the file, or only its time; retries after a failure."""
         if self.current is None or (self._is_kept and not is_new):
             await asyncio.to_thread(_confirm, self._file)
             return
@@ -243,7 +243,7 @@ class RemoteManagement:
         return await self.call(command, caller, COMMAND_S)
 
     async def call(self, command: Command[ReplyT], caller: Caller, within_s: float) -> ReplyT:
-        """As `do`, of a gateway for itself: it does not wait for a control plane that is away."""
+        """As `do`, for the gateway itself: does not wait for a control plane that is away."""
         return await self._link.call(command, caller, within_s)
 
 
@@ -259,13 +259,13 @@ def _read(path: Path) -> tuple[Snapshot, float] | None:
 
 
 def _confirm(path: Path) -> None:
-    """The kept snapshot is still the newest; its time says so to a gateway that starts from it."""
+    """The kept snapshot is still the newest: set the file's time, which a starting gateway reads."""
     with contextlib.suppress(OSError):
         os.utime(path)
 
 
 def _write(path: Path, snapshot: Snapshot) -> None:
-    """All of it or nothing, readable by this user alone: digests of keys are in it."""
+    """Write it atomically, readable by this user alone, because it has digests of keys."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")  # made with mode 0600
     try:

@@ -1,7 +1,8 @@
 """Brings the usage journals of this node to the control plane's ledger.
 
-Every gateway has one; a lock in the folder of the journals elects who works. It also ships what gateways
-left that are gone. While the control plane or its database is away, the journals keep everything.
+Every gateway has one; a lock in the folder of the journals elects the active one. It also ships the
+journals of gateways that died. While the control plane or its database is away, the journals keep
+everything.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from serve_app.types.control import SettledPart, ShipUsage
 
 logger = logging.getLogger(__name__)
 
-EVERY_S: Final = 1.0  # between two looks at the journals
-CALM_LOOKS: Final = 5  # where no journal grew, every fifth look reads them: their writer may be gone
-LONGEST_S: Final = 10.0  # between two tries while nobody takes records
-SWEEP_S: Final = 3600.0  # between two looks for old files
+EVERY_S: Final = 1.0  # between two checks of the journals
+CALM_LOOKS: Final = 5  # if no journal grew, every fifth check reads them: their writer may be gone
+LONGEST_S: Final = 10.0  # between two tries while records are not accepted
+SWEEP_S: Final = 3600.0  # between two sweeps of old files
 DAY_S: Final = 86_400.0
 COMPLAIN_S: Final = 60.0  # between two log lines about that
 CALLER: Final = Caller(key_id="gateway", scopes=frozenset({Scope.MANAGE}), salt="")
@@ -39,7 +40,7 @@ class Shipper:
     def __init__(
         self, folder: Path, management: Management, *, keep_days: int, every_s: float = EVERY_S
     ) -> None:
-        """`folder`: of the journals. `keep_days`: after which files are removed that have arrived whole."""
+        """`folder`: of the journals. `keep_days`: shipped files are removed after this time."""
         self._keep_s = keep_days * DAY_S
         self._swept = -math.inf
         self._folder = folder
@@ -58,7 +59,7 @@ class Shipper:
         self._task = asyncio.create_task(self._run(), name="usage-shipper")
 
     async def close(self) -> None:
-        """Stop at once. What is not shipped yet is shipped by another gateway of this folder."""
+        """Stop at once. Another gateway of this folder ships the rest."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
@@ -82,7 +83,7 @@ class Shipper:
                 self.behind = await asyncio.get_running_loop().run_in_executor(self._files, self._look)
 
     def _is_calm(self) -> bool:
-        """Whether this look may end here: no journal has changed, and the last reading was not long ago."""
+        """Whether to skip reading: no journal has changed, and the last reading was not long ago."""
         self._calm += 1
         try:
             found = sizes(self._folder)
@@ -92,7 +93,7 @@ class Shipper:
         return self._tail.is_elected and found == before and self._calm < CALM_LOOKS
 
     async def _ship(self) -> bool:
-        """Ship what is new. Whether there may be more. After an error the same batch is shipped again."""
+        """Ship new records; returns whether there may be more. An error ships the batch again."""
         run_in_executor = asyncio.get_running_loop().run_in_executor
         if self._batch is None:
             self._batch = await run_in_executor(self._files, self._next)
@@ -101,7 +102,7 @@ class Shipper:
             return False
         if len(batch):
             await self._management.do(_command(batch), CALLER)
-        self._batch = None  # it has arrived: should the next line fail, a restart ships it once more
+        self._batch = None  # it has arrived: if the next line fails, a restart ships it again
         await run_in_executor(self._files, self._tail.commit, batch)
         return batch.is_full or len(batch) > 0
 
@@ -109,7 +110,7 @@ class Shipper:
         return self._tail.next() if self._tail.elect() else None
 
     def _look(self) -> int:
-        """How many bytes have not arrived. Once an hour old files are removed too."""
+        """The number of bytes that have not arrived. Also removes old files once an hour."""
         if time.monotonic() - self._swept >= SWEEP_S:
             self._swept = time.monotonic()
             if removed := self._tail.remove_arrived(time.time() - self._keep_s):

@@ -14,11 +14,11 @@ from serve_app.endpoints.succession import succession
 
 logger = logging.getLogger(__name__)
 
-LOOK_S: Final = 0.1  # between two looks whether the awaited applications can answer
+LOOK_S: Final = 0.1  # between two checks of the awaited applications
 
 
 class Takeover:
-    """Puts endpoints into effect; the newest of a name wins. A change costs nothing for what stays."""
+    """Puts endpoints into effect; the newest of a name wins. Unchanged endpoints cost nothing."""
 
     def __init__(
         self,
@@ -41,12 +41,12 @@ class Takeover:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self, changes: Mapping[str, Endpoint | None]) -> None:
-        """Take over at once what need not wait, and the rest as soon as it can answer. None: it is gone."""
+        """Put endpoints into effect, at once or when their models can answer. None: it is gone."""
         self._directory.refused = False
         until = asyncio.get_running_loop().time() + self._wait_s
         for name, endpoint in changes.items():
             if endpoint is not None:
-                self._backend.watch(endpoint)  # looks for what is new, so that one can tell
+                self._backend.watch(endpoint)  # so that its state becomes known
             if (former := self._coming.pop(name, None)) is not None:
                 self._backend.unwatch(former[0])
             if endpoint is not None:
@@ -66,7 +66,7 @@ class Takeover:
             self._advance()
 
     def _advance(self, gone: list[str] | None = None) -> None:
-        """Put into effect what can be, and take `gone` away."""
+        """Put endpoints into effect that are ready, and remove `gone`."""
         before, now = dict(self._directory.waiting), asyncio.get_running_loop().time()
         late = {name for name, (_, until) in self._coming.items() if now >= until}
         old = [
