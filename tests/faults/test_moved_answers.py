@@ -41,7 +41,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest
 LONGEST_S: Final = 2.0  # between two replicas that are up and the next kill
 ANSWERS: Final = 10  # long ones
 DEATHS: Final = 4  # that one request may cause
-PROMPTS: Final = 40
+PROMPTS: Final = 16
 PROMPT: Final = 4000  # tokens of each: seconds of work for both replicas
 
 
