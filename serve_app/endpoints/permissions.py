@@ -37,13 +37,8 @@ def level_of(caller: Caller, endpoint: str, grants: Sequence[Grant]) -> Level | 
     return max((Level[grant.level] for grant in grants if _is_for(grant, caller)), default=None)
 
 
-def user_of(caller: Caller) -> str:
-    """Whose the key is. A key without a user is its own."""
-    return caller.user or caller.key_id
-
-
 def _is_for(grant: Grant, caller: Caller) -> bool:
     if grant.kind == "group_name":
         return grant.principal == EVERYBODY or grant.principal in caller.groups
     kind = "service_principal_name" if caller.is_service_principal else "user_name"
-    return grant.kind == kind and grant.principal == user_of(caller)
+    return grant.kind == kind and grant.principal == caller.owner

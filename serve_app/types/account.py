@@ -42,6 +42,11 @@ class Caller:
     budget: MonthlyBudget | None = None  # None: without a bound
     at_run_time: bool = False  # the key was made at run time, and may be revoked
 
+    @property
+    def owner(self) -> str:
+        """Whose the key is. A key without a user is its own."""
+        return self.user or self.key_id
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draw:

@@ -17,7 +17,6 @@ from serve_app.api.admission import spending
 from serve_app.api.protocol.error_reply import whole_seconds
 from serve_app.endpoints.ai_gateway import RateLimit
 from serve_app.endpoints.endpoint import Endpoint, Kind, Price
-from serve_app.endpoints.permissions import user_of
 from serve_app.errors import LargerThanQuota, QuotaExceeded
 from serve_app.types import Budget, Caller, Draw, Usage, Verdict
 
@@ -154,7 +153,7 @@ def _in_force(limits: Sequence[RateLimit], caller: Caller | None) -> Iterator[tu
         yield min(of_all, key=_most), ""
     if caller is None:
         return
-    user = user_of(caller)
+    user = caller.owner
     kind = "service_principal" if caller.is_service_principal else "user"
     own = [each for each in limits if each.key == kind and each.principal == user]
     of_groups = [each for each in limits if each.key == "user_group" and each.principal in caller.groups]

@@ -147,7 +147,7 @@ class Metered:
         self.record = UsageRecord(
             id=context.id,
             key_id=caller.key_id if caller else "",
-            user=(caller.user or caller.key_id) if caller else "",
+            user=caller.owner if caller else "",
             groups=tuple(sorted(caller.groups)) if caller else (),
             endpoint=endpoint.name,
             entity=context.entity,

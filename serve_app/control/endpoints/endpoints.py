@@ -147,7 +147,6 @@ class Endpoints:
         if command.name in self.declared():
             raise AlreadyExists(f"the endpoint {command.name!r} is declared in the deploy file")
         ground = await self._ground()
-        creator = caller.user or caller.key_id
         kind = Kind.PROVISIONED if command.is_provisioned else Kind.PAY_PER_TOKEN
 
         def work(session: Session) -> EndpointRow:
@@ -157,7 +156,7 @@ class Endpoints:
                 None,
                 version=1,
                 is_provisioned=command.is_provisioned,
-                creator=creator,
+                creator=caller.owner,
                 now=time.time(),
             )
             check_tasks(config, command.task, self.declared())
@@ -168,7 +167,7 @@ class Endpoints:
                 name=command.name,
                 kind=kind,
                 task=command.task,
-                creator=creator,
+                creator=caller.owner,
                 config=config,
                 description=command.description,
                 tags=dict(command.tags),
@@ -182,7 +181,6 @@ class Endpoints:
     async def _update(self, command: UpdateConfig, caller: Caller) -> EndpointShown:
         self._refuse_declared(command.name)
         ground = await self._ground()
-        creator = caller.user or caller.key_id
 
         def work(session: Session) -> EndpointRow:
             row = registry.find(session, command.name)
@@ -194,7 +192,7 @@ class Endpoints:
                 former,
                 version=row.config_version + 1,
                 is_provisioned=any(each.is_sized for each in command.config.entities),
-                creator=creator,
+                creator=caller.owner,
                 now=time.time(),
             )
             check_tasks(config, row.task, self.declared())

@@ -116,7 +116,7 @@ class Keys:
             groups=_sorted(command.groups),
             scopes=_sorted(command.scopes),
             endpoints=_sorted(command.endpoints),
-            creator=caller.user or caller.key_id,
+            creator=caller.owner,
             created=now,
             expires=None if command.lifetime_s is None else now + command.lifetime_s,
             revoked=None,

@@ -139,7 +139,7 @@ class CreateTokenBody(StrictBody):
                 raise InvalidField("scopes", f"must be of those that the caller has: {held}, or {ALL_APIS}")
         return CreateKey(
             name=name,
-            user=caller.user or caller.key_id,
+            user=caller.owner,
             is_service_principal=caller.is_service_principal,
             groups=tuple(sorted(caller.groups)),
             scopes=tuple(sorted(wanted)),

@@ -78,7 +78,7 @@ class Me:
 
 
 def _me(caller: Caller) -> MeJson:
-    user = _user(caller)
+    user = caller.owner
     return {
         "schemas": [_USER],
         "id": user,
@@ -116,9 +116,5 @@ async def _own(asked: Asked[Any]) -> list[KeyShown]:
     return [
         key
         for key in listed.keys
-        if (key.user, key.is_service_principal) == (_user(caller), caller.is_service_principal)
+        if (key.user, key.is_service_principal) == (caller.owner, caller.is_service_principal)
     ]
-
-
-def _user(caller: Caller) -> str:
-    return caller.user or caller.key_id
