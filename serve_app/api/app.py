@@ -60,8 +60,8 @@ def entries(services: Services) -> list[Entry]:
 def build_app(services: Services, *, ids_are_echoed: bool = False) -> FastAPI:
     """The gateway's HTTP interface.
 
-    `ids_are_echoed`: whatever serves the app repeats a request's `X-Request-Id` itself, so a sound
-    one is left to it.
+    `ids_are_echoed`: the server of the app repeats a request's `X-Request-Id` itself, so valid ones are
+    left to it.
     """
     config = services.config
     logger.info("the protocol of /v1 is %s", config.v1_dialect)

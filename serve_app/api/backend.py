@@ -1,4 +1,4 @@
-"""What the HTTP layer needs of the rest of the server, as two protocols.
+"""The HTTP layer's interfaces to the rest of the server.
 
 Knows neither Ray nor databases: `deployments` provides a `Backend`, `accounts`
 provides an `Accounts`, and tests provide fakes of both.
@@ -30,7 +30,7 @@ from serve_app.types.payload import Payload
 from serve_app.types.question import ReplyT
 from serve_app.types.request_log import LoggedRequests, LogPage
 
-PeerOf = Callable[[Scope], str | None]  # the address of who sent a request; None where nobody can tell it
+PeerOf = Callable[[Scope], str | None]  # the address of a request's sender; None if unknown
 
 
 class DeltaStream(Protocol):
@@ -38,7 +38,7 @@ class DeltaStream(Protocol):
 
     @property
     def migrations(self) -> int:
-        """How often an answer went on in another replica so far."""
+        """The number of moves of an answer to another replica so far."""
         ...
 
     async def get(self) -> list[TokenDelta]:
@@ -49,7 +49,7 @@ class DeltaStream(Protocol):
         ...
 
     def close(self) -> None:
-        """Abort what still runs, and end the stream: who waits in `get` is given []. May be repeated."""
+        """Abort what still runs, and end the stream: a waiting `get` returns []. May be repeated."""
         ...
 
 
@@ -57,26 +57,26 @@ class Backend(Protocol):
     """The models behind a gateway, each under the name of its Serve application."""
 
     def is_ready(self, app: str) -> bool:
-        """Whether a request to this application would be answered, if only after it woke up."""
+        """Whether a request to this application would be answered, perhaps after it wakes up."""
         ...
 
     def missing(self, app: str) -> str | None:
-        """Why a request to this application would not be answered; None where it would."""
+        """The reason why a request to this application would not be answered; None if it would."""
         ...
 
     def lacks(self, app: str) -> str | None:
-        """What is not as it should be of an application that answers; None: nothing."""
+        """The problem of an application that answers anyway; None: there is none."""
         ...
 
     async def recovery(self, apps: Sequence[str], within_s: float) -> bool:
-        """Where one of these applications restarts and none is ready: wait until one is, and tell whether.
+        """If one of these applications restarts and none is ready, wait; returns whether one is ready.
 
-        At most `within_s`. False at once where nothing can be gained by waiting.
+        Waits at most `within_s`. False at once if waiting cannot help.
         """
         ...
 
     def info(self, app: str) -> ModelInfo | None:
-        """What is known of the model of an application, without asking it."""
+        """The facts about an application's model, without a call."""
         ...
 
     async def model(self, app: str) -> ModelInfo:
@@ -86,7 +86,7 @@ class Backend(Protocol):
     def generate(self, request: GenerateRequest) -> DeltaStream:
         """Send `request` to the application `request.model`. Raises ServeError.
 
-        Whoever takes the stream closes it.
+        The caller closes the stream.
         """
         ...
 
@@ -106,11 +106,11 @@ class Backend(Protocol):
         ...
 
     def num_replicas(self, app: str) -> int:
-        """How many replicas of an application run, those included that were never asked."""
+        """The number of running replicas of an application, unused ones included."""
         ...
 
     def migrations(self) -> Mapping[tuple[str, str], int]:
-        """How often answers went on in another replica since the start, by application and cause."""
+        """The number of moved answers since the start, by application and cause."""
         ...
 
 
@@ -118,7 +118,7 @@ class Quota(Protocol):
     """Budgets that all gateways of a cluster share."""
 
     async def claim(self, draws: Sequence[Draw]) -> Verdict:
-        """Take all of `draws`, or nothing. Raises Unavailable when nobody can tell."""
+        """Take all of `draws`, or nothing. Raises Unavailable if there is no verdict."""
         ...
 
     def settle(self, draws: Sequence[Draw]) -> None:
@@ -127,11 +127,11 @@ class Quota(Protocol):
 
 
 class Journal(Protocol):
-    """Where usage is written down. No call waits or fails."""
+    """The usage journal. No call waits or fails."""
 
     @property
     def problem(self) -> str | None:
-        """Why records are not written at present, for operators; None: they are."""
+        """The reason why records are not written at present, for operators; None: they are."""
         ...
 
     @property
@@ -141,15 +141,15 @@ class Journal(Protocol):
 
     @property
     def dropped(self) -> int:
-        """Records that are lost, as there was no room in memory either."""
+        """Records that were lost for lack of memory."""
         ...
 
     def opened(self, record: UsageRecord) -> None:
-        """A request was admitted; should this process die, this is what is known of it."""
+        """A request was admitted; if this process dies, this is its record."""
         ...
 
     def progressed(self, record: UsageRecord) -> None:
-        """An open request has used this much; should this process die, that is known of it."""
+        """An open request has used this much; if this process dies, this is its record."""
         ...
 
     def closed(self, record: UsageRecord) -> None:
@@ -158,7 +158,7 @@ class Journal(Protocol):
 
 
 class Payloads(Protocol):
-    """Where requests and answers are written to inference tables. No call waits or fails."""
+    """The writer of inference tables. No call waits or fails."""
 
     @property
     def waiting(self) -> int:
@@ -167,7 +167,7 @@ class Payloads(Protocol):
 
     @property
     def dropped(self) -> int:
-        """Rows that are lost, as there was no room in memory."""
+        """Rows that were lost for lack of memory."""
         ...
 
     def add(self, row: Payload) -> None:
@@ -191,7 +191,7 @@ class Management(Protocol):
 
     @property
     def problem(self) -> str | None:
-        """Why it does no command at present; None: it does. For operators: it may name files."""
+        """The reason why commands fail at present; None: they do not. For operators: it may name files."""
         ...
 
     async def do(self, command: Command[CommandReplyT], caller: Caller) -> CommandReplyT:
@@ -204,23 +204,23 @@ class Management(Protocol):
 
 
 class ResponseStore(Protocol):
-    """Where responses are kept for later requests of the same key. All calls raise Unavailable."""
+    """The store of responses for later requests of the same key. All calls raise Unavailable."""
 
     async def keep(self, response: KeptResponse, caller: Caller) -> None:
-        """Keep `response` for the key of `caller`. Older ones of that key may go for it."""
+        """Keep `response` for the key of `caller`. Older ones of that key may be dropped for it."""
         ...
 
     async def recall(self, ids: Sequence[str], last: str, caller: Caller) -> dict[str, KeptResponse]:
-        """By their ids, those of `ids` that the caller has, and `last` with all that it goes on from."""
+        """By id: the caller's responses among `ids`, and `last` with all earlier ones of its conversation."""
         ...
 
     async def forget(self, id: str, caller: Caller) -> bool:
-        """Remove a response. Whether the caller had it."""
+        """Remove a response. Returns whether the caller had it."""
         ...
 
 
 class LiveCluster(Protocol):
-    """The control plane, which knows what happens now on all gateways."""
+    """The control plane as the source of live figures of all gateways."""
 
     def tell(self) -> None:
         """This gateway has a new slot. Never waits or fails."""
@@ -236,12 +236,12 @@ class Accounts(Protocol):
 
     @property
     def refused(self) -> bool:
-        """Whether the newest list of keys is wrong, and the one before it in force."""
+        """Whether the newest list of keys is wrong, so that the former one is in force."""
         ...
 
     @property
     def bad_keys(self) -> int:
-        """How many requests came with a key that does not exist, since the start."""
+        """The number of requests with an unknown key since the start."""
         ...
 
     @property
@@ -256,7 +256,7 @@ class Accounts(Protocol):
 
     @property
     def is_stale(self) -> bool:
-        """Whether keys that were made at run time are refused, as nobody has confirmed them for too long."""
+        """Whether keys that were made at run time are refused, because their snapshot is too old."""
         ...
 
     def declared(self) -> Iterable[Caller]:

@@ -1,4 +1,4 @@
-"""What the layers of one HTTP request tell one another, kept in the ASGI scope."""
+"""The state that the layers of one HTTP request share, kept in the ASGI scope."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RenderError = Callable[[ServeError], ErrorReply]
 
 
 class Recording(Protocol):
-    """Takes note of an answer, for an inference table."""
+    """Records an answer for an inference table."""
 
     def sent(self, body: bytes) -> None:
         """A part of the body was sent."""
@@ -54,7 +54,7 @@ class RequestContext:
     failed_over: tuple[str, ...] = ()  # entities that were tried before that one, and failed
     outcome: str | None = None  # "cancelled", or the error condition after a stream's first byte
     status: int = 0  # of the answer; 0: nothing was sent
-    ignored: tuple[str, ...] = ()  # fields of the request that nothing comes of
+    ignored: tuple[str, ...] = ()  # fields of the request that have no effect
     clamped: Mapping[str, str] = field(default_factory=dict)  # the header of a shortened answer
     budgets: tuple[Budget, ...] = ()  # the caller's, after this request's claim
     first_token_s: float | None = None  # from arrival
@@ -82,7 +82,7 @@ def context_of(scope: Scope) -> RequestContext:
 
 
 def speaks_anthropic(scope: Scope, context: RequestContext) -> bool:
-    """Whether the client is one of Anthropic's, by its path or by the header that those alone send."""
+    """Whether the client is one of Anthropic's, by its path or by a header that only those send."""
     is_named = header(scope, ANTHROPIC_VERSION.encode()) is not None and not context.is_forced
     return is_named or context.family is Family.ANTHROPIC
 
@@ -96,12 +96,12 @@ def header(scope: Scope, name: bytes) -> str | None:
 
 
 def credentials_of(scope: Scope) -> str | None:
-    """The header Authorization; without it the key that Anthropic's clients send, as it would be there."""
+    """The header Authorization, or the key of Anthropic's clients in its form."""
     key = header(scope, b"x-api-key")
     return header(scope, b"authorization") or (None if key is None else f"Bearer {key}")
 
 
 def peer_of(scope: Scope) -> str | None:
-    """The address of the other end of the socket; None when the server does not tell."""
+    """The address of the other end of the socket; None if unknown."""
     client = scope.get("client")
     return client[0] if client else None

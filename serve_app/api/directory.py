@@ -1,7 +1,7 @@
 """The endpoints of this gateway: looked up by name, replaced as a whole.
 
-A running request keeps what it found; the next one sees the new catalogue. Requests look endpoints up through
-the view of their caller, so that no route can forget what a key may use.
+A running request keeps its endpoint; the next one sees the new catalogue. Requests look endpoints up
+through the view of their caller, so that no route can forget a key's permissions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from serve_app.types import Caller, Scope
 from serve_app.types.control.endpoints import Grant
 
 UNSEEN: Final = "no such model that the API key may use"  # also of one that does not exist
-UNREADY_S: Final = 5.0  # told to clients: a model takes seconds to load, or minutes
+UNREADY_S: Final = 5.0  # `Retry-After`: a model takes seconds to load, or minutes
 QUERY: Final = Level.CAN_QUERY.name
 
 
@@ -37,13 +37,13 @@ class Directory:
         self.take(catalogue.endpoints)
 
     def take(self, endpoints: Iterable[Endpoint], waiting: Mapping[str, Sequence[str]] | None = None) -> None:
-        """`endpoints` from now on. `waiting`: those that will change once these applications answer."""
+        """Replace the endpoints. `waiting`: those that will change once these applications answer."""
         self._hold({endpoint.name: endpoint for endpoint in endpoints}, waiting or {})
 
     def change(
         self, changes: Mapping[str, Endpoint | None], waiting: Mapping[str, Sequence[str]] | None = None
     ) -> None:
-        """As `take`, of those that change. None: the endpoint of this name is gone."""
+        """As `take`, for changed endpoints only. None: the endpoint of this name is gone."""
         # A copy: views of requests under way keep what they have.
         changed = self._endpoints | {name: each for name, each in changes.items() if each is not None}
         for name in changes.keys() & changed.keys():
@@ -58,15 +58,15 @@ class Directory:
         self.has_v1_dialects = any(each.v1_dialect is not None for each in endpoints.values())
 
     def permit(self, grants: Mapping[str, Sequence[Grant]]) -> None:
-        """`grants` from now on, by the name of the endpoint. One without grants is open to every key."""
+        """Replace the grants, by the name of the endpoint. One without grants is open to every key."""
         self._grants = dict(grants)
 
     def expect(self, unready: Mapping[str, str]) -> None:
-        """Endpoints of which nothing serves yet, from now on, each with why."""
+        """Replace the endpoints without a serving model, each with the reason."""
         self._unready = unready
 
     def seen_by(self, caller: Caller | None) -> CallerView:
-        """The endpoints that `caller` may use. None: nobody is known, who sees nothing."""
+        """The endpoints that `caller` may use. None: an unknown caller, who sees nothing."""
         endpoints = {} if caller is None else self._endpoints
         return CallerView(endpoints, self._grants, self.created, caller, self._unready)
 
@@ -82,7 +82,7 @@ class Directory:
 
 
 class CallerView:
-    """The endpoints that one caller may use. An endpoint that it may not see is as unknown as none."""
+    """The endpoints that one caller may use. One that it may not see looks like one that does not exist."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class CallerView:
         self._unready = unready
 
     def find(self, name: str) -> Endpoint:
-        """Raises ModelNotFound, or PermissionDenied for one that the caller may see and not query.
+        """Raises ModelNotFound, or PermissionDenied for one that the caller may see but not query.
 
         Raises Unavailable for one of which nothing serves yet.
         """
@@ -121,8 +121,8 @@ class CallerView:
         """An endpoint, and the adapter of its model that `name` asks for.
 
         In this order: an endpoint's own name; ENDPOINT:ADAPTER, where the model knows whether it
-        has that; or an adapter's name alone (MindIE's `model` has no colon), if a model that is
-        known has it, of the first endpoint. Raises as `find`.
+        has that; or an adapter's name alone (MindIE's `model` has no colon), of the first endpoint whose
+        model has it. Raises as `find`.
         """
         base, _, adapter = name.rpartition(":")
         if self._level(name) is None:
@@ -134,7 +134,7 @@ class CallerView:
         return self.find(name), None
 
     def find_known(self, name: str, backend: Backend) -> Endpoint:
-        """The endpoint of a page about a model. ModelNotFound also for an adapter nobody knows."""
+        """The endpoint of a page about a model. ModelNotFound also for an unknown adapter."""
         endpoint, adapter = self.resolve(name, backend)
         if adapter is not None and adapter not in adapters_of(endpoint, backend):
             raise ModelNotFound("model", "the model has no such adapter")
@@ -145,7 +145,7 @@ class CallerView:
         return next((each.name for each in self if each.task is not Task.EMBEDDINGS), None)
 
     def __iter__(self) -> Iterator[Endpoint]:
-        """Those that may be queried."""
+        """The endpoints that may be queried."""
         for name, endpoint in self._endpoints.items():
             level = self._level(name)
             if level is not None and level >= Level.CAN_QUERY:
@@ -158,7 +158,7 @@ class CallerView:
 
     @property
     def _is_whole(self) -> bool:
-        """Whether no endpoint is left out, so that a miss tells nothing about others."""
+        """Whether the caller sees every endpoint, so that an error may list names."""
         if self._caller is None or self._caller.endpoints:
             return False
         return not self._grants or Scope.MANAGE in self._caller.scopes

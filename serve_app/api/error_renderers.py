@@ -1,4 +1,4 @@
-"""How each protocol tells an error, before and after the first byte of an answer."""
+"""The error renderers of each protocol, before and after the first byte of an answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FastAPI at the door: it has the table of routes and describes them, and requests pass it by.
+"""FastAPI as the ingress: it has the table of routes and describes them; requests bypass it.
 
 Nothing of FastAPI runs for a request. Bodies stay raw until a dialect reads them, capped and strict, and
 errors of every kind have the shape of the request's protocol.
@@ -44,7 +44,7 @@ class Ingress(FastAPI):
         layers: Callable[[ASGIApp], ASGIApp],
         document: Callable[[], dict[str, Any]],
     ) -> None:
-        """`layers` puts what every request passes around the router; `document` describes the paths."""
+        """`layers` wraps the router in the layers of every request; `document` describes the paths."""
         super().__init__(
             title="serve-app",
             version=VERSION,
@@ -68,9 +68,9 @@ class Ingress(FastAPI):
 
 @cache
 def _described(template: str, method: str) -> APIRoute:
-    """What FastAPI finds out about a route: most of the time that it takes to make a gateway's app."""
+    """FastAPI's analysis of a route, which takes most of the time to make a gateway's app."""
     return APIRoute(template, _answered_by_app, methods=[method], response_model=None)
 
 
 async def _answered_by_app() -> None:
-    """Stands where FastAPI wants a function to describe; no request comes here."""
+    """A placeholder for the function that FastAPI describes; no request calls it."""

@@ -1,1 +1,1 @@
-"""How much the gateway takes on at once, and what each request takes from its caller's budgets."""
+"""The gateway's limits on concurrent work, and each request's use of its caller's budgets."""

@@ -1,4 +1,4 @@
-"""Copies of requests that are under way for shadow entities: bounded for each endpoint, and ended at once.
+"""Running copies of requests for shadow entities: bounded for each endpoint, and ended at once.
 
 No permit and no budget is held for a copy, and nothing waits for one. Knows no request.
 """

@@ -1,9 +1,9 @@
-"""What a request draws from which budgets: its key's limits or bought throughput, the rate limits that
-the endpoint's AI gateway sets for all, and for users, groups and service principals, and its key's money.
+"""A request's draws from budgets: its key's limits or bought throughput, the AI gateway's rate limits
+(for the endpoint, users, groups and service principals), and its key's money.
 
-Of rate limits the endpoint's own count for everybody. Of the others one counts for each of calls and tokens:
-the limit of the caller itself goes before those of its groups, of which the largest counts, and these before
-the limit of each user. Knows neither how budgets are kept nor when a request ends.
+The endpoint's own rate limits count for every caller. Of the others one counts for calls and one for
+tokens: the caller's own limit, otherwise the largest of its groups' limits, otherwise the limit of each
+user. Knows neither how budgets are kept nor when a request ends.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NAMES: Final = {REQUESTS: "requests", INPUT: "input tokens", OUTPUT: "output to
 
 
 def draws_of(endpoint: Endpoint, caller: Caller | None, ask: Callable[[], Usage]) -> list[Draw]:
-    """All draws of one call. `ask` tells the most that it may use; it is called where that is limited."""
+    """All draws of one call. `ask` returns its largest use; it is called only if there is a limit."""
     limits = () if endpoint.ai_gateway is None else endpoint.ai_gateway.rate_limits
     is_limited = endpoint.kind is Kind.PROVISIONED or endpoint.limits is not None or bool(limits)
     has_budget = spending.is_budgeted(endpoint.price, caller)
@@ -47,7 +47,7 @@ def draws_of(endpoint: Endpoint, caller: Caller | None, ask: Callable[[], Usage]
 
 
 def settlement_of(draws: Sequence[Draw], usage: Usage, price: Price | None, *, is_free: bool) -> list[Draw]:
-    """The difference between what was used and what was drawn. A free call gets back all that was drawn."""
+    """The difference between use and draws. A free call gets all its draws back."""
     used: dict[str, float] = {
         REQUESTS: 1,
         INPUT: usage.prompt_tokens,
@@ -62,7 +62,7 @@ def settlement_of(draws: Sequence[Draw], usage: Usage, price: Price | None, *, i
 
 
 def refusal_of(draws: Sequence[Draw], verdict: Verdict) -> QuotaExceeded:
-    """What a client is told whose claim was refused."""
+    """The error for a client whose claim was refused."""
     of_unit = [draw for draw in draws if draw.unit == verdict.refused]
     draw = of_unit[0] if verdict.refused_draw is None else draws[verdict.refused_draw]
     if draw.unit == spending.COST:
@@ -147,7 +147,7 @@ def _of_rate_limits(
 
 
 def _in_force(limits: Sequence[RateLimit], caller: Caller | None) -> Iterator[tuple[RateLimit, str]]:
-    """The limits, all of one unit, that count for `caller`, each with who shares it."""
+    """The limits of one unit that count for `caller`, each with the name of those who share it."""
     of_all = [each for each in limits if each.key == "endpoint"]
     if of_all:
         yield min(of_all, key=_most), ""

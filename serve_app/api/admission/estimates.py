@@ -1,4 +1,4 @@
-"""About how many tokens a request has, and the most that it may use, before any model has looked at it."""
+"""Estimates the tokens of a request, and its largest use, before a model reads it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def tokens_in(*texts: str) -> int:
 def most_used(
     endpoint: Endpoint, requests: Sequence[GenerateRequest], models: Iterable[ModelInfo | None] = ()
 ) -> Usage:
-    """What `requests` may use at the most; `models`: those that may answer, None for an unknown one."""
+    """The largest use of `requests`; `models`: those that may answer, None for an unknown one."""
     lengths = [info.max_output_tokens or info.context_window if info else None for info in models]
     known = [length for length in lengths if length is not None]
     longest = max(known, default=None) if len(known) == len(lengths) else None
@@ -44,7 +44,7 @@ def most_used(
 
 
 def _output_tokens(endpoint: Endpoint, request: GenerateRequest, longest: int | None) -> int:
-    """`longest`: the most tokens that any model writes; what is asked beyond them is clamped or refused."""
+    """`longest`: the limit of output of any of the models; more is clamped or refused."""
     default = endpoint.limits.default_output_tokens if endpoint.limits else DEFAULT_OUTPUT
     most = default if request.sampling.max_tokens is None else request.sampling.max_tokens
     most = most if longest is None else min(most, longest)

@@ -1,10 +1,9 @@
-"""What an admitted request takes from budgets and leaves in the journal.
+"""An admitted request's use of budgets, and its records in the journal.
 
-A request reserves before it runs: an estimate of its prompt, and the most that its output may
-become. It settles after: what it did not use goes back. Its usage is the work that was done, also
-if the client hung up: one request, and the tokens that were computed and generated. A failure of
-the server that left the client with nothing costs nothing. Knows neither how budgets are kept nor
-where the journal is.
+A request reserves before it runs: an estimate of its prompt, and the most that its output may become. It
+settles after: what it did not use goes back. Its usage is the work done, even if the client hung up: one
+request, and the tokens that were computed and generated. A failure of the server that left the client with
+nothing costs nothing. Knows neither how budgets are kept nor where the journal is.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _OURS: Final = (Overloaded, Unavailable, EngineRefused, GenerationFailed)
 
 
 class UsageSource(Protocol):
-    """What works for a request, and knows its usage so far."""
+    """The source of a request's usage so far."""
 
     @property
     def usage(self) -> Usage: ...
@@ -68,12 +67,12 @@ class Meter:
 
     @property
     def is_open(self) -> bool:
-        """Whether the records of usage allow that requests are admitted."""
+        """Whether requests may be admitted, as far as usage records are concerned."""
         return not self._usage_required or self._journal.problem is None
 
     @property
     def problem(self) -> str | None:
-        """Why records of usage are not in the journal; None: they are."""
+        """The reason why usage records are not in the journal; None: they are."""
         if self._journal.problem is None:
             return None
         return (
@@ -91,7 +90,7 @@ class Meter:
         A caller whose key has spent its budget gets a QuotaExceeded that says so.
 
         `reserved` returns the most that the call may use. It may read every prompt, so only endpoints
-        with budgets call it. The block tells the `Metered` what it used. However the block ends, the
+        with budgets call it. The block sets the usage of the `Metered`. However the block ends, the
         reservation is settled and one record is closed.
         """
         if not self.is_open:
@@ -176,19 +175,19 @@ class Metered:
         self._usage = usage
 
     def follow(self, source: UsageSource) -> None:
-        """From now on `source` says the usage, also while the client gets nothing."""
+        """Take the usage from `source` from now on, also while the client gets nothing."""
         self._source = source
 
     def deliver(self) -> None:
-        """The client is about to get its first token, and from now on gets tokens as they are made."""
+        """The client is about to get its first token, and then further ones as they are made."""
         self._progress.begin(self.so_far)
 
     def so_far(self) -> UsageRecord:
-        """What is known if this gateway dies now."""
+        """The record in case this gateway dies now."""
         return replace(self.close("lost"), status=200)  # the status of a stream
 
     def give_up(self, error: BaseException, asked: Callable[[], Usage]) -> None:
-        """A question ended with `error`. A client that left, or ran out of time, pays for what it `asked`."""
+        """A question ended with `error`. A client that left, or ran out of time, pays for `asked`."""
         if isinstance(error, (asyncio.CancelledError, DeadlineExceeded)):
             self.usage = asked()
 

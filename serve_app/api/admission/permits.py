@@ -1,4 +1,4 @@
-"""How much the gateway takes on at once: a permit a prompt and the bytes of its body.
+"""The gateway's limits on concurrent work: one permit for each prompt, and the bytes of bodies.
 
 Beyond either a request is refused at once; nothing here waits.
 """
@@ -19,8 +19,8 @@ STOPPING = "the server is stopping; it finishes what it has begun and takes noth
 class BodyBytes:
     """Counts the bytes of all bodies from their arrival to the end of their requests.
 
-    What is made of a body lives as long as its request, so the bytes that came bound the
-    memory of both. One event loop only, so no lock.
+    Objects made from a body live as long as its request, so its bytes bound the memory of both. One event
+    loop only, so no lock.
     """
 
     def __init__(self, most: int = MAX_BODIES_BYTES, small: int = SMALL_BODY_BYTES) -> None:
@@ -46,7 +46,7 @@ class BodyBytes:
 
 
 class Lease:
-    """What one body has taken so far."""
+    """The bytes of one body so far."""
 
     def __init__(self, bodies: BodyBytes) -> None:
         self._bodies = bodies
@@ -78,7 +78,7 @@ class Admission:
         return self._is_closed
 
     def close(self) -> None:
-        """Take nothing from now on. What has its permits keeps them."""
+        """Admit nothing more. Requests with permits keep them."""
         self._is_closed = True
         self.when_closed()
 

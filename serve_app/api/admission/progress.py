@@ -1,7 +1,7 @@
-"""Writes down how far streams are, so that one whose gateway dies is never free.
+"""Records the progress of streams, so that a stream is never free when its gateway dies.
 
-The first line is there before the client has its first token. From then on a second of tokens is the most
-that is missing when both the gateway and the replica die: a replica that lives tells the rest.
+The first line is written before the client has its first token. Afterwards at most a second of tokens is
+missing when both the gateway and the replica die: a living replica reports the rest.
 """
 
 from __future__ import annotations

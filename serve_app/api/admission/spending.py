@@ -1,7 +1,7 @@
-"""What a call may cost, reserved of its key's budget of the month as limits are: a bucket of money.
+"""Reserves the largest cost of a call from its key's monthly budget, like a limit: a bucket of money.
 
-The bucket does not fill. It begins with what the ledger had left of the budget, and each call settles what it
-cost, so that many calls at once spend no more than one after the other. Knows neither keys nor the ledger.
+The bucket is never refilled. It begins with the rest of the budget by the ledger, and each call settles its
+cost, so concurrent calls spend no more than consecutive ones. Knows neither keys nor the ledger.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def is_budgeted(price: Price | None, caller: Caller | None) -> bool:
 
 
 def draw_of_budget(price: Price, caller: Caller, reserved: Usage) -> Draw:
-    """The draw of a call that is budgeted and uses `reserved` at most. One that may cost more takes all."""
+    """The draw of a budgeted call that uses at most `reserved`; at most the whole bucket."""
     budget = caller.budget
     if budget is None:
         raise ValueError("the caller has no budget")
@@ -55,7 +55,7 @@ def draw_of_budget(price: Price, caller: Caller, reserved: Usage) -> Draw:
 
 
 def refusal(draw: Draw) -> BudgetSpent:
-    """What a client is told of whose budget too little is left."""
+    """The error for a client whose budget is nearly or fully spent."""
     most = draw.capacity / SCALE
     return BudgetSpent(
         f"the request may cost more than is left of the key's budget of {most:.15g} for this "

@@ -14,7 +14,7 @@ from serve_app.api.context import RequestContext
 
 
 class StopKey(NamedTuple):
-    """The caller, the endpoint and the client's id of a request: nobody stops a stranger's."""
+    """The caller, the endpoint and the client's id of a request, so that no caller stops another's."""
 
     key_id: str
     endpoint: str

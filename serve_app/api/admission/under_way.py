@@ -1,4 +1,4 @@
-"""Which requests are under way, and how many tokens they have used since somebody looked last."""
+"""The requests under way, and the tokens that they used since the last call of `take`."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class TokenCounts:
 
 
 class UnderWay:
-    """The admitted requests of one gateway. A look costs one step for each that is under way."""
+    """The admitted requests of one gateway. `take` costs one step for each."""
 
     def __init__(self) -> None:
-        self._counted: dict[Working, Usage] = {}  # -> its usage at the last look
-        self._used: dict[EntityName, TokenCounts] = {}  # since the last look
+        self._counted: dict[Working, Usage] = {}  # -> its usage at the last `take`
+        self._used: dict[EntityName, TokenCounts] = {}  # since the last `take`
 
     def begin(self, request: Working) -> None:
         self._counted[request] = Usage()
@@ -63,6 +63,6 @@ class UnderWay:
             return
         self._counted[request] = usage
         counts = self._used.setdefault(request.who, TokenCounts())
-        # Of an answer that begins anew elsewhere the usage falls: what was made until then stays counted.
+        # The usage of an answer that starts over elsewhere falls: the former tokens stay counted.
         counts.prompt += max(0, usage.prompt_tokens - before.prompt_tokens)
         counts.generated += max(0, usage.generated_tokens - before.generated_tokens)

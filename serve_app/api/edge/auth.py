@@ -1,10 +1,9 @@
-"""Who may call what: pure ASGI, deny by default.
+"""Authentication and scopes: pure ASGI, deny by default.
 
-Covered: every path but `OPEN_PATHS` needs a caller, also a path that nobody serves. The path
-is `scope["path"]` alone, as the router sees it, and never a URL built from headers. Each route
-names the scope that its callers need. Without keys the server answers to names of its own alone, and
-no page of another site manages it.
-Not covered: quotas; the address of a peer behind a proxy, which `peer_of` finds.
+Covered: every path but `OPEN_PATHS` needs a caller, unknown paths too. The path is `scope["path"]` alone,
+as the router sees it, and never a URL built from headers. Each route names the scope that its callers need.
+Without keys the server answers only to its own names, and no page of another site manages it. Not covered:
+quotas; the address of a peer behind a proxy, which `peer_of` finds.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/health", DISCOVERY})
 def caller_of(
     scope: AsgiScope, accounts: Accounts, peer_of: PeerOf, allowed_hosts: Collection[str]
 ) -> Caller:
-    """Who sent a request. `allowed_hosts`: names of the server, for callers without a key.
+    """The caller of a request. `allowed_hosts`: names of the server, for callers without a key.
 
-    A page whose name is made to lead here (DNS rebinding) is of this server's origin to its browser,
+    A page whose name was made to point here (DNS rebinding) has this server's origin in its browser,
     and could read every answer. Browsers always send `Host`; other clients may leave it out.
     Raises Unauthenticated or PermissionDenied.
     """
@@ -96,7 +95,7 @@ class Scoped:
 def _refuse_other_sites(scope: AsgiScope) -> None:
     """Raises PermissionDenied for a page that a browser of this machine got elsewhere.
 
-    Such a page can make the browser send a request, and the browser is on loopback, where nobody needs a key.
+    Such a page can make the browser send a request, and the browser is on loopback, where no key is needed.
     `Host` was checked before.
     """
     origin = header(scope, b"origin")

@@ -34,7 +34,7 @@ from serve_app.limits import (
 
 
 class ClientGone(Exception):
-    """The client closed the connection, so nobody waits for an answer."""
+    """The client closed the connection, so no answer is needed."""
 
 
 class WireModel(BaseModel):
@@ -66,7 +66,7 @@ class WireModel(BaseModel):
         return [name for name in cls.model_fields if name in docs and docs[name].required]
 
     def for_answer(self) -> Self:
-        """A copy without unknown fields, and without those that an answer does not look back at."""
+        """A copy with only the fields that the answer needs."""
         apart = _unanswered(type(self))
         kept = {name: value for name, value in self.__dict__.items() if name not in apart}
         return cast(Self, type(self).model_construct(**kept))
@@ -93,7 +93,7 @@ def _unanswered(model: type[WireModel]) -> frozenset[str]:
 
 @cache
 def _unchecked(model: type[WireModel]) -> tuple[str, ...]:
-    """Fields in whose values there may be numbers that no type has looked at."""
+    """Fields whose values may contain numbers that no type has checked."""
     return tuple(
         name
         for name, info in model.model_fields.items()
@@ -193,7 +193,7 @@ _BYTE_ORDER_MARKS: Final = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF
 
 
 def check_encoding(raw: bytes) -> None:
-    """Refuse a text that says how it is encoded, which JSON does not. Raises InvalidBody."""
+    """Refuse a text with a byte-order mark. Raises InvalidBody."""
     if raw.startswith(_BYTE_ORDER_MARKS):
         raise InvalidBody("the body begins with a byte order mark (BOM); send JSON in UTF-8 without one")
 
@@ -207,7 +207,7 @@ def _public(error: Any) -> InvalidBody | InvalidField:
     return InvalidField(field, f"{path}: {_REASONS.get(error['type'], error['msg'])}", joint=None)
 
 
-# Our words for errors of pydantic itself. The types of fields have words of their own.
+# Our messages for errors of pydantic itself. The types of fields have their own messages.
 _REASONS: Final = {
     "missing": "is required",
     "model_type": "must be an object",

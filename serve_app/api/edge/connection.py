@@ -38,16 +38,16 @@ async def _disconnect(receive: Receive) -> None:
 
 
 async def cancel(task: asyncio.Future[Any]) -> None:
-    """Cancel and wait, so that nothing of the request outlives its handler."""
+    """Cancel and wait, so that no part of the request outlives its handler."""
     if not task.done():
         task.cancel()
         await asyncio.wait({task})
     if not task.cancelled():
-        task.exception()  # asyncio warns of an exception that nobody looked at
+        task.exception()  # asyncio warns of an exception that is never retrieved
 
 
 class Writer:
-    """Sends a response, and gives up a client that stops reading.
+    """Sends a response, and drops a client that stops reading.
 
     A server's `send` waits while its socket buffer is full, so a request has at most one write
     under way. One timer per request watches that write: a timer per write would cost more than
@@ -98,7 +98,7 @@ class Writer:
         await self.send(head(status, headers))
 
     def body(self, data: bytes, *, more: bool = False) -> Coroutine[Any, Any, None]:
-        """As `send`, which this is without a coroutine of its own: it runs for each event."""
+        """As `send`, without a coroutine of its own, because it runs for each event."""
         return self.send({"type": "http.response.body", "body": data, "more_body": more})
 
     def _look(self) -> None:
@@ -111,19 +111,19 @@ class Writer:
 
 
 def head(status: int, headers: Mapping[str, str]) -> Message:
-    """What begins a response."""
+    """Send the head of a response."""
     return {"type": "http.response.start", "status": status, "headers": _raw(headers)}
 
 
 async def reply(send: Send, status: int, headers: dict[str, str], body: bytes) -> None:
-    """A whole response at once."""
+    """Send a whole response."""
     raw = [*_raw(headers), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": raw})
     await send({"type": "http.response.body", "body": body})
 
 
 async def reply_in_parts(send: Send, status: int, headers: dict[str, str], parts: Iterable[bytes]) -> None:
-    """A long response; each part is made when the one before is sent, and other answers go on between."""
+    """Send a long response in parts, each made after the one before; other answers run in between."""
     await send(head(status, headers))
     for part in parts:
         await send({"type": "http.response.body", "body": part, "more_body": True})

@@ -1,6 +1,6 @@
-"""A stream of events that shows with comments that it is alive, while there is nothing to tell.
+"""A stream of events that is kept alive by comments while there are no events.
 
-Whatever lies between a client and this server may end a connection on which nothing moves.
+Proxies between a client and this server may end a connection on which nothing moves.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from starlette.types import Message, Send
 
 from serve_app.api.edge.connection import WRITE_TIMEOUT_S, Writer, cancel, head
 
-COMMENT: Final = b":\n\n"  # a line of server-sent events that begins with a colon tells nothing
+COMMENT: Final = b":\n\n"  # a line of server-sent events that begins with a colon is a comment
 
 
 class KeptAlive(Writer):
     """A writer that sends a comment whenever nothing was sent for `seconds`, once comments are allowed.
 
-    The first comment begins the answer if nothing else has: what fails later has no status.
+    The first comment begins the answer if nothing else has; later failures then have no status.
     """
 
     def __init__(self, send: Send, seconds: float, timeout_s: float = WRITE_TIMEOUT_S) -> None:
@@ -39,7 +39,7 @@ class KeptAlive(Writer):
         await super().__aexit__(kind, error, trace)
 
     def allow(self, headers: dict[str, str]) -> None:
-        """From now on comments may be sent, the first one with these headers where it begins the answer."""
+        """Allow comments; the first one sends these headers if it begins the answer."""
         self._headers = headers
         if self._next is None:
             self._sent = self._loop.time()

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 # Ray Serve's proxies obey these headers before our code runs. A client could switch off the detection
 # of its own disconnect, or our deadlines.
 REFUSED_HEADERS: Final = ("x-request-disconnect-disabled", "x-request-timeout-seconds")
-QUIET: Final = frozenset(  # machines ask these every second
+QUIET: Final = frozenset(  # polled by machines every second
     {"/livez", "/readyz", "/health", "/metrics", "/api/2.0/live", "/grpc.health.v1.Health/Check"}
 )
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "gRPC"})  # the methods that logs name
@@ -93,7 +93,7 @@ class Edge:
             if isinstance(public, GenerationFailed) and public is not error:
                 logger.exception("request %s: unexpected error", context.id)
             if status:
-                raise  # the answer has begun: the server closes the connection without its end
+                raise  # the answer has begun: the server closes the connection
             answer = context.render_error(public)
             headers = {**answer.headers, **_http_headers(error)}
             await reply(send_with_id, answer.status, headers, answer.body)
@@ -119,7 +119,7 @@ class Edge:
 
 
 def log_done(metrics: Metrics, context: RequestContext, method: str, status: int) -> None:
-    """Count a request that ended, and write its line. `status` is that of HTTP; 0: there was no answer."""
+    """Count a request that ended, and log it. `status` is that of HTTP; 0: there was no answer."""
     seconds = time.monotonic() - context.started
     outcome = context.outcome or (str(status) if status else "cancelled")
     metrics.request_done(context.endpoint, context.entity, context.route, outcome, seconds)
@@ -143,7 +143,7 @@ def log_done(metrics: Metrics, context: RequestContext, method: str, status: int
 
 
 def _as_http(scope: Scope, send: Send) -> tuple[Scope, Send]:
-    """A handshake of a WebSocket as the GET request that it is, and a way to answer that request."""
+    """A WebSocket's handshake as a GET request, and a `send` that answers it."""
 
     async def answer(message: Message) -> None:
         if "websocket.http.response" in scope.get("extensions", {}):
@@ -155,7 +155,7 @@ def _as_http(scope: Scope, send: Send) -> tuple[Scope, Send]:
 
 
 def public_error(error: Exception) -> ServeError:
-    """What a client may be told of an exception."""
+    """The public form of an exception."""
     if isinstance(error, ServeError):
         return error
     return GenerationFailed(INTERNAL)

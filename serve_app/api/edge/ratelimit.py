@@ -1,4 +1,4 @@
-"""The headers that tell a caller how its budgets stand, as OpenAI names them.
+"""The headers with the state of a caller's budgets, under OpenAI's names.
 
 `x-ratelimit-{limit,remaining,reset}-{requests,input-tokens,output-tokens,tokens}`. Where input
 and output have limits of their own, `tokens` repeats the limit with fewer tokens left, for clients

@@ -46,7 +46,7 @@ _MANAGED: Final = (
 
 
 class RouteGuide:
-    """Errors that name the route nearest to the one that was asked for."""
+    """Errors that name the route nearest to the requested one."""
 
     def __init__(self, routes: Iterable[tuple[str, str]]) -> None:
         """`routes` are pairs of a method and a path. A path is a template of Starlette."""
@@ -61,7 +61,7 @@ class RouteGuide:
     def wrong_method(self, method: str, path: str) -> MethodNotAllowed | RouteNotFound:
         """The error for a path whose routes have other methods.
 
-        A parameter that takes slashes also takes what is below every path. There nobody meant its routes.
+        A parameter that takes slashes also matches everything below a path, which is not what callers mean.
         """
         found = [(known, pattern.match(path)) for known, _, pattern in self._routes]
         meant = [(known, match) for known, match in found if match is not None]

@@ -1,4 +1,4 @@
-"""Which version of the package this is, as pages say it."""
+"""The version of the package, for pages."""
 
 from __future__ import annotations
 

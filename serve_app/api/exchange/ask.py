@@ -36,13 +36,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inquiry(Generic[ReplyT]):
-    """A checked body: what to ask of which model, and how to tell the answer."""
+    """A checked body: the questions, their model, and the renderer of the answer."""
 
     model: str  # name of the endpoint
-    questions: tuple[Question[ReplyT], ...]  # without what only the server knows: ids and deadlines
+    questions: tuple[Question[ReplyT], ...]  # without ids and deadlines, which the server adds
     answer: Callable[[ModelInfo, list[ReplyT]], Mapping[str, object]]  # the body of the answer
-    estimate: Callable[[], int]  # about how many tokens the questions have; may read all of them
-    tokens: Callable[[list[ReplyT]], int]  # the same, as the answers tell
+    estimate: Callable[[], int]  # the questions' tokens, estimated; may read all of them
+    tokens: Callable[[list[ReplyT]], int]  # the questions' tokens, from the replies
     names: Mapping[str, str] = field(default_factory=dict)  # a replica's name of a field -> the client's
 
     @property
@@ -51,14 +51,14 @@ class Inquiry(Generic[ReplyT]):
 
 
 def count_tokens(replies: Iterable[Tokens]) -> int:
-    """How many tokens were told."""
+    """The number of tokens in the replies."""
     return sum(len(reply.token_ids) for reply in replies)
 
 
 def length_of(
     prompt: Prompt, *, model: str, names: Mapping[str, str], answer: Callable[[int], Mapping[str, object]]
 ) -> Inquiry[Tokens]:
-    """How many tokens the model would read; `answer` tells the number."""
+    """The number of tokens that the model would read; `answer` renders it."""
     return Inquiry(
         model=model,
         questions=(TokenizeRequest(id="", prompt=prompt),),
@@ -70,7 +70,7 @@ def length_of(
 
 
 class EntityReply(NamedTuple):
-    """What one entity said."""
+    """The replies of one entity."""
 
     entity: ServedEntity
     info: ModelInfo
@@ -89,10 +89,10 @@ async def first_reply(
     *,
     has_price: bool,
 ) -> AsyncIterator[tuple[T, Metered]]:
-    """What the first entity of `candidates` says that can answer, and the meter of the request.
+    """The replies of the first entity of `candidates` that can answer, and the meter of the request.
 
-    `estimate` tells about what is asked, and may read all of it. The block tells the meter what was
-    used; that is recorded once the block ends. Raises ServeError.
+    `estimate` returns the estimated tokens, and may read all questions. The block sets the usage of the
+    meter, which is recorded once the block ends. Raises ServeError.
     """
     context = context_of(scope)
     async with services.meter.admit(endpoint, estimate, context) as metered:
@@ -118,11 +118,11 @@ async def asked_of(
     tokens: Callable[[list[Any]], int],
     version: str | None = None,
 ) -> AsyncIterator[EntityReply]:
-    """The answers to all `questions`, one after the other, of one entity of the endpoint `model`.
+    """The replies to all `questions`, one after the other, from one entity of the endpoint `model`.
 
-    Over any transport. `estimate` is of the tokens in all questions and may read them; `tokens` are
-    those that the answers tell of. The tokens are drawn from the caller's budgets, and recorded once
-    the block ends. Raises ServeError.
+    Over any transport. `estimate`: the tokens of all questions, which it may read; `tokens`: those in the
+    replies. The tokens are drawn from the caller's budgets, and recorded once the block ends. Raises
+    ServeError.
     """
     backend = services.backend
     endpoint = services.endpoints(scope).find(model)

@@ -1,6 +1,6 @@
 """The deltas of one call: those of all its prompts, checked and counted.
 
-Knows no HTTP. Whoever reads a stream closes it, which aborts what still runs.
+Knows no HTTP. The reader of a stream closes it, which aborts what still runs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class CallStream:
         self._prompts = {request.id: prompt for prompt, request in enumerate(requests)}
         self._open = {(p, i) for p, request in enumerate(requests) for i in range(request.n)}
         self._usage = [Usage()] * len(requests)
-        self.clamped: int | None = None  # the most tokens of output so far, if fewer than were asked for
+        self.clamped: int | None = None  # the limit of output tokens, if lower than requested
         self._is_stopped = False
         self._source: DeltaStream = (
             backend.generate(requests[0])
@@ -46,7 +46,7 @@ class CallStream:
 
     @property
     def migrations(self) -> int:
-        """How often the answer to a prompt went on in another replica so far."""
+        """The number of moves of answers to another replica so far."""
         return self._source.migrations
 
     async def get(self) -> list[PromptDelta]:
@@ -67,7 +67,7 @@ class CallStream:
         raise GenerationFailed(INCOMPLETE)
 
     def stop(self) -> None:
-        """Abort the requests. What has come can still be read; then every open choice ends with ABORT."""
+        """Abort the requests. Arrived deltas can still be read; then open choices end with ABORT."""
         self._is_stopped = True
         self._source.close()
 
@@ -82,7 +82,7 @@ class CallStream:
         self._source.close()
 
     def _checked(self, deltas: list[TokenDelta]) -> list[PromptDelta]:
-        """Take note of `deltas`, and drop those of progress. Raises the ServeError that one carries."""
+        """Count `deltas`, and drop progress deltas. Raises the ServeError that one carries."""
         found = []
         for delta in deltas:
             prompt = self._prompts[delta.request_id]

@@ -1,8 +1,8 @@
 """From a call to the served entities that may answer it, and on to the first that does.
 
-`endpoints.split` draws the entity. This module gives it what a request tells: the routing key, the
-entity that a privileged caller names, and which models can answer now. Another entity is tried only
-while nothing was delivered.
+`endpoints.split` draws the entity. This module passes it the facts: the routing key, the entity that a
+privileged caller names, and the models that can answer now. Another entity is tried only while nothing was
+delivered.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def choose(
         return (found,)
     versions = None if call.version is None else of_version(endpoint, call.version)
     if versions is None or len(versions) == len(endpoint.served_entities):
-        # A version that every entity has chooses nothing, so the traffic split does.
+        # A version that every entity has leaves the choice to the traffic split.
         key = _routing_key(endpoint, call, scope, context)
         return candidates(endpoint, key, is_ready)
     _check_may_choose(context, "a version of an endpoint with several")
@@ -134,15 +134,14 @@ class Candidates:
     backend: Backend
     deadline: float  # in the event loop's time
     patience_s: float  # for a model that restarts
-    context: RequestContext | None = None  # where the entities that are tried are noted
+    context: RequestContext | None = None  # records the entities that are tried
     limit_s: float = 0.0  # for the whole answer
     has_tried: bool = False
 
     async def first_answer(self, ask: Callable[[ServedEntity], Awaitable[T]]) -> T:
         """The answer of the first entity that can give one before the deadline.
 
-        If none can while a model restarts, the model's return is waited for. Raises the ServeError of the
-        last one.
+        If none can while a model restarts, waits for the model. Raises the ServeError of the last one.
         """
         clock = asyncio.get_running_loop().time
         until, entities = min(self.deadline, clock() + self.patience_s), self.entities

@@ -91,7 +91,7 @@ class EmbedExchange(Exchange[EmbedCall]):
             await writer.start(200, headers)
             for piece in pieces:
                 await writer.body(piece, more=True)
-                await asyncio.sleep(0)  # others have their turn between the pieces of a long answer
+                await asyncio.sleep(0)  # other tasks run between the pieces of a long answer
             await writer.body(b"")
 
 

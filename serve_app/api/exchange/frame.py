@@ -1,4 +1,4 @@
-"""The frame of every exchange: what happens to a body before its answer, and what is held until its end.
+"""The frame of every exchange: the way of a body to its answer, and the permits held until its end.
 
 Knows no protocol and no kind of answer.
 """
@@ -37,7 +37,7 @@ class Work(Protocol):
 
     @property
     def names(self) -> Mapping[str, str]:
-        """What the client calls the fields: a replica's name of a field -> the client's."""
+        """The client's names of fields, by the replica's names."""
         ...
 
 
@@ -47,10 +47,10 @@ ParsedT = TypeVar("ParsedT", bound=Work, covariant=True)
 
 
 class Parser(Protocol[ParsedT]):
-    """The part of a dialect that reads bodies and tells errors."""
+    """The part of a dialect that reads bodies and renders errors."""
 
     def parse(self, raw: bytes, endpoint: str | None = None) -> ParsedT | Referring[ParsedT]:
-        """What a body asks for; `endpoint` where the path names it, and not the body. Raises ServeError."""
+        """Parse a body; `endpoint` if the path names it. Raises ServeError."""
         ...
 
     def render_error(self, error: ServeError) -> ErrorReply: ...
@@ -82,7 +82,7 @@ class Exchange(ABC, Generic[WorkT]):
         self._context.render_error = dialect.render_error
 
     async def run(self, endpoint: str | None = None, entity: str | None = None) -> None:
-        """Read, answer and account for it; `endpoint` and `entity` where the path names them.
+        """Read, answer and account for it; `endpoint` and `entity` if the path names them.
 
         Raises ServeError before the first byte of the answer, ClientGone at any time.
         """
@@ -131,7 +131,7 @@ async def exchange(
 
 @contextmanager
 def admitted(services: Services, work: Work) -> Iterator[None]:
-    """Hold the permits of `work`, and tell errors about its fields in the client's words."""
+    """Hold the permits of `work`, and name its fields in errors as the client does."""
     with in_words_of(work.names), services.admission.permits(work.num_prompts):
         yield
 
@@ -142,7 +142,7 @@ async def _parsed(services: Services, parse: Callable[[bytes], T], raw: bytes) -
 
 @contextmanager
 def in_words_of(names: Mapping[str, str]) -> Iterator[None]:
-    """Errors of the block about a field of `names` call it as the client calls it."""
+    """Errors in the block name fields of `names` as the client does."""
     try:
         yield
     except FieldError as error:

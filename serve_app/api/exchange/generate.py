@@ -171,7 +171,7 @@ async def under_way(
                         attempt = await guarding.answer(call, requests, attempt)
                     yield attempt, candidates.deadline
         except ServeError as error:
-            if not context.status:  # else a comment has begun the answer
+            if not context.status:  # otherwise a comment has begun the answer
                 context.status = context.render_error(error).status
             raise
         finally:
@@ -179,7 +179,7 @@ async def under_way(
 
 
 def _ignored_by(info: ModelInfo, call: Call) -> tuple[str, ...]:
-    """Fields of which nothing comes, some of them only with this model."""
+    """Fields without effect, some of them only with this model."""
     has_budget = any(request.thinking_tokens is not None for request in call.requests)
     if not has_budget or info.limits_thoughts:
         return call.ignored
@@ -189,7 +189,7 @@ def _ignored_by(info: ModelInfo, call: Call) -> tuple[str, ...]:
 def _complete(
     call: Call, context: RequestContext, timeout_s: float, adapter: str | None, overflow: Overflow
 ) -> list[GenerateRequest]:
-    """The requests with what only the server knows: ids, the tenant's salt, the deadline, a named adapter.
+    """The requests with the server's own fields: ids, the tenant's salt, the deadline, a named adapter.
 
     `overflow`: of requests that leave it to the operator.
     """
@@ -217,7 +217,7 @@ def _complete(
 
 
 def answer_headers(ignored: Sequence[str], content_type: str) -> dict[str, str]:
-    """Those of every answer; `ignored`: fields of the body that nothing comes of."""
+    """The headers of every answer; `ignored`: fields of the body without effect."""
     headers = {"content-type": content_type}
     if ignored:
         headers[IGNORED_FIELDS] = listed(ignored)
@@ -225,13 +225,13 @@ def answer_headers(ignored: Sequence[str], content_type: str) -> dict[str, str]:
 
 
 def clamped_headers(call: Call, attempt: Attempt) -> dict[str, str]:
-    """The header that names the length of the answer, where it is less than the client asked for."""
+    """The header with the length of the answer, if it is less than requested."""
     most = attempt.stream.clamped
     return {} if most is None else {CLAMPED_FIELDS: f"{call.names.get(_LENGTH, _LENGTH)}={most}"}
 
 
 def listed(ignored: Sequence[str]) -> str:
-    """Names of fields as a header has them: the first ones, and `?` for what may not stand there."""
+    """Names of fields for a header: the first ones, with `?` for characters that a header may not have."""
     names = [_safe(name) for name in ignored[:MAX_IGNORED_NAMES]]
     return ", ".join([*names, "..."] if len(ignored) > MAX_IGNORED_NAMES else names)
 

@@ -1,6 +1,6 @@
-"""The guardrails of one request at work: where its prompts and its answer pass through them.
+"""The guardrails of one request: its prompts and its answer pass through them.
 
-All protocols and transports come by here. Knows no rule.
+All protocols and transports use it. Knows no rule.
 """
 
 from __future__ import annotations
@@ -34,10 +34,9 @@ class Guarding:
         self._judge = ModelJudge(services, context, model, deadline)
 
     async def prompts(self, call: Call, requests: list[GenerateRequest]) -> list[GenerateRequest]:
-        """`requests` as a model may have them.
+        """`requests` after the guardrails.
 
-        Raises GuardrailTriggered; UnsupportedField for what cannot be checked; Unavailable where nobody
-        judges.
+        Raises GuardrailTriggered; UnsupportedField for what cannot be checked; Unavailable without a verdict.
         """
         if self._guard.output is not None:
             check_can_be_guarded(call, requests)
@@ -60,7 +59,7 @@ class Guarding:
             raise
 
     async def answer(self, call: Call, requests: Sequence[GenerateRequest], attempt: Attempt) -> Attempt:
-        """`attempt` with only what a client may have. Raises ServeError."""
+        """`attempt` after the guardrails. Raises ServeError."""
         rules = self._guard.output
         if rules is None:
             return attempt

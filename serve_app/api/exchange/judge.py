@@ -1,7 +1,7 @@
-"""The model that judges texts for a guardrail: any endpoint that chats, asked under a grammar of two words.
+"""The model that judges texts for a guardrail: any endpoint that chats, under a grammar of two words.
 
-What cannot be judged does not pass: whoever asks gets Unavailable, and the request 503. What the model reads
-and writes is in the metrics of its endpoint; nobody is charged for it. Knows no rule.
+What cannot be judged does not pass: the caller gets Unavailable, and the request 503. The model's tokens
+count in the metrics of its endpoint, and are not charged. Knows no rule.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 JUDGE_S: Final = 30.0  # for one verdict; a stream waits for it
 RETRY_S: Final = 5.0
 MAX_WORD_TOKENS: Final = 16  # of a verdict
-SALT: Final = "guardrail"  # of the prefix cache: the instruction is the same for everybody
+SALT: Final = "guardrail"  # of the prefix cache: all requests share the instruction
 
 
 class ModelJudge:

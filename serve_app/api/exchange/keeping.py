@@ -1,4 +1,4 @@
-"""Kept responses: fetched for a body that refers to them, and put away when an answer ends.
+"""Kept responses: fetched for a body that refers to them, and stored when an answer ends.
 
 Knows neither what is in them nor where they are.
 """
@@ -25,7 +25,7 @@ WorkT = TypeVar("WorkT")
 
 
 async def completed(services: Services, context: RequestContext, work: WorkT | Referring[WorkT]) -> WorkT:
-    """`work` with what it refers to. Raises ServeError; Unavailable where nobody can tell what is kept."""
+    """`work` with the responses that it refers to. Raises ServeError; Unavailable if the store is away."""
     if not isinstance(work, Referring):
         return work
     if context.caller is None:
@@ -46,7 +46,7 @@ async def keep(
     usage: Usage,
     choices: Iterable[Choice] = (),
 ) -> None:
-    """Keep the answer, if it is to be kept. Never fails: an answer that could not be kept says so."""
+    """Store the answer if it is to be kept. Never fails: an answer that could not be stored says so."""
     if services.responses is None or context.caller is None or not isinstance(renderer, KeepsAnswer):
         return
     kept = renderer.to_keep(usage, choices)

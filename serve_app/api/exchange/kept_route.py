@@ -18,7 +18,7 @@ from serve_app.api.services import Services
 from serve_app.errors import RouteNotFound, Unauthenticated
 from serve_app.types import Caller
 
-# (where responses are kept, who asks, the id, the query) -> the answer
+# (store, caller, id, query) -> answer
 Handle = Callable[[ResponseStore, Caller, str, Mapping[str, str]], Awaitable[dict[str, Any]]]
 
 IS_OFF = "no response is kept on this server, as if every request said store: false (setting responses.keep)"

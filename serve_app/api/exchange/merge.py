@@ -9,7 +9,7 @@ from typing import Final
 from serve_app.api.backend import Backend, DeltaStream
 from serve_app.types import GenerateRequest, TokenDelta
 
-# Lists of deltas. What a slow client leaves above that waits where each request has a limit of its own.
+# Lists of deltas. Further deltas wait in each request's own bounded inbox.
 UNREAD: Final = 256
 
 

@@ -2,7 +2,7 @@
 
 A copy starts when another entity has begun to answer. It has a task, a deadline and a usage record of its
 own; its answer is thrown away. It draws from no budget, has no price, and waits behind all other requests
-where its model serves others too. Whatever happens to it, the request that was copied knows nothing of it.
+where its model serves others too. Whatever happens to the copy, it does not affect the original request.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _Progress:
     queue_s: float | None = None
 
     def note(self, timing: Timing | None, *, is_stream: bool) -> None:
-        """Tokens came. Of an answer that comes whole the engine tells when the first was there."""
+        """Record tokens. The engine reports the time of a whole answer's first token."""
         if self.first_token_s is None and is_stream:
             self.first_token_s = time.monotonic() - self.started
         if timing is not None and self.queue_s is None:

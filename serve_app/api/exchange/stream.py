@@ -38,14 +38,14 @@ async def send_stream(
     deadline: float,
     keep: Callable[[Usage], Awaitable[None]],
 ) -> None:
-    """Stream what `attempt` brings. Raises ServeError only before the first byte, ClientGone at any time.
+    """Stream the deltas of `attempt`. Raises ServeError only before the first byte, ClientGone at any time.
 
-    `deadline` is in the event loop's time. `keep` is called before the end of a complete stream is told.
+    `deadline` is in the event loop's time. `keep` is called before the end of a complete stream is sent.
     """
     started = has_tensors = False
 
     def emit(deltas: list[PromptDelta]) -> Awaitable[None]:
-        """Runs for each event: all but the first and the large ones have no coroutine here."""
+        """Runs for each event. Only the first and large ones need a coroutine here."""
         if not started or _has_tensors(deltas):
             return emit_slowly(deltas)
         events = _render(renderer, deltas)
@@ -75,7 +75,7 @@ async def send_stream(
 
 
 async def rendered(work: Callable[[], bytes], *, is_large: bool) -> bytes:
-    """What `work` writes; in a thread if that takes long enough for other clients to notice."""
+    """The result of `work`; in a thread if it takes long enough to delay other clients."""
     return await asyncio.to_thread(work) if is_large else work()
 
 
@@ -86,10 +86,10 @@ async def follow(
     metrics: Metrics,
     deadline: float,
 ) -> ServeError | None:
-    """Give all deltas to `emit`, and return the error that ended the stream too early, if one did.
+    """Pass all deltas to `emit`; returns the error that ended the stream too early, if any.
 
-    What `emit` raises at the first deltas passes through, ClientGone at any. A stream that its
-    deadline may cut ends without an error.
+    Errors of `emit` at the first deltas pass through, ClientGone at any. A stream that its deadline may cut
+    ends without an error.
     """
     timings = metrics.timings(context.endpoint, context.entity)
     failure: ServeError | None = None
@@ -127,13 +127,13 @@ async def follow(
 
 
 def note_broken(failure: ServeError, context: RequestContext) -> None:
-    """Take note of what ended an answer that had begun."""
+    """Record the error that ended an answer after its begin."""
     context.outcome = failure.condition.value
     logger.warning("request %s: broken after its first byte: %s", context.id, type(failure).__name__)
 
 
 async def _nothing() -> None:
-    """What waits for no event."""
+    """An awaitable that does nothing."""
 
 
 def _has_tensors(deltas: list[PromptDelta]) -> bool:
@@ -180,7 +180,7 @@ async def collect(
 
 
 def note_engine(deltas: list[PromptDelta], timings: Timings, context: RequestContext) -> None:
-    """Take note of the engine's own measurements, where a delta carries some."""
+    """Record the engine's measurements in a delta, if any."""
     for _, delta in deltas:
         if delta.timing is not None:
             timings.queue(delta.timing.queue_s)

@@ -55,7 +55,7 @@ class PromptStream(Protocol):
 
 
 def check_can_be_guarded(call: Call, requests: Sequence[GenerateRequest]) -> None:
-    """Raises UnsupportedField for what would show an answer in a way that no rule reads."""
+    """Raises UnsupportedField for fields that would show the answer in a form that no rule reads."""
     if call.shows_ids is not None:
         raise UnsupportedField(call.shows_ids, _refusal("token ids"))
     for request in requests:
@@ -75,7 +75,7 @@ def _refusal(what: str) -> str:
 
 
 class GuardedStream:
-    """A stream of which only what passes is read."""
+    """A stream that delivers only checked text."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class GuardedStream:
             for prompt, request in enumerate(requests)
             for index in range(request.n)
         }
-        self._found: list[PromptDelta] = []  # what passed, and was not read yet
+        self._found: list[PromptDelta] = []  # checked, and not read yet
         self._may_cut = all(request.overflow is Overflow.TRUNCATE for request in requests)
 
     @property
@@ -136,9 +136,9 @@ class GuardedStream:
         self._source.stop()
 
     def cut(self) -> list[PromptDelta]:
-        """As `CallStream.cut`; what no model has judged yet is left out.
+        """As `CallStream.cut`, without text that no model has judged yet.
 
-        Before that comes what passed while another choice was judged.
+        Text that passed while another choice was judged comes first.
         """
         if not self._may_cut:
             return []
@@ -159,7 +159,7 @@ class GuardedStream:
         return found
 
     async def _pass(self, deltas: list[PromptDelta]) -> None:
-        """Have the rules read `deltas`. Whoever cancels this finds in `_found` what had passed."""
+        """Check `deltas`. After a cancellation, `_found` has what had passed."""
         for prompt, delta in deltas:
             choice = self._choices.get((prompt, delta.index))
             if choice is None:  # a guardrail has ended it
@@ -175,7 +175,7 @@ class GuardedStream:
                 del self._choices[prompt, delta.index]
             self._found.append((prompt, passed))
         if not self._choices:
-            self._source.close()  # where guardrails ended all choices, their models go on for nobody
+            self._source.close()  # guardrails ended all choices: stop their models
 
 
 class _GuardedChoice:
@@ -212,21 +212,21 @@ class _GuardedChoice:
         return structs.replace(delta, text=text, reasoning=reasoning, tool_calls=calls)
 
     def end_of_last(self) -> TokenDelta | None:
-        """What ends the choice in the place of an end that came and was not judged; None: none came."""
+        """The end of the choice that replaces one that arrived and was not judged; None: none arrived."""
         if self._last is None or self._last.finish is None:
             return None
         unjudged = {"text": "", "reasoning": "", "tool_calls": (), "stop": None}
         return structs.replace(self._last, finish=FinishReason.LENGTH, **unjudged)
 
     def cut(self, delta: TokenDelta) -> TokenDelta:
-        """`delta`, which ends the choice, with what passes without a model."""
+        """`delta`, which ends the choice, with the text that passes without a model."""
         try:
             return structs.replace(delta, reasoning=self._reasoning.cut(), text=self._text.cut())
         except Blocked:
             return delta
 
     def _cut_at(self, delta: TokenDelta) -> str | None:
-        """The stop string that ended the text, as far as the text has it not; None: none did."""
+        """The part of the stop string that is not in the text; None: no stop string ended it."""
         if not isinstance(delta.stop, str):
             return None
         return "" if self._shows_stop else delta.stop
@@ -256,7 +256,7 @@ class _GuardedText:
         self._piece = ""  # that is not judged yet
 
     async def push(self, text: str) -> str:
-        """What may be sent now. Raises Blocked."""
+        """The text that may be sent now. Raises Blocked."""
         return await self._judged(self._filter.push(text), is_end=False)
 
     async def end(self, stop: str | None = None) -> str:

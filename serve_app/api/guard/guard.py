@@ -1,6 +1,6 @@
 """The guardrails of one endpoint, ready for use, and where they are kept.
 
-Knows what is checked; `prompts` and `answers` beside this module know where.
+Knows the rules; `prompts` and `answers` beside this module apply them.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from serve_app.guardrails.text_filter import TextFilter, masked
 INPUT: Final = "input"
 OUTPUT: Final = "output"
 
-# (question, text) -> whether the text passes; raises Unavailable where nobody can tell
+# (question, text) -> whether the text passes; raises Unavailable without a verdict
 Judge = Callable[[Inquest, str], Awaitable[bool]]
 
 
 class Rules:
-    """What the prompts, or the answers, of an endpoint must keep to."""
+    """The rules for the prompts, or for the answers, of an endpoint."""
 
     def __init__(self, rules: GuardrailRules, side: str) -> None:
         self.side = side
@@ -39,7 +39,7 @@ class Rules:
 
     @property
     def inquests(self) -> tuple[Inquest, ...]:
-        """What a model is asked."""
+        """The questions for the judging model."""
         return tuple(each for each in (self.safety, self.topics) if each is not None)
 
     @property
@@ -68,7 +68,7 @@ class Rules:
         return None if self._finder is None else PiiFilter(self._finder, blocks=blocks)
 
     def triggered(self, check: Check) -> GuardrailTriggered:
-        """The error that tells of it, and not of what was found."""
+        """The error for a finding, which does not quote it."""
         what = "prompt" if self.side == INPUT else "answer"
         return GuardrailTriggered(
             f"the {what} {check.finding}, which the endpoint's {self.side} guardrail `{check}` does not let "

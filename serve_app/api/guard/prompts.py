@@ -23,9 +23,9 @@ _NO_IDS: Final = "must be text, as the endpoint's input guardrail cannot read to
 async def checked_requests(
     requests: Sequence[GenerateRequest], rules: Rules, judge: Judge
 ) -> list[GenerateRequest]:
-    """`requests` as the rules let them pass, masked where the rules say so.
+    """`requests` after the rules, with personal data masked if they say so.
 
-    Raises GuardrailTriggered, UnsupportedField for what cannot be read, and Unavailable where nobody judges.
+    Raises GuardrailTriggered, UnsupportedField for what cannot be read, and Unavailable without a verdict.
     """
     found = []
     for request in requests:
@@ -39,7 +39,7 @@ async def checked_requests(
 
 
 async def checked_inputs(request: EmbedRequest, rules: Rules, judge: Judge) -> EmbedRequest:
-    """`request` as the rules let it pass; raises as `checked_requests`."""
+    """`request` after the rules; raises as `checked_requests`."""
     texts = [each for each in request.inputs if isinstance(each, str)]
     if len(texts) != len(request.inputs):
         raise UnsupportedField("input", _NO_IDS)
@@ -54,7 +54,7 @@ async def checked_inputs(request: EmbedRequest, rules: Rules, judge: Judge) -> E
 
 
 async def _screened(size: int, rules: Rules, work: Callable[[], T]) -> T:
-    """`work` over texts of `size` characters; in a thread if that takes long enough for others to notice."""
+    """Run `work` over texts of `size` characters; in a thread if it takes long enough to delay others."""
     try:
         return work() if size < OFF_LOOP_CHARS else await asyncio.to_thread(work)
     except Blocked as found:
@@ -106,7 +106,7 @@ async def _ask(inquest: Inquest, texts: Sequence[str], rules: Rules, judge: Judg
     """Raises GuardrailTriggered unless all pass, and PromptTooLong for more than may be asked."""
     most = MAX_PIECES * PIECE_CHARS
     texts = [text for text in texts if text.strip()]
-    is_long = sum(map(len, texts)) > most  # told before megabytes are cut into pieces
+    is_long = sum(map(len, texts)) > most  # checked before megabytes are cut into pieces
     asked = [] if is_long else [piece for text in texts for piece in pieces(text)]
     if is_long or len(asked) > MAX_PIECES:
         raise PromptTooLong(

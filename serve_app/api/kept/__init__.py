@@ -1,1 +1,1 @@
-"""Where responses are kept for later requests: in this gateway's memory, or by the control plane."""
+"""Stores of responses for later requests: in this gateway's memory, or in the control plane."""

@@ -14,7 +14,7 @@ from serve_app.types import Caller
 from serve_app.types.control import KeptResponse, owner_of
 
 OVERHEAD_BYTES: Final = 1024  # of a response beside its data
-SWEEP_S: Final = 60.0  # between two looks for what is too old
+SWEEP_S: Final = 60.0  # between two sweeps of old responses
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ class ResponsesInMemory:
         owner.size += kept.size
         while owner.size > self._config.bytes_per_key:
             owner.remove_oldest()
-        while self.size > self._most:  # whoever has most gives way, so that no key pushes the others out
+        while self.size > self._most:  # the key with most gives way, so that no key pushes out others
             max(self._owners.values(), key=lambda each: each.size).remove_oldest()
 
     async def recall(self, ids: Sequence[str], last: str, caller: Caller) -> dict[str, KeptResponse]:
@@ -94,7 +94,7 @@ class ResponsesInMemory:
         return owner is not None and owner.remove(id)
 
     def _sweep(self) -> None:
-        """Remove what is too old: of all keys, now and then."""
+        """Remove old responses of all keys, now and then."""
         now = self._clock()
         if now < self._swept + min(SWEEP_S, self._config.keep_s):
             return
@@ -106,7 +106,7 @@ class ResponsesInMemory:
 
 
 def _chain(owner: _Owner, last: str) -> Iterator[str]:
-    """The response `last` and all that it goes on from."""
+    """The response `last` and all earlier ones of its conversation."""
     for _ in range(MAX_MESSAGES):
         kept = owner.kept.get(last)
         if kept is None:

@@ -1,4 +1,4 @@
-"""KServe's datatypes and what a tensor of one holds: sizes checked, numbers widened, nothing guessed.
+"""KServe's datatypes and the elements of their tensors: sizes checked, numbers widened, nothing guessed.
 
 Works on the neutral `Tensor` (raw little-endian bytes), so it is the same for every transport.
 """
@@ -74,7 +74,7 @@ def checked(name: str, datatype: object, shape: Sequence[object], data: bytes) -
 
 
 def checked_shape(name: str, shape: Sequence[object]) -> tuple[int, ...]:
-    """Raises InvalidField unless it is a list of sizes."""
+    """Check a shape. Raises InvalidField unless it is a list of sizes."""
     sizes = tuple(size for size in shape if type(size) is int and 0 <= size < 2**31)
     if len(sizes) != len(shape) or len(sizes) > MAX_RANK:
         raise refused(name, f"shape must be a list of up to {MAX_RANK} integers from 0 to {2**31 - 1}")

@@ -1,6 +1,6 @@
-"""What a server says of itself and of models that take tensors: metadata, configuration, statistics.
+"""Descriptions of a server and of models that take tensors: metadata, configuration, statistics.
 
-Bodies in Triton's shapes, made of what is given; nothing here asks anybody.
+Bodies in Triton's shapes, made from arguments alone.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _config(tensor: TensorShape) -> dict[str, Any]:
 def model_statistics(
     name: str, model_version: str, served: AnswerCounts, engine: EngineStats | None
 ) -> dict[str, Any]:
-    """One entry of `model_stats`. Executions are steps of the engine; what nobody measures counts 0."""
+    """One entry of `model_stats`. Executions are steps of the engine; figures that are not measured are 0."""
     none = {"count": 0, "ns": 0}
     return {
         "name": name,

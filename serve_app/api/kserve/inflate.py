@@ -1,7 +1,6 @@
 """Bodies that arrive compressed: the same ASGI messages, unpacked piece by piece.
 
-A piece never becomes larger than a bound, so whoever reads them meets its own limit before the
-memory does. Knows nothing of what is inside.
+Pieces are bounded, so the reader reaches its own limit before memory runs out. Does not know the content.
 """
 
 from __future__ import annotations

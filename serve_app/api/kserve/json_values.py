@@ -26,7 +26,7 @@ from serve_app.limits import MAX_JSON_NUMBERS
 from serve_app.types import Tensor
 
 _LARGEST: Final = {"FP16": 65_504.0, "FP32": 3.4028235677973362e38, "FP64": math.inf}  # rounded: finite
-_MOST_DIGITS: Final = 9  # of an FP32: so many decimal digits tell it from all others
+_MOST_DIGITS: Final = 9  # decimal digits that identify an FP32
 _AT_ONCE: Final = 2**14  # numbers that are written in one go
 _EXACT_POWER: Final = 22  # 10 ** 22 is the largest power of ten that is exact in FP64
 
@@ -56,7 +56,7 @@ def encoded(name: str, datatype: str, shape: tuple[int, ...], values: list[Any])
             raise refused(name, "data must hold true or false")
         return tensor_of(datatype, values, shape)
     if datatype in _LARGEST:
-        most = _LARGEST[datatype]  # -inf is left to whoever reads the tensor
+        most = _LARGEST[datatype]  # -inf is left to the reader of the tensor
         if not kinds <= {int, float} or not all(
             -most <= value <= most or value == -math.inf for value in values
         ):

@@ -1,7 +1,7 @@
 """One inference as every transport brings it, and its answer: named tensors and parameters.
 
 HTTP bodies and protobuf messages are decoded to an `InferRequest` and encoded from `InferResponse`s;
-between the two nobody knows which it was.
+between the two the transport does not matter.
 """
 
 from __future__ import annotations

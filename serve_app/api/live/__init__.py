@@ -1,1 +1,1 @@
-"""What happens now, as one gateway sees it and as all of them do."""
+"""Live figures of one gateway and of all."""

@@ -1,4 +1,4 @@
-"""What happens now: on all gateways where a control plane sums them up, else on this one."""
+"""Live figures: of all gateways if a control plane sums them up, otherwise of this one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Live:
         self._cluster: LiveCluster | None = None
 
     def join(self, cluster: LiveCluster) -> None:
-        """Tell `cluster` of this gateway's slots, and ask it for those of all."""
+        """Report this gateway's slots to `cluster`, and read the slots of all from it."""
         self._cluster = cluster
         self.pulse.on_slot = cluster.tell
 

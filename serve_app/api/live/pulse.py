@@ -1,4 +1,4 @@
-"""What this gateway does, in slots of two seconds. Nothing runs while nothing happens.
+"""This gateway's live figures, in slots of two seconds. Nothing runs while nothing happens.
 
 A timer runs from the first request to the end of the first slot in which nothing happened.
 """
@@ -59,7 +59,7 @@ class Pulse:
             self._timer.cancel()
 
     def sample(self) -> LiveSlot:
-        """What happened since the last call, as the slot that has just ended."""
+        """The counts since the last call, as the slot that has just ended."""
         return LiveSlot(
             number=slot_at(self._clock() + EARLY_S) - 1,
             entities=tuple(self._entities()),
@@ -67,7 +67,7 @@ class Pulse:
         )
 
     def _forget(self, who: EntityName) -> None:
-        """The counts of an entity ended: if it comes back, they begin at nothing."""
+        """The series of an entity ended: if it comes back, its counts begin at 0."""
         for before in (self._answered, self._first_token, self._inter_token):
             before.pop(who, None)
 
@@ -111,7 +111,7 @@ class Pulse:
 def _new(
     counts: Mapping[tuple[str, ...], LatencyCounts], before: dict[tuple[str, ...], list[int]]
 ) -> dict[EntityName, dict[int, int]]:
-    """What `counts` has more than `before`, which becomes equal to it."""
+    """The increase of `counts` over `before`; then sets `before` to `counts`."""
     found = {}
     for labels, each in counts.items():
         endpoint, entity = labels

@@ -31,7 +31,7 @@ IS_OFF: Final = (
     "this server has no control plane, so it is managed by its deploy file alone; "
     "set control.enabled in the Gateway's config to manage it over this API"
 )
-BEHIND: Final = "x-gateways-behind"  # how many gateways do not serve by the change yet
+BEHIND: Final = "x-gateways-behind"  # the number of gateways in which the change is not in force yet
 _JSON: Final = "application/json"
 
 BodyT = TypeVar("BodyT", bound=StrictBody)
@@ -64,7 +64,7 @@ class Asked(Generic[BodyT]):
     async def do(self, command: Command[ReplyT]) -> ReplyT:
         """The control plane's reply to `command`; to a change, once gateways serve by it. Raises ServeError.
 
-        The answer says so where some gateways do not yet.
+        A header has the number of gateways in which it is not in force yet.
         """
         reply = await self.management.do(command, self.caller)
         if isinstance(command, Change):
@@ -83,7 +83,7 @@ class Asked(Generic[BodyT]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """An answer that is no JSON: `body`, or `parts` where it is long."""
+    """An answer that is not JSON: `body`, or `parts` if it is long."""
 
     body: bytes = b""
     parts: Iterable[bytes] | None = None
@@ -98,7 +98,7 @@ class CommandRoute(Generic[BodyT]):
     """An ASGI app for one route."""
 
     def __init__(self, services: Services, handle: Handle[BodyT], body: type[BodyT]) -> None:
-        """`body` is the model of what the route reads; `NoBody` where it reads nothing."""
+        """`body` is the model of the route's body; `NoBody` if it has none."""
         self._services = services
         self._handle = handle
         self._body = body

@@ -1,4 +1,4 @@
-"""Calls of Databricks' packages that have nothing to do with serving: refused in words of their own."""
+"""Calls of Databricks' packages that have nothing to do with serving: refused with a clear error."""
 
 from __future__ import annotations
 

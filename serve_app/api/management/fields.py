@@ -23,7 +23,7 @@ def ListOf(low: int, high: int, what: str = "objects") -> BeforeValidator:
 
 
 def Matching(pattern: str, told: str) -> PlainValidator:
-    """A string that `pattern` matches as a whole; `told` says what such a string is."""
+    """A string that `pattern` matches as a whole; `told` describes such a string."""
     compiled = re.compile(pattern)
 
     def check(value: Any) -> str:

@@ -1,6 +1,6 @@
-"""What happens now, over all gateways: `GET /api/2.0/live`.
+"""Live figures of all gateways: `GET /api/2.0/live`.
 
-This route is not Databricks' own. It needs no control plane, but tells of one gateway alone without it.
+This route is not Databricks' own. Without a control plane it covers only the gateway that answers.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ class _Page:
 
     def endpoint(self, endpoint: Endpoint) -> dict[str, Any]:
         apps = {each.name: each.app for each in endpoint.served_entities}
-        # An entity that was taken away a moment ago still has figures.
+        # An entity that was just removed still has figures.
         gone = [entity for name, entity in self._history.entities if name == endpoint.name]
         names = dict.fromkeys((*apps, *gone))
         keys = [(endpoint.name, name) for name in names]

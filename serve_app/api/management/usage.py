@@ -1,6 +1,6 @@
 """Sums over the usage ledger, as JSON or CSV: `GET /api/2.0/usage`.
 
-This route is not Databricks' own. A key with the scope `manage` sees everybody's usage, another one its own.
+This route is not Databricks' own. A key with the scope `manage` sees all usage, another one its own.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ async def _report(asked: Asked[NoBody]) -> dict[str, Any] | Page:
 
 
 def _only_key(caller: Caller) -> str | None:
-    """The key whose usage a caller sees who names none; None: all keys, for an administrator."""
+    """The key whose usage a caller sees by default; None: all keys, for an administrator."""
     sees_all = Scope.MANAGE in caller.scopes and not caller.endpoints
     return None if sees_all else caller.key_id
 

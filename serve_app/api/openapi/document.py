@@ -41,7 +41,7 @@ _PLACE: Final = re.compile(r"\{(?P<name>\w+)(?::(?P<kind>\w+))?\}")
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What the document says of the server as a whole."""
+    """The document's facts about the server as a whole."""
 
     title: str
     version: str
@@ -87,7 +87,7 @@ def plain(template: str) -> str:
 
 
 def _operations(path: Path) -> list[tuple[Family | None, Operation]]:
-    """What each protocol makes of a path; None: it is the same for all."""
+    """The operation of each protocol on a path; None: it is the same for all."""
     return [(each.family, each.operation) for each in path.entries if each.operation is not None]
 
 
@@ -288,7 +288,7 @@ def _event(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _conditions(path: Path, operation: Operation) -> Iterator[type[ServeError]]:
-    """What may go wrong: what the operation says, and what may go wrong everywhere."""
+    """The errors of an operation: its own, and those of every route."""
     found: list[type[ServeError]] = [*operation.conditions]
     if path.scope is not None:
         found += [Unauthenticated, PermissionDenied]
@@ -320,7 +320,7 @@ def _example(error: type[ServeError]) -> ServeError:
     return from_info(ErrorInfo(kind=error.__name__, reason=reason, param=param, joint=": "))
 
 
-# What the example of each condition says: the field at fault and the reason, or the whole message.
+# The example of each condition: the field at fault and the reason, or the whole message.
 _FIELDS: Final[Mapping[Condition, tuple[str | None, str]]] = {
     Condition.INVALID_FIELD: ("temperature", "must be a number from 0 to 2"),
     Condition.MODEL_NOT_FOUND: ("model", "no such model"),
@@ -348,5 +348,5 @@ _MESSAGES: Final[Mapping[Condition, str]] = {
 
 
 def _phrase(status: int) -> str:
-    """What a status means; HTTP itself does not know the one that Anthropic has for a full queue."""
+    """The phrase of a status; HTTP has none for Anthropic's status of a full queue."""
     return "Overloaded" if status == 529 else HTTPStatus(status).phrase

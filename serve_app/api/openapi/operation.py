@@ -76,7 +76,7 @@ class Body:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """One shape of an answer. Several of one status, and of one Content-Type, may be."""
+    """One shape of an answer. There may be several of one status and Content-Type."""
 
     what: str  # one sentence
     type: Any = None  # of the whole body; of the data of each event in a stream; None: no body
@@ -88,7 +88,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Errors:
-    """How one protocol tells errors, before the first byte of an answer."""
+    """The errors of one protocol, before the first byte of an answer."""
 
     type: Any  # of the body
     render: Callable[[ServeError], ErrorReply]  # gives each condition's status and example
@@ -110,6 +110,6 @@ class Operation:
 
 
 def streamed(whole: Any, event: Any, *, what: str = "The whole answer.") -> tuple[Answer, Answer]:
-    """The answers of a route that sends events where `stream` asks for them, and `[DONE]` last."""
+    """The answers of a route that streams if `stream` asks for it, with `[DONE]` at the end."""
     pieces = Answer(what="With `stream`: its pieces.", type=event | Literal["[DONE]"], media=EVENTS)
     return Answer(what=what, type=whole), pieces

@@ -1,6 +1,6 @@
 """GET /openapi.json, and GET /docs, a page that shows it: Swagger UI from this server's own files.
 
-All bytes are made once, for whoever asks first. The page loads nothing from elsewhere, and its policy lets a
+All bytes are made once, at the first request. The page loads nothing from elsewhere, and its policy lets a
 browser load nothing else. Knows no protocol.
 """
 
@@ -79,7 +79,7 @@ class DocumentPage:
     """GET /openapi.json."""
 
     def __init__(self, make: Callable[[], Mapping[str, Any]]) -> None:
-        """`make` writes the document, when somebody first asks for it."""
+        """`make` writes the document, at the first request."""
         self._make = make
         self._body = b""
 
@@ -110,7 +110,7 @@ class FilePage:
 
 @cache
 def _file(name: str) -> bytes:
-    """The bytes of a file, read when somebody first asks for it."""
+    """The bytes of a file, read at its first request."""
     if name == _OWN_FILE:
         return _SCRIPT
     package = find_spec(_PACKAGE)

@@ -1,4 +1,4 @@
-"""The routes of the OpenAPI document and of the page that shows it. Whoever may ask models may read them."""
+"""The routes of the OpenAPI document and of the page that shows it. Their scope is `inference`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """JSON Schemas of wire models and typed dictionaries, as an OpenAPI document has them.
 
-A field that may be absent may be null too, and has no default but the one that its meaning tells.
+A field that may be absent may be null too; only its description has a default.
 Knows types; not routes and not protocols.
 """
 

@@ -192,7 +192,7 @@ class MessageBody(PromptFields, AnswerFields):
 
     @property
     def sticky(self) -> str | None:
-        """The client's word for whom it asks."""
+        """The client's end-user id."""
         return self.user or (None if self.metadata is None else self.metadata.user_id)
 
     @property
@@ -202,11 +202,11 @@ class MessageBody(PromptFields, AnswerFields):
 
     @property
     def hides_thoughts(self) -> bool:
-        """Whether the answer only tells that something was thought."""
+        """Whether the answer hides the text of thoughts."""
         return self.thinking is not None and self.thinking.display == "omitted"
 
     def form(self) -> Form:
-        """What the answer must match. Raises InvalidField or UnsupportedField."""
+        """The form of the answer. Raises InvalidField or UnsupportedField."""
         field = self._form_field()
         extra = self.__pydantic_extra__ or {}
         value = (

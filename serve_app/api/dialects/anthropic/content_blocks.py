@@ -49,7 +49,7 @@ def parse_texts(value: Any, where: str, kinds: Collection[str] = (TEXT,)) -> str
 
 
 def read_text(block: Block, where: str) -> str:
-    """What the model reads of a block of one of the types READ. Raises InvalidField or UnsupportedField."""
+    """The text for the model of a block of one of the types READ. Raises InvalidField or UnsupportedField."""
     if block["type"] == TEXT:
         return parse_string(block.get("text"), f"{where}.text")
     if block["type"] == DOCUMENT:
@@ -61,7 +61,7 @@ def read_text(block: Block, where: str) -> str:
 
 
 def parse_thoughts(block: Block, where: str) -> str:
-    """What was thought. Hidden thoughts are empty. Raises InvalidField."""
+    """The thoughts. Hidden thoughts are empty. Raises InvalidField."""
     return "" if block["type"] == REDACTED else parse_string(block.get("thinking"), f"{where}.thinking")
 
 
@@ -74,7 +74,7 @@ def parse_tool_use(block: Block, where: str) -> dict[str, Any]:
 
 
 def parse_tool_result(block: Block, where: str) -> tuple[str, str]:
-    """Which call is answered, and how. Raises InvalidField or UnsupportedField."""
+    """The id of the call that is answered, and the result. Raises InvalidField or UnsupportedField."""
     content = block.get("content")
     text = "" if content is None else parse_texts(content, f"{where}.content", READ)
     return parse_name(block.get("tool_use_id"), f"{where}.tool_use_id"), text

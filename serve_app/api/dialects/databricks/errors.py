@@ -42,7 +42,7 @@ CODE: Final[Mapping[Condition, str]] = MappingProxyType(
 )
 
 # Of a request that waiting does not help: larger than its whole limit, or of a key whose budget is spent.
-# Databricks' SDK repeats whatever is 429 or 503 until its own time is over, whichever headers come with it;
+# Databricks' SDK repeats every 429 and 503 until its own time is over, whatever the headers;
 # the error code still makes it the type of a limit.
 NEVER_FITS: Final = 400
 OVERLOADED: Final = 429  # the status of a full queue
@@ -82,7 +82,7 @@ def _members(error: ServeError, message: str) -> dict[str, str]:
 
 
 def _guardrail_report(error: GuardrailTriggered) -> str:
-    """What the product says in place of a message: JSON in a string."""
+    """The product's message: JSON in a string."""
     found = {
         "flagged": error.check != "pii",
         "categories": None,

@@ -1,4 +1,4 @@
-"""Fields of Databricks' bodies with their ranges, and what an endpoint allows of them.
+"""Fields of Databricks' bodies with their ranges, and the endpoint's limits on them.
 
 A body is checked against its endpoint too: its kind and the operator's settings decide
 about several fields. Unknown keys are errors. Knows neither messages nor prompts.
@@ -42,7 +42,7 @@ MAX_REPETITION_PENALTY: Final = 2.0
 
 REASONING_EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh")
 
-# The field that holds what a task works on, by which a body of another task is told.
+# The main field of each task, by which a body of another task is recognised.
 SUBJECT: Final[Mapping[Task, str]] = MappingProxyType(
     {Task.CHAT: "messages", Task.COMPLETIONS: "prompt", Task.EMBEDDINGS: "input"}
 )
@@ -50,7 +50,7 @@ SUBJECT: Final[Mapping[Task, str]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class RouteContext:
-    """What a route knows before it reads a body."""
+    """The facts that a route knows before it reads a body."""
 
     find: Callable[[str], Endpoint]  # by name; raises ModelNotFound
     accepts_events: bool  # the client asks for a stream by its header `Accept`
@@ -127,7 +127,7 @@ def parse_fields(model: type[FieldsT], raw: bytes) -> FieldsT:
 
 
 def _merged(raw: bytes, extra: dict[str, str]) -> bytes:
-    """`raw`, a sound body, with the members of `extra`: each the JSON it holds, or else a string."""
+    """Merge `extra` into the body `raw`. Each value is parsed as JSON, or kept as a string."""
     given = {name: value for name, value in pydantic_core.from_json(raw).items() if value is not None}
     twice = next((name for name in extra if name in given), None)
     if twice is not None:
@@ -203,7 +203,7 @@ class GenerationFields(TaskFields):
         return endpoint.databricks.stream_default or target.accepts_events
 
     def check(self, endpoint: Endpoint, *, stream: bool) -> None:
-        """What single fields cannot tell. Raises InvalidField."""
+        """Check combinations of fields. Raises InvalidField."""
         settings = endpoint.databricks
         if self.choices > settings.max_n:
             raise InvalidField("n", f"must be an integer from 1 to {settings.max_n}")

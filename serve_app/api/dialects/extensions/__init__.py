@@ -1,1 +1,1 @@
-"""What can be asked of a model beside answers: tokens of a text, and whether it has a watermark."""
+"""Questions to a model beside generation: tokens of a text, and whether it has a watermark."""

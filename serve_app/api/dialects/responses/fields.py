@@ -235,7 +235,7 @@ class ResponseFields(WireModel):
 
     @property
     def sticky(self) -> str | None:
-        """The client's word for whom it asks."""
+        """The client's end-user id."""
         return self.user or self.safety_identifier or self.prompt_cache_key
 
     @property

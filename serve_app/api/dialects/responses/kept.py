@@ -1,4 +1,4 @@
-"""What is kept of a response, how a body refers to it, and what the body is with it.
+"""The stored form of a response, references to it in a body, and the body with them resolved.
 
 Knows nothing of where responses are kept.
 """
@@ -43,7 +43,7 @@ PREFIXES: Final = {  # of ids of items, by type
 
 @dataclass(frozen=True, slots=True)
 class References:
-    """What a body refers to."""
+    """The references of a body."""
 
     previous: str  # "": no response
     items: tuple[str, ...]
@@ -65,7 +65,7 @@ class References:
         return tuple(dict.fromkeys(f"resp_{match[1]}" for match in found))
 
     def found(self, kept: Mapping[str, KeptResponse]) -> Earlier:
-        """What they stand for, as far as it is in `kept`. Raises NotKept for a missing response."""
+        """Resolve the references in `kept`. Raises NotKept for a missing response."""
         wanted: set[str] = set(self.responses)
         outputs = {id: unpacked(kept[id].response)["output"] for id in wanted & kept.keys()}
         items = {item["id"]: item for output in outputs.values() for item in output}
@@ -78,7 +78,7 @@ class References:
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """What a body goes on from, and the items that it refers to."""
+    """The earlier conversation of a body, and the items that it refers to."""
 
     history: Sequence[Item] = ()
     items: Mapping[str, Item] = field(default_factory=dict)  # by their ids
@@ -163,7 +163,7 @@ def packed(value: Any) -> bytes:
 
 
 def unpacked(data: bytes) -> Any:
-    """What `packed` was given."""
+    """The reverse of `packed`."""
     return msgspec.json.decode(zlib.decompress(data))
 
 

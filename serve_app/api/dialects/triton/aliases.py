@@ -1,4 +1,4 @@
-"""Triton's names for an endpoint that has another name, and the part of the endpoint that each means.
+"""Triton's aliases of an endpoint, and the part of the endpoint that each means.
 
 TensorRT-LLM's backend serves one model under several names: its tensors, an ensemble of texts, and the
 steps between the two. The usual names are settings. An endpoint that really has such a name comes first.

@@ -147,7 +147,7 @@ class Duration(TypedDict):
 
 
 class InferenceStatistics(TypedDict):
-    """Requests by what became of them; what nobody measures counts 0."""
+    """Requests by outcome; figures that are not measured are 0."""
 
     success: Duration
     fail: Duration

@@ -1,4 +1,4 @@
-"""What answers under an endpoint's name, as bodies of create and update have it."""
+"""An endpoint's configuration in bodies of create and update."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NO_EFFECT: Final = "Kept and returned; it has no effect here"
 
 
 class ReplicaFields(StrictBody):
-    """What is wanted of the replicas of one served entity."""
+    """The wanted replicas of one served entity."""
 
     name: Annotated[str | None, EntityName] = doc("Unique in the endpoint; without one MODEL-VERSION")
     provisioned_model_units: Annotated[int | None, _UNITS] = doc(
@@ -180,12 +180,12 @@ class UpdateBody(StrictBody):
 
     @property
     def is_whole(self) -> bool:
-        """Whether the body says all of a configuration, so that the former one does not matter."""
+        """Whether the body is a whole configuration, so that the former one does not matter."""
         listed = self.served_entities or self.served_models
         return listed is not None and (self.traffic_config is not None or len(listed) == 1)
 
     def wanted(self, former: ConfigWanted | None = None, prefix: str = "") -> ConfigWanted:
-        """What is asked for; what the body leaves out is as in `former`. Raises InvalidField.
+        """The wanted configuration; missing parts are those of `former`. Raises InvalidField.
 
         `prefix` stands before the names of fields in errors.
         """

@@ -28,14 +28,14 @@ _Addresses = Annotated[
 
 
 class Recipients(StrictBody):
-    """Who is told by mail: nobody, since this server sends none."""
+    """Recipients of mails. Stored only, since this server sends none."""
 
     on_update_failure: _Addresses = None
     on_update_success: _Addresses = None
 
 
 class EndpointFields(StrictBody):
-    """What both ways to make an endpoint have."""
+    """The fields of both ways to make an endpoint."""
 
     name: Annotated[str | None, EndpointName] = doc(
         f"What clients call; not {', '.join(sorted({*RESERVED, _PT}))}", required=True
@@ -67,7 +67,7 @@ class EndpointFields(StrictBody):
         return {} if self.ai_gateway is None else self.ai_gateway.settings("ai_gateway.")
 
     def stored(self) -> dict[str, Any]:
-        """What has no effect."""
+        """The fields that are stored and have no effect."""
         return stored_of(self, STORED)
 
 

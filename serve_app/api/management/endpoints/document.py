@@ -1,4 +1,4 @@
-"""The OpenAPI document of one endpoint: how it is queried, and nothing else of the server."""
+"""The OpenAPI document of one endpoint: its routes for queries alone."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class PiiBody(StrictBody):
 
 
 class RulesBody(StrictBody):
-    """What prompts, or answers, must keep to."""
+    """The rules for prompts, or for answers."""
 
     safety: Annotated[bool | None, Boolean] = None
     pii: PiiBody | None = None

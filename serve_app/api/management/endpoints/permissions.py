@@ -1,4 +1,4 @@
-"""Who may do what with one endpoint, by the endpoint's id."""
+"""The grants of one endpoint, by the endpoint's id."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class RequestRowJson(TypedDict):
 
 
 class RequestJson(RequestRowJson):
-    """One request with its bodies, as its client sent and got them. A body that was not kept is left out."""
+    """One request with its bodies, in the client's bytes. A body that was not kept is left out."""
 
     request: NotRequired[str]
     response: NotRequired[str]
@@ -124,7 +124,7 @@ async def _get(asked: Asked[NoBody]) -> dict[str, Any]:
 
 
 def _wanted(asked: Asked[NoBody]) -> tuple[LoggedRequests, bool]:
-    """What is asked for, and whether requests are written now. Raises InvalidField or ModelNotFound."""
+    """The query, and whether requests are written now. Raises InvalidField or ModelNotFound."""
     query = asked.query
     for name in query:
         if name not in _QUERY:

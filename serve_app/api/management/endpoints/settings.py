@@ -1,4 +1,4 @@
-"""What is asked of an endpoint's traffic, and what is noted beside it: limits, guardrails, tags."""
+"""Settings of an endpoint's traffic, and its tags: limits, guardrails, notes."""
 
 from __future__ import annotations
 

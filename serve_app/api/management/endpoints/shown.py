@@ -82,6 +82,6 @@ def _entity(shown: EntityShown) -> dict[str, Any]:
 
 
 def _wanted(wanted: EntityWanted) -> dict[str, Any]:
-    """All that the creator said, under the names of the API; what was not said is left out."""
+    """The creator's fields, under the names of the API; missing ones are left out."""
     said = {each.name: getattr(wanted, each.name) for each in fields(wanted) if each.name not in _UNSAID}
     return {**wanted.stored, **{name: value for name, value in said.items() if value not in (None, "")}}

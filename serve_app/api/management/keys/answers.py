@@ -41,7 +41,7 @@ class KeyJson(TypedDict):
 
 
 class CreatedKeyJson(TypedDict):
-    """A new key. `key` is told once."""
+    """A new key. `key` is shown once."""
 
     key: str
     key_info: KeyJson
@@ -57,7 +57,7 @@ class DeclaredKeyJson(TypedDict):
 class KeysJson(TypedDict):
     """Keys that were made at run time, the oldest first, and those of the operator by name.
 
-    `notice` says what is missing while the database is away.
+    `notice` names what is missing while the database is away.
     """
 
     keys: list[KeyJson]
@@ -76,7 +76,7 @@ class TokenJson(TypedDict):
 
 
 class CreatedTokenJson(TypedDict):
-    """A new token. `token_value` is told once."""
+    """A new token. `token_value` is shown once."""
 
     token_value: str
     token_info: TokenJson

@@ -33,7 +33,7 @@ _Comment = Text(0, MAX_COMMENT_CHARS)
 
 
 class KeyFields(StrictBody):
-    """What a key may do, and what it may cost."""
+    """The permissions and budgets of a key."""
 
     groups: Annotated[tuple[str, ...] | None, _Names] = doc(
         "Groups of its user, for permissions and rate limits"

@@ -10,7 +10,7 @@ from serve_app.types.control import ComparisonReport, EntityReport, Estimate, Me
 
 
 class GuardsJson(TypedDict):
-    """What the entity must keep to."""
+    """The limits for the entity."""
 
     max_error_rate: float | None
     max_first_token_s: float | None
@@ -19,7 +19,7 @@ class GuardsJson(TypedDict):
 
 
 class RolloutJson(TypedDict):
-    """A rollout and how it stands."""
+    """A rollout and its state."""
 
     endpoint: str
     entity: str
@@ -45,7 +45,7 @@ class EstimateJson(TypedDict):
 
 
 class EntityReportJson(TypedDict):
-    """What the requests of one entity were like, or its copies of the requests of others."""
+    """Statistics of one entity's requests, or of its shadow copies."""
 
     entity: str
     shadow: bool

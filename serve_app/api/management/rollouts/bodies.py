@@ -27,7 +27,7 @@ _MAX_METRIC_CHARS = 64
 
 
 class GuardsBody(StrictBody):
-    """What the entity must keep to."""
+    """The limits for the entity."""
 
     max_error_rate: Annotated[float | None, Number(0, 1)] = doc(
         "Share of its requests that may fail; 1: any", default=0.05

@@ -1,4 +1,4 @@
-"""Rollouts, shadows and comparisons of an endpoint's entities, and what clients think of answers.
+"""Rollouts, shadows and comparisons of an endpoint's entities, and clients' feedback.
 
 Databricks has no such routes; their bodies, errors and times are as in the rest of the API.
 """
