@@ -21,8 +21,9 @@ SHOWN: Final = 5  # reasons
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Keep the reasons of skipped tests, unless those that failed run once more."""
-    if config.cache is not None and not config.getoption("lf"):
-        config.cache.set(KEY, _reasons(terminalreporter.stats.get("skipped", [])))
+    cache: pytest.Cache | None = getattr(config, "cache", None)  # absent with `-p no:cacheprovider`
+    if cache is not None and not config.getoption("lf"):
+        cache.set(KEY, _reasons(terminalreporter.stats.get("skipped", [])))
 
 
 def _reasons(reports: Iterable[pytest.TestReport]) -> Counter[str]:
