@@ -35,9 +35,9 @@ SUBJECTS: Final = {
 }
 _HEAD: Final = """# Decisions
 
-Short records of what was decided: context, decision, consequence, and the figure behind it where there is one. A
-figure has its command and its machine beside it. A record may hold several decisions of one subject, each under its own
-heading. To overturn a decision, change its record.
+Short records of what was decided: context, decision, consequence, and the figure behind it where there is
+one. A figure has its command and its machine beside it. A record may hold several decisions of one subject,
+each under its own heading. To overturn a decision, change its record.
 """
 
 
