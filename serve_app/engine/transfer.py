@@ -1,13 +1,13 @@
 """Copies between the host and a device for which neither waits.
 
-`send` puts several arrays on a device in one copy, `Receipt` brings several tensors back in one. Both go
-through pinned memory of torch's own cache, which keeps it until the device has read or written it. On a
-CPU nothing is copied. Knows no sequences and no batch.
+`send` and `Parcel` put several arrays on a device in one copy, `Receipt` brings several tensors back in one.
+They go through pinned memory of torch's own cache, which keeps it until the device has read or written it. On
+a CPU nothing is copied. Knows no sequences and no batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -41,6 +41,28 @@ def send(device: torch.device, *arrays: Array) -> list[torch.Tensor]:
         there[start : start + array.nbytes].view(_dtype(array)).view(array.shape)
         for start, array in zip(starts, arrays, strict=True)
     ]
+
+
+class Parcel:
+    """Arrays that go to a device in one copy, when the first of them is used."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._arrays: list[Array] = []
+        self._sent: list[torch.Tensor] | None = None
+
+    def add(self, array: Array) -> Callable[[], torch.Tensor]:
+        """Returns what gives the array on the device. RuntimeError once any was used."""
+        if self._sent is not None:
+            raise RuntimeError("the parcel is sent")
+        place = len(self._arrays)
+        self._arrays.append(array)
+        return lambda: self._all()[place]
+
+    def _all(self) -> list[torch.Tensor]:
+        if self._sent is None:
+            self._sent = send(self._device, *self._arrays)
+        return self._sent
 
 
 class Receipt:

@@ -36,7 +36,7 @@ from serve_app.engine.sampling.sampled import Sampled, Scored
 from serve_app.engine.sampling.topk import NEVER, highest
 from serve_app.engine.sequence import Sequence
 from serve_app.engine.torch_cpu import few_threads
-from serve_app.engine.transfer import send
+from serve_app.engine.transfer import Parcel, send
 from serve_app.errors import GenerationFailed, InvalidField
 from serve_app.types import ErrorInfo, SamplingParams
 
@@ -54,6 +54,26 @@ class _RowWork:
     edits: Edits
     draw: Draw | None  # None: greedy
     width: int  # rows with the same draw and width are drawn together
+
+
+Place = abc.Callable[[], torch.Tensor | None]  # where some rows are, on the device; None: all rows, or none
+
+
+@dataclass(slots=True, frozen=True)
+class _DrawnTogether:
+    """Rows that need the same work."""
+
+    draw: Draw | None  # None: greedy
+    at: Place
+    params: abc.Sequence[RowParams]  # none if greedy
+    sent: Place  # `params` on the device
+
+    def tokens(self, logits: torch.Tensor) -> torch.Tensor:
+        """The tokens [k] of the rows; logits [R, V] of all."""
+        x, sent = _take(logits, self.at()), self.sent()
+        if self.draw is None or sent is None:
+            return highest(x)[1]
+        return self.draw(x, FilterParams.of(self.params, sent))
 
 
 class Sampler:
@@ -123,52 +143,53 @@ class Sampler:
             left_out: list[bool] = unusable.tolist()
             edited, drafted = ([r for r in some if not left_out[r]] for some in (edited, drafted))
         asking = {r: top for r in rows if (top := sequences[r].num_logprobs) is not None}
-        groups = _groups(plans, [r for r in rows if r not in drafted] if drafted else rows)
-        params = [
-            () if draw is None else _row_params(sequences, ahead, members, logits.shape[1])
-            for (draw, _), members in groups
-        ]
-        chosen_rows = [edited, list(asking), drafted, *(members for _, members in groups)]
-        partial = [0 < len(some) < len(sequences) for some in chosen_rows]
-        sent = iter(
-            send(
-                logits.device,
-                *(np.array(some) for some, is_part in zip(chosen_rows, partial, strict=True) if is_part),
-                *(np.array(known) for known in params if known),
-            )
+        parcel = Parcel(logits.device)
+        at_edited, at_asking, at_drafted = (
+            _place(parcel, some, len(sequences)) for some in (edited, list(asking), drafted)
         )
-        at_edited, at_asking, at_drafted, *at_groups = (next(sent) if part else None for part in partial)
-        raw = None
-        if asking:
-            raw = RawLogprobs(_take(logits, at_asking), list(asking.values()))
+        drawn = self._drawn(parcel, sequences, ahead, plans, set(drafted), logits.shape[1])
+        raw = RawLogprobs(_take(logits, at_asking()), list(asking.values())) if asking else None
         errors: dict[int, ErrorInfo] = {}
-        nothing_left = None
+        nothing_left = torch.zeros_like(unusable)
         if edited:
             errors = dict.fromkeys(self._edit(logits, edited, plans, sequences), _PROCESSOR_FAILED)
-            nothing_left = _take(logits, at_edited).amax(-1) == NEVER
-            if at_edited is not None:
-                nothing_left = torch.zeros_like(unusable).index_copy_(0, at_edited, nothing_left)
-
-        parts = []
-        for ((draw, _), _), at, known in zip(groups, at_groups, params, strict=True):
-            x = _take(logits, at)
-            if draw is None or not known:
-                parts.append((at, highest(x)[1]))
-            else:
-                parts.append((at, draw(x, FilterParams.of(known, next(sent)))))
+            none_of_edited = _take(logits, at_edited()).amax(-1) == NEVER
+            at = at_edited()
+            nothing_left = none_of_edited if at is None else nothing_left.index_copy_(0, at, none_of_edited)
+        parts = [(each.at(), each.tokens(logits)) for each in drawn]
         if drafted:
-            ids = _draw_drafted(_take(logits, at_drafted), drafted, sequences)
-            parts.append((at_drafted, ids))
+            at = at_drafted()
+            parts.append((at, _draw_drafted(_take(logits, at), drafted, sequences)))
         tokens = _together(parts, len(sequences))
-        told = tokens if nothing_left is None else tokens.masked_fill(nothing_left, NOTHING_LEFT)
+        marked = tokens.masked_fill(nothing_left, NOTHING_LEFT) if edited else tokens
         return Choice(
             tokens,
-            told.masked_fill(unusable, NOT_FINITE),
+            marked.masked_fill(unusable, NOT_FINITE),
             asking=asking,
-            logprobs=() if raw is None else raw.of(_take(tokens, at_asking)),
+            logprobs=() if raw is None else raw.of(_take(tokens, at_asking())),
             errors=errors,
             nothing_left=lambda row: _nothing_left(sequences[row]),
         )
+
+    @staticmethod
+    def _drawn(
+        parcel: Parcel,
+        sequences: abc.Sequence[Sequence],
+        ahead: abc.Sequence[int],
+        plans: abc.Sequence[_RowWork],
+        left_out: abc.Set[int],
+        width: int,
+    ) -> list[_DrawnTogether]:
+        """The rows but those `left_out`, in groups that are drawn together; their arrays go into `parcel`."""
+        made = []
+        for (draw, _), members in _groups(plans, (r for r in range(len(sequences)) if r not in left_out)):
+            at = _place(parcel, members, len(sequences))
+            if draw is None:
+                made.append(_DrawnTogether(None, at, (), lambda: None))
+                continue
+            params = _row_params(sequences, ahead, members, width)
+            made.append(_DrawnTogether(draw, at, params, parcel.add(np.array(params))))
+        return made
 
     def by_row(self, sequence: Sequence) -> bool:
         """Whether the next tokens of a sequence depend on their positions and rows of logits alone."""
@@ -247,6 +268,11 @@ class Sampler:
     ) -> abc.Sequence[int]:
         """Apply the edits of some rows in place; returns those whose own processor failed."""
         return apply_edits(logits, rows, [plans[r].edits for r in rows], [sequences[r] for r in rows])
+
+
+def _place(parcel: Parcel, rows: abc.Sequence[int], count: int) -> Place:
+    """Where `rows` of `count` are; they go into `parcel` if they are a part of them."""
+    return parcel.add(np.array(rows)) if 0 < len(rows) < count else lambda: None
 
 
 def _groups(
