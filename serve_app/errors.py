@@ -1,4 +1,4 @@
-"""One error tree. What a client may be told, and the conditions of which each dialect makes a status.
+"""One error tree. The public errors, and the conditions of which each dialect makes a status.
 
     ServeError
     ├── InvalidBody              not JSON, not an object, not one for the route
@@ -9,7 +9,7 @@
     │   │   └── NotKept          a response or an item of one that is not kept for the caller's key
     │   ├── VersionNotFound
     │   └── PromptTooLong
-    ├── Unauthenticated          no key, or a key nobody issued
+    ├── Unauthenticated          no key, or an unknown key
     ├── PermissionDenied         a good key without the right scope
     ├── QuotaExceeded            the caller's own limit
     │   ├── LargerThanQuota      one request above the whole limit: waiting does not help

@@ -107,7 +107,7 @@ MAX_STRICT_ENUM: Final = 1_000  # values of one enum
 MAX_TIMEOUT_S: Final = 3_600.0  # the longest deadline a client may ask for
 
 # --- kept responses ------------------------------------------------------------------
-MAX_KEPT_ID_CHARS: Final = 256  # of a response or an item that is referred to; a longer one is nobody's
+MAX_KEPT_ID_CHARS: Final = 256  # of a response or an item that is referred to; a longer one does not exist
 MAX_KEPT_IN_MEMORY_BYTES: Final = 256 * 2**20  # of all keys in one gateway, where no database keeps them
 MAX_LISTED_ITEMS: Final = 100  # OpenAI's own bound: of a response's input in one answer
 
@@ -118,5 +118,5 @@ MAX_PRINCIPAL_CHARS: Final = 256  # of the name of a user, a group or a service 
 MAX_COMMENT_CHARS: Final = 1_024  # of a key; it is listed with it
 MAX_KEY_LIFETIME_S: Final = 10 * 365 * 86_400.0  # a key that shall live longer has no end
 MAX_LOGGED_REQUESTS: Final = 200  # of one page of an inference table; each has some 500 bytes
-MAX_KEY_GRACE_S: Final = 30 * 86_400  # of a former secret; whoever needs longer makes two keys
+MAX_KEY_GRACE_S: Final = 30 * 86_400  # of a former secret; for more time, make two keys
 MAX_ENDPOINT_GRANTS: Final = 1_000  # of one endpoint; a gateway looks through them at each request

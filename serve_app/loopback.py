@@ -28,7 +28,7 @@ def is_local_name(host: str, allowed: Collection[str] = ()) -> bool:
     """Whether the header `host` is an address, a name without a dot such as localhost, or one of `allowed`.
 
     The owner of any other name can make it lead here, also while a browser has a page of that name open.
-    Nobody owns a name without a dot: it is of this machine or of its network, as that of a service.
+    A name without a dot has no owner: it is of this machine or of its network, as that of a service.
     """
     name = (host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host).lower()
     try:

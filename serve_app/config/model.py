@@ -88,7 +88,7 @@ class ProvisionedConfig(ConfigModel):
         gt=0,
         le=1e9,
         allow_inf_nan=False,
-        description="What one replica makes on your machines: `serve-app measure-throughput FILE` tells.",
+        description="Tokens a second of one replica: `serve-app measure-throughput FILE` measures it.",
     )
 
     @model_validator(mode="after")

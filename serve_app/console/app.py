@@ -2,8 +2,8 @@
 
 A browser that opens the address of the server itself is sent to the console.
 
-Knows paths alone. What a page needs is loaded at the first request for one, so a gateway whose console
-nobody opens starts as fast, and takes as little memory, as one without.
+Knows paths alone. What a page needs is loaded at the first request for one, so a gateway whose console is
+not used starts as fast, and takes as little memory, as one without.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class GuardrailRules(ConfigModel):
     )
     safety: bool = Field(False, description="What the model that judges calls unsafe is blocked.")
     valid_topics: tuple[Words, ...] = Field(
-        (), max_length=100, description="Only these are let through; the model that judges tells."
+        (), max_length=100, description="Only these are allowed; the judging model decides."
     )
 
     @property

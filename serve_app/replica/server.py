@@ -225,7 +225,7 @@ class ModelServer:
 
     def _from_engine(self, outputs: list[EngineOutput]) -> None:
         """Take the outputs of one step, in the engine's thread."""
-        # The event loop is closed when the process is going down; then nobody waits for outputs.
+        # The event loop is closed when the process is going down; then outputs have no reader.
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._on_outputs, outputs)
 

@@ -123,7 +123,7 @@ class Perf:
     blocks_total: int  # of the KV cache, at the end: reused + new
     blocks_reused: int  # found in the prefix cache
     blocks_new: int
-    draft_tokens: int = 0  # verified, whoever proposed them
+    draft_tokens: int = 0  # verified, from the client or our own
     accepted_tokens: int = 0  # of those, in the output
 
 

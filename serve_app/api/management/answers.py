@@ -150,7 +150,7 @@ class LimitsJson(TypedDict):
 
 
 class NotificationsJson(TypedDict):
-    """Who is noted to be told."""
+    """Recipients of mails, which are only stored."""
 
     name: str
     email_notifications: dict[str, list[str]]

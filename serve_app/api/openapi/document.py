@@ -243,7 +243,7 @@ class _Writer:
         }
 
     def _told_errors(self, path: Path, operation: Operation) -> Iterator[tuple[type[ServeError], Errors]]:
-        """What may go wrong, each with the shape in which it is told."""
+        """The errors, each with its shape."""
         usual = self._errors[family_of(None, None, path.template, self._v1)]
         yield from ((error, operation.errors or usual) for error in _conditions(path, operation))
         if any(entry.family is not None for entry in path.entries):

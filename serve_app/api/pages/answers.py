@@ -21,7 +21,7 @@ class Ready(TypedDict):
 
 
 class NotReady(TypedDict):
-    """An endpoint has nobody who can answer, or the gateway shuts down."""
+    """An endpoint has no entity that can answer, or the gateway shuts down."""
 
     status: Literal["not ready"]
     reasons: NotRequired[list[str]]

@@ -38,7 +38,7 @@ def condition(services: Services) -> Condition:
     """The condition now.
 
     Usage that is not written down leaves a gateway ready: to send its clients elsewhere would help
-    neither them nor the records. Where records are required it answers nobody.
+    neither them nor the records. If records are required, it refuses every request.
     """
     directory, backend, meter = services.directory, services.backend, services.meter
     if services.admission.is_closed:
@@ -50,11 +50,11 @@ def condition(services: Services) -> Condition:
     for endpoint in directory:
         missing = {e.app: why for e in endpoint.served_entities if (why := backend.missing(e.app))}
         lacks = {e.app: what for e in endpoint.served_entities if (what := backend.lacks(e.app))}
-        # One that was made at run time is its maker's concern: it keeps nobody from the others.
+        # One that was made at run time is its maker's concern: it does not affect the others.
         is_declared = endpoint.name not in directory.run_time
         words = [f"{app}: {why}" for app, why in missing.items()]
         if all(entity.app in missing for entity in endpoint.reachable) and is_declared:
-            silent.append(f"endpoint {endpoint.name} has nobody who can answer: {'; '.join(words)}")
+            silent.append(f"endpoint {endpoint.name} has no entity that can answer: {'; '.join(words)}")
         else:
             words += [f"{app}: {what}" for app, what in lacks.items() if app not in missing]
             reasons += [f"endpoint {endpoint.name}: {each}" for each in words]
@@ -65,7 +65,7 @@ def condition(services: Services) -> Condition:
     if services.management is not None and (problem := services.management.problem) is not None:
         reasons.append(f"nothing can be changed at run time: {problem}")
     if services.accounts.is_waiting:
-        # Without other keys nobody can be told from a stranger.
+        # Without other keys no caller can be recognised.
         (reasons if services.accounts.has_keys else silent).append(UNKNOWN_KEYS)
     if services.accounts.is_stale:
         reasons.append(STALE_KEYS)

@@ -25,7 +25,7 @@ class Live:
 
 
 class Ready:
-    """GET /readyz and /health: 503 when an endpoint has nobody who can answer, else 200.
+    """GET /readyz and /health: 503 when an endpoint has no entity that can answer, else 200.
 
     A server that is `degraded` answers every endpoint, though not with all that it is to have.
     The reasons name models, so only those get them who could also list the models.
@@ -46,7 +46,7 @@ class Ready:
         services = self._services
         try:
             caller_of(scope, services.accounts, services.peer_of, services.config.allowed_hosts)
-        except Unavailable:  # nobody is known yet, and whoever starts the server must hear why
+        except Unavailable:  # no caller is known yet, and the operator must see the reason
             host = header(scope, b"host") or "localhost"
             return is_loopback(services.peer_of(scope)) and is_local_name(host, services.config.allowed_hosts)
         except ServeError:

@@ -33,7 +33,7 @@ READY: Final = Operation(
     what="The reasons of a state that is not `ready` are told to those who may list the models.",
     answers=(
         Answer(what="Every endpoint is answered.", type=answers.Ready),
-        Answer(what="An endpoint has nobody who can answer.", type=answers.NotReady, status=503),
+        Answer(what="An endpoint has no entity that can answer.", type=answers.NotReady, status=503),
     ),
 )
 METRICS: Final = Operation(

@@ -49,7 +49,7 @@ class Choice:
     reasoning: str = ""
     calls: list[ToolCall] = field(default_factory=list)
     logprobs: list[TextLogprob] = field(default_factory=list)
-    num_thought: int = 0  # so many of them are of tokens up to the last one that brought thoughts
+    num_thought: int = 0  # those of tokens up to the last one with thoughts
     prompt_text: str | None = None
     prompt_logprobs: tuple[TextLogprob, ...] | None = None
     token_ids: list[int] = field(default_factory=list)
@@ -155,7 +155,7 @@ class Call(Target):
     client_id: str | None = None  # by which the client may stop it
     requests: tuple[GenerateRequest, ...]
     stream: bool
-    ignored: tuple[str, ...]  # names of top-level fields nobody understood, as sent
+    ignored: tuple[str, ...]  # unknown top-level fields, as sent
     renderer: Callable[[str, ModelInfo], Renderer]  # for a request id and its model
     names: Mapping[str, str] = field(default_factory=dict)  # a replica's name of a field -> the client's
     # A request as it goes to a model, where its protocol has ranges that only the model can tell.

@@ -27,7 +27,7 @@ class EmbedCall(Target):
     model: str  # name of the endpoint
     task: Task = Task.EMBEDDINGS
     request: EmbedRequest
-    ignored: tuple[str, ...] = ()  # names of top-level fields nobody understood, as sent
+    ignored: tuple[str, ...] = ()  # unknown top-level fields, as sent
     names: Mapping[str, str] = field(default_factory=dict)  # a replica's name of a field -> the client's
     # The body of the answer in pieces, for a request id and the model that answered.
     render: Callable[[str, ModelInfo, Embeddings], Iterator[bytes]]

@@ -41,7 +41,7 @@ class Mark(Enum):
     """What stands in a field's annotation beside its type and its words."""
 
     UNANSWERED = auto()  # an answer does not look back at it; bodies live as long as their answers
-    SELF_CHECKED = auto()  # whoever reads its values refuses numbers that are not finite
+    SELF_CHECKED = auto()  # its reader refuses numbers that are not finite
 
 
 @dataclass(frozen=True, slots=True)

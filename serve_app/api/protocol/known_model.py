@@ -1,4 +1,4 @@
-"""A dialect of routes whose path names the model: an unknown model is told before what a body lacks."""
+"""A dialect of routes whose path names the model: an unknown model is reported before errors of the body."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def test_health_of_a_ready_server(invoke, url):
     assert (result.exit_code, result.output) == (0, "live:  yes\nready: yes\n")
 
 
-NOBODY = "endpoint demo has nobody who can answer: model-demo: loading"
+NOBODY = "endpoint demo has no entity that can answer: model-demo: loading"
 
 
 def test_health_of_a_server_that_lacks_something_but_answers(invoke, serve):

@@ -55,10 +55,10 @@ class RequestMetadata(WireModel):
 
 
 class MessageThinking(ThinkingOptions):
-    """How much the model is to think, and what is told of it."""
+    """How much the model thinks, and whether its thoughts are shown."""
 
     display: Annotated[str | None, OneOf(shapes.DISPLAYS)] = doc(
-        "default summarized: thoughts are told in full; omitted leaves them empty"
+        "default summarized: thoughts are sent in full; omitted leaves them empty"
     )
     type: Annotated[str | None, OneOf(TYPES)] = doc(
         "variable `enable_thinking` of the model's template: true for enabled, false for disabled, the "
@@ -155,7 +155,7 @@ class MessageBody(PromptFields, AnswerFields):
     }
 
     max_tokens: Annotated[int | None, Integer(0, limits.MAX_TOKENS)] = doc(
-        "at most so many; more than fits is clamped", accepts="; required"
+        "the limit of the answer; more than fits is clamped", accepts="; required"
     )
     stop_sequences: Annotated[
         tuple[str, ...] | None, Texts(limits.MAX_STOP_STRINGS, limits.MAX_STOP_CHARS)
@@ -197,7 +197,7 @@ class MessageBody(PromptFields, AnswerFields):
 
     @property
     def thinking_tokens(self) -> int | None:
-        """At most so many tokens of thoughts."""
+        """The limit of tokens of thoughts."""
         return None if self.thinking is None else self.thinking.budget_tokens
 
     @property

@@ -13,7 +13,7 @@ from serve_app.types import GenerateRequest
 
 
 class MessageDialect:
-    """A message is a chat of one choice, told in other words."""
+    """A message is a chat of one choice in another form."""
 
     stream_type = wire.STREAM_TYPE
 

@@ -89,7 +89,7 @@ class ToolResultBlock(TypedDict):
 
 @with_config(extra="allow")
 class EarlierThinkingBlock(TypedDict):
-    """What the model thought in an earlier answer. Nobody looks at its signature."""
+    """What the model thought in an earlier answer. Its signature is not checked."""
 
     type: Literal["thinking"]
     thinking: str
@@ -98,7 +98,7 @@ class EarlierThinkingBlock(TypedDict):
 
 @with_config(extra="allow")
 class HiddenThinkingBlock(TypedDict):
-    """Thoughts that nobody can read; the model does not, either."""
+    """Encrypted thoughts, which the model does not read."""
 
     type: Literal["redacted_thinking"]
 

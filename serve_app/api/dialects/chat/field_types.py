@@ -33,7 +33,7 @@ TEMPLATE_VARIABLES: Final = (
     f"{limits.MAX_TEMPLATE_VARIABLES_CHARS} characters of JSON"
 )
 THINKING_TOKENS: Final = (
-    "default none; after so many tokens of thoughts the model has to answer, where the marks around its "
+    "default none; after this many tokens of thoughts the model has to answer, if the marks around its "
     "thoughts are tokens; elsewhere ignored and listed"
 )
 
@@ -101,7 +101,7 @@ LogitsProcessors: TypeAlias = Annotated[
     doc("default none; processors that the operator registered, an unknown name is an error"),
 ]
 MinTokens: TypeAlias = Annotated[
-    int | None, Integer(0, limits.MAX_TOKENS), doc("no end before so many tokens", default=0)
+    int | None, Integer(0, limits.MAX_TOKENS), doc("no end before this many tokens", default=0)
 ]
 User: TypeAlias = Annotated[str | None, Text(0, limits.MAX_USER_CHARS), doc("a sticky key for A/B splits")]
 Choices: TypeAlias = Annotated[int | None, Integer(1, limits.MAX_N), doc("choices of one prompt", default=1)]
@@ -109,7 +109,7 @@ BestOf: TypeAlias = Annotated[
     int | None,
     Integer(1, limits.MAX_BEST_OF),
     doc(
-        "default `n`; so many are drawn, the likeliest are kept; the width with `use_beam_search`",
+        "default `n`; this many are drawn, the likeliest are kept; the width with `use_beam_search`",
         accepts="; at least `n`, equal to it in a stream",
     ),
 ]
@@ -117,14 +117,14 @@ PromptLogprobs: TypeAlias = Annotated[
     int | None,
     Integer(0, limits.MAX_LOGPROBS),
     doc(
-        "default none; log-probabilities of the prompt's tokens, so many alternatives each, in vLLM's form",
+        "default none; log-probabilities of the prompt's tokens, this many alternatives each, in vLLM's form",
         accepts="; not in a stream",
     ),
 ]
 TruncatePrompt: TypeAlias = Annotated[
     int | None,
     Truncation,
-    doc("default none; the last so many tokens of the prompt, −1 as many as fit beside the length"),
+    doc("default none; keeps this many last tokens of the prompt, −1 as many as fit beside the length"),
 ]
 MaxCompletionTokens: TypeAlias = Annotated[
     int | None,

@@ -195,7 +195,7 @@ class SharedFields(AnswerFields, BeamFields):
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        """Fields with a value that nobody looks at, as the client spelt them."""
+        """Fields whose value has no effect, as the client spelt them."""
         understood = (*GRAMMAR_FIELDS, WHITESPACE, "tool_choice", *_OF_CHATS)
         extra = self.__pydantic_extra__ or {}
         unknown = [name for name, value in extra.items() if value is not None and name not in understood]

@@ -1,7 +1,7 @@
 """Tools of an OpenAI chat body -> what the model may call; `functions` are their older form.
 
 Only fields of the protocol pass. A schema is data here: it is bounded, refers to nothing
-outside of itself, and what it means is for the model, and for whoever forces a call.
+outside of itself, and only the model and forced calls interpret it.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class CompletionBody(GenerationFields):
     echo: Flag = doc("the prompt goes before the completion", default=False)
     use_raw_prompt: Flag = doc(": the prompt is a user's message of the template; true: raw", default=False)
     logprobs: Annotated[int | None, Integer(0, MAX_LOGPROBS)] = doc(
-        "default none; four lists, so many alternatives a token"
+        "default none; four lists, with this many alternatives for each token"
     )
 
     def check(self, endpoint: Endpoint, *, stream: bool) -> None:

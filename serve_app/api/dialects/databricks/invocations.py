@@ -27,7 +27,7 @@ class InvocationRoute:
         self._services = services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As `GenerateRoute`; an endpoint that nobody knows is refused before the body is read."""
+        """As `GenerateRoute`; an unknown endpoint is refused before the body is read."""
         names = scope["path_params"]
         endpoint, _ = self._services.endpoints(scope).resolve(names["endpoint"], self._services.backend)
         exchange = _exchange(endpoint.task, self._services, scope, receive, send)

@@ -40,9 +40,9 @@ class ContinueParameters(Parameters):
     seed: Annotated[int | None, Integer(0, limits.MAX_SEED)] = doc("default drawn anew; the details tell it")
     frequency_penalty: Penalty = doc("sees the output", default=0.0)
     ignore_eos: Flag = doc("goes on behind the end token", default=False)
-    best_of: BestOf = doc("so many are drawn, the likeliest is kept", accepts="; 1 in a stream", default=1)
+    best_of: BestOf = doc("this many are drawn, the likeliest is kept", accepts="; 1 in a stream", default=1)
     truncate: Annotated[int | None, Integer(1, MAX_INT)] = doc(
-        "default none; the last so many tokens of the prompt"
+        "default none; keeps this many last tokens of the prompt"
     )
     return_full_text: Flag = doc("the prompt before the text", default=False)
     decoder_input_details: Flag = doc(

@@ -1,7 +1,7 @@
 """The answers of MindIE's generate routes: an event a token, or one object with lists.
 
-Times are measured by the engine and told in whole milliseconds, but waiting in
-microseconds, as the protocol has it.
+The engine measures times. They are in whole milliseconds, waits in microseconds, as the
+protocol has it.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ READY: Final = Operation(
     tag=TAG,
     answers=(
         Answer(what="Every endpoint is answered.", type=shared_answers.Ready),
-        Answer(what="An endpoint has nobody who can answer.", type=shared_answers.NotReady, status=503),
+        Answer(what="An endpoint has no entity that can answer.", type=shared_answers.NotReady, status=503),
     ),
     errors=ERRORS,
 )

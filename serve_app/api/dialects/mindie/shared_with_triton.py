@@ -42,7 +42,7 @@ _KEY: Final = re.compile(rb'"([a-z_]{1,64})"\s*:')
 class EitherDialect:
     """MindIE's dialect until a body shows that it is Triton's; for one request.
 
-    Whatever is wrong with a request that could be read is told in the words of its body's protocol.
+    Errors of a request that could be read have the form of its body's protocol.
     """
 
     def __init__(self, mindie: Dialect, triton: Dialect, media: str | None, find: Find) -> None:

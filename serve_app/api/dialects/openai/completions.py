@@ -40,7 +40,7 @@ class CompletionBody(SharedFields):
         "more than fits is clamped", accepts="; 0 only with `echo`", default=16
     )
     logprobs: Annotated[int | None, Integer(0, limits.MAX_LOGPROBS)] = doc(
-        "default none; four lists, so many alternatives a token"
+        "default none; four lists, with this many alternatives for each token"
     )
     echo: Flag = doc("the prompt goes before the text, and into `logprobs`", default=False)
 

@@ -27,7 +27,7 @@ class EmbeddingBody(EmbeddingFields):
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        """Fields with a value that nobody looks at, as the client spelt them."""
+        """Fields whose value has no effect, as the client spelt them."""
         extra = self.__pydantic_extra__ or {}
         return tuple(name for name, value in extra.items() if value is not None)
 

@@ -134,7 +134,7 @@ class ChatRenderer(Renderer[ChatBody, answers.ChatChoice]):
         kind = "chat.completion.chunk" if body.stream else "chat.completion"
         super().__init__(kind, f"chatcmpl-{id}", model, info, body)
         self._legacy = legacy
-        self._begun: set[int] = set()  # choices whose role was told
+        self._begun: set[int] = set()  # choices whose role was sent
 
     def event(self, prompt: int, delta: TokenDelta) -> bytes:
         events = b""

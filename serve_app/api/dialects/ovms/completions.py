@@ -39,7 +39,7 @@ class CompletionBody(SharedFields):
     )
     echo: Flag = doc("the prompt goes before the text", default=False)
     logprobs: Annotated[int | None, Integer(0, limits.MAX_LOGPROBS)] = doc(
-        "default none; four lists, so many alternatives a token"
+        "default none; four lists, with this many alternatives for each token"
     )
 
     def check(self, config: OvmsConfig) -> None:

@@ -1,8 +1,8 @@
 """Fields that bodies of OpenVINO Model Server share, and what they mean to a request.
 
-Several sequences are beams or samples: `best_of` above 1 is a beam search of that width
-where nothing is drawn (a temperature of 0, or `use_beam_search`), and otherwise so many
-samples, of which the `n` of the best mean log-probability are the answer.
+Several sequences are beams or samples: `best_of` above 1 is a beam search of that width if nothing is drawn
+(a temperature of 0, or `use_beam_search`), and otherwise the number of samples, of which the `n` of the
+best mean log-probability are the answer.
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ class AnswerFields(BeamFields):
     include_stop_str_in_output: Flag = doc(", in streams too", default=False)
 
     n: Choices = doc(
-        "the best so many are the answer",
+        "this many best ones are the answer",
         accepts="an integer from 1 to `best_of`; of a streamed response 1",
         default=1,
     )
     best_of: BestOf = doc(
-        "a beam search of this width where nothing is drawn, else so many samples",
+        "a beam search of this width if nothing is drawn, otherwise this many samples",
         accepts=f"an integer from 1 to {OvmsConfig().best_of_limit} (setting `ovms.best_of_limit`)",
         default=1,
     )
@@ -224,7 +224,7 @@ class AnswerFields(BeamFields):
             length_penalty=length_penalty,
             early_stopping=self.early_stopping or EarlyStopping.NO,
             groups=groups,
-            diversity_penalty=penalty if groups > 1 else 0.0,  # there is nobody to differ from
+            diversity_penalty=penalty if groups > 1 else 0.0,  # there is no other group
         )
 
 

@@ -2,7 +2,7 @@
 
 A format is a small tree (`sequence`, `or`, `tag`, ...) of texts, regexes, schemas and grammars; here
 it becomes one grammar in Lark's notation. Free text (`any_text`, and what stands between triggered
-tags) ends where its tag ends, or with the answer: anywhere else its end could not be told. Where a tag
+tags) ends where its tag ends, or with the answer: anywhere else its end could not be recognised. Where a tag
 begins or ends with the name of one of the model's tokens, the model may write the token or its name.
 
     {"type": "sequence", "elements": [{"type": "json_schema", "json_schema": {...}},

@@ -42,7 +42,7 @@ class RerankBody(WireModel):
     documents: Annotated[tuple[str, ...] | None, Texts(MAX_DOCUMENTS, limits.MAX_PROMPT_CHARS)] = doc(
         "are ranked by the cosine of their vectors with the query's", required=True
     )
-    top_n: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = doc("default all; the best so many")
+    top_n: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = doc("default all; only this many best ones")
     return_documents: Flag = doc("adds `document` with its `text`", default=False)
 
 

@@ -56,7 +56,7 @@ class OvmsTokenizeBody(WireModel):
         required=True,
     )
     max_length: Annotated[int | None, Integer(1, limits.MAX_QUESTION_TOKENS)] = doc(
-        "default none; cut to so many tokens, and those behind every text stay"
+        "default none; cut to this many tokens; closing tokens stay"
     )
     pad_to_max_length: Flag = doc(
         "filled up to `max_length`, without one to the longest, with the model's pad token", default=False

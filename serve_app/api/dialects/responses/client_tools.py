@@ -112,7 +112,7 @@ def function_of(tool: Fields, where: str) -> Fields:
 
 
 class ClientToolCall(Call):
-    """A call of such a tool. What the client is to do is known once the call is whole, and told then."""
+    """A call of such a tool. Its action is sent once the call is complete."""
 
     is_told_in_pieces = False
     is_told_late = True

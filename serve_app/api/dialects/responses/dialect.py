@@ -16,7 +16,7 @@ from serve_app.types import GenerateRequest, ModelInfo
 
 
 class ResponseDialect:
-    """A response is a chat of one choice, told in other words, which later requests may go on from."""
+    """A response is a chat of one choice in another form, which later requests may continue."""
 
     stream_type = wire.STREAM_TYPE
 

@@ -77,7 +77,7 @@ class ResponseStreamOptions(WireModel):
 
 
 class ReasoningOptions(WireModel):
-    """How much the model is to think, and what is told of it."""
+    """How much the model thinks, and the form of its thoughts."""
 
     effort: Annotated[str | None, OneOf(EFFORTS)] = doc(
         "variable `reasoning_effort` of the model's template; none also sets `enable_thinking` to false"
@@ -178,7 +178,7 @@ class ResponseFields(WireModel):
     )
     store: Flag = doc("nothing is kept; true is ignored and listed", default=False)
     metadata: Annotated[dict[str, str] | None, checked(_metadata, shapes.Metadata)] = doc(
-        "default none; told with the answer",
+        "default none; echoed in the answer",
         accepts=f"up to {limits.MAX_METADATA} names of up to {limits.MAX_METADATA_KEY_CHARS} characters, "
         f"with strings of up to {limits.MAX_METADATA_VALUE_CHARS} characters",
     )
@@ -250,7 +250,7 @@ class ResponseFields(WireModel):
 
     @property
     def num_logprobs(self) -> int | None:
-        """How many alternatives each token of the output is told with; None: no log-probabilities."""
+        """The number of alternatives for each output token; None: no log-probabilities."""
         return (self.top_logprobs or 0) if self.top_logprobs or LOGPROBS in (self.include or ()) else None
 
     def form_of_text(self) -> Form:

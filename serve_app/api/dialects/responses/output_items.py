@@ -107,7 +107,7 @@ class TextItem(ABC):
 
 
 class Reasoning(TextItem):
-    """What the model thinks. Log-probabilities are told of what is said alone."""
+    """The model's thoughts. Only text has log-probabilities."""
 
     kind = REASONING
     delta_type = "response.reasoning_text.delta"
@@ -130,7 +130,7 @@ class Reasoning(TextItem):
 
 
 class Summary(Reasoning):
-    """What the model thinks, told as its own summary: all that many clients show."""
+    """The model's thoughts as their own summary, which is all that many clients show."""
 
     delta_type = "response.reasoning_summary_text.delta"
     done_type = "response.reasoning_summary_text.done"

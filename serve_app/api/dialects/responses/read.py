@@ -21,7 +21,7 @@ Query = Mapping[str, str]
 async def retrieve(store: ResponseStore, caller: Caller, id: str, query: Query) -> dict[str, Any]:
     """The response. Raises NotKept, or UnsupportedField where it is to be streamed."""
     if query.get("stream", "false").lower() != "false":
-        raise UnsupportedField("stream", "a kept response is told whole")
+        raise UnsupportedField("stream", "a kept response is sent whole")
     found = _own(id, await store.recall((id,), "", caller))
     response: dict[str, Any] = unpacked(found.response)
     return response

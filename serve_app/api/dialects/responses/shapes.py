@@ -183,7 +183,7 @@ class FreeTool(TypedDict):
 
 @with_config(extra="allow")
 class ToolNamespace(TypedDict):
-    """Tools under one name, which is told with a call of one of them."""
+    """Tools under one name, which a call of one of them repeats."""
 
     type: Literal["namespace"]
     name: Annotated[str, Field(min_length=1)]

@@ -30,7 +30,7 @@ Values = WithJsonSchema(
 
 
 class OutputTensor(TypedDict):
-    """An output. Its data are in the JSON, or so many bytes behind it."""
+    """An output. Its data are in the JSON, or in the bytes after it."""
 
     name: str
     datatype: Datatype

@@ -91,7 +91,7 @@ class Inference:
     ignored: tuple[str, ...] = ()  # keywords of a schema that are not enforced
 
     def call(self, endpoint: str, renderer: Callable[[str, ModelInfo], Renderer], *, stream: bool) -> Call:
-        """The call to `endpoint`, which the model's name means. `stream`: the transport is told of deltas."""
+        """The call to `endpoint`, which the model's name means. `stream`: the transport gets deltas."""
         return Call(
             model=endpoint,
             task=Task.COMPLETIONS,

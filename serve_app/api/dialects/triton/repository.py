@@ -106,7 +106,7 @@ def refuse_to_unload(found: Found) -> NoReturn:
     raise InvalidField(
         "model",
         f"failed to unload '{found.name}': models are taken away in the deploy file; "
-        "min_replicas: 0 there puts one to sleep while nobody asks it",
+        "min_replicas: 0 there lets one sleep while it gets no requests",
         joint=None,
     )
 

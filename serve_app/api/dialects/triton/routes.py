@@ -121,7 +121,7 @@ READY: Final = Operation(
     tag=TAG,
     answers=(
         Answer(what="Every endpoint is answered.", type=answers.Ready),
-        Answer(what="An endpoint has nobody who can answer.", type=answers.NotReady, status=400),
+        Answer(what="An endpoint has no entity that can answer.", type=answers.NotReady, status=400),
     ),
     errors=ERRORS,
 )

@@ -48,7 +48,7 @@ _TAGS: Final = management(
     conditions=CHANGES,
 )
 _NOTIFICATIONS: Final = management(
-    "Note who is to be told",
+    "Store the recipients of mails",
     Answer(what="What is noted.", type=NotificationsJson),
     what="Kept and returned; this server sends no mail.",
     body=NotificationsBody,

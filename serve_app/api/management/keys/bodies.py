@@ -50,7 +50,7 @@ class KeyFields(StrictBody):
     soft_budget: Annotated[float | None, _Budget] = doc(
         "Cost in a month above which its answers have the header `x-budget-warning`"
     )
-    comment: Annotated[str | None, _Comment] = doc("A note of whoever manages keys")
+    comment: Annotated[str | None, _Comment] = doc("A note of the person who manages keys")
 
 
 class CreateKeyBody(KeyFields):

@@ -61,7 +61,7 @@ def routes(services: Services) -> Iterator[Entry]:
     yield Entry("POST", f"{TOKEN}/create", create, Scope.MANAGE, operation=_CREATE)
     yield Entry("GET", f"{TOKEN}/list", listed, Scope.MANAGE, operation=_LIST)
     yield Entry("POST", f"{TOKEN}/delete", delete, Scope.MANAGE, operation=_DELETE)
-    others = (Scope.METRICS, Scope.MANAGE)  # whoever may see anything may ask who they are
+    others = (Scope.METRICS, Scope.MANAGE)  # keys with any of these scopes may ask who they are
     yield Entry("GET", ME, Me(), Scope.INFERENCE, operation=_ME, other_scopes=others)
 
 

@@ -49,7 +49,7 @@ def tile_of_prompts(group: int, width: int, itemsize: int, *, codes: bool, share
 
 
 def tile_of_decodes(group: int, width: int, itemsize: int, *, codes: bool, shared: int) -> Tile:
-    """As `tile_of_prompts`. The one row of a sequence fills no tile, so many keys are under way instead."""
+    """As `tile_of_prompts`. A sequence has one row, so more keys are loaded at once instead."""
     rows = max(LEAST, group)
     if itemsize == 4:
         return _tile_of_float32(rows, width)

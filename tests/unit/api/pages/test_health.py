@@ -25,7 +25,7 @@ async def test_not_ready_is_503_and_tells_the_reasons_to_callers_only():
         assert (anonymous.status_code, anonymous.json()) == (503, {"status": "not ready"})
         known = await g.client.get("/readyz", headers={"authorization": f"Bearer {key}"})
         (reason,) = known.json()["reasons"]
-        assert reason == "endpoint demo has nobody who can answer: model-demo: loading"
+        assert reason == "endpoint demo has no entity that can answer: model-demo: loading"
         assert (await g.client.get("/livez")).status_code == 200
 
 

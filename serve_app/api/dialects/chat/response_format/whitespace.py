@@ -1,6 +1,6 @@
 """A client's regex of the whitespace between the tokens of JSON -> one that is safe and bounded.
 
-Only blanks may match it, or an answer would not be JSON; and only so many, or an answer could be
+Only blanks may match it, or an answer would not be JSON. Their number is bounded, or an answer could be
 nothing but blanks.
 """
 

@@ -73,10 +73,10 @@ class ResponseBody(ResponseFields, AnswerFields):
                 "variables `reasoning_effort` and `enable_thinking` of the model's template; only none "
                 "sets the second one to false"
             ),
-            "summary": FieldDoc("thoughts are told as summaries in any case, in full"),
+            "summary": FieldDoc("thoughts are always sent as summaries, in full"),
         },
     )
-    store: Flag = doc("nothing is kept; told with the answer, true is listed as ignored", default=True)
+    store: Flag = doc("nothing is kept; echoed in the answer, true is listed as ignored", default=True)
 
     def check(self, config: OvmsConfig) -> None:
         """What single fields cannot tell. Raises InvalidField or UnsupportedField."""

@@ -19,7 +19,7 @@ from serve_app.types import GenerateRequest, Prompt
 
 
 class ResponseDialect:
-    """A response is a chat, told in other words. Nothing of it is kept."""
+    """A response is a chat in another form. It is not kept."""
 
     stream_type = wire.STREAM_TYPE
 
