@@ -21,7 +21,7 @@ from starlette.types import Receive, Scope
 
 from serve_app.api.context import header
 from serve_app.api.protocol.field_doc import FieldDoc
-from serve_app.api.protocol.fields import Mark
+from serve_app.api.protocol.fields import Mark, Sets
 from serve_app.errors import BodyTooLarge, InvalidBody, InvalidField, ReadTimeout
 from serve_app.json_schema.numerals import loads, restore
 from serve_app.limits import (
@@ -65,6 +65,16 @@ class WireModel(BaseModel):
         docs = cls.docs()
         return [name for name in cls.model_fields if name in docs and docs[name].required]
 
+    @property
+    def names(self) -> dict[str, str]:
+        """A replica's names of fields -> those under which the client gave them, for its errors."""
+        fields = type(self).model_fields
+        return {
+            name: path
+            for name, path in _sets(type(self)).items()
+            if name not in fields or getattr(self, path) is not None
+        }
+
     def for_answer(self) -> Self:
         """A copy with only the fields that the answer needs."""
         apart = _unanswered(type(self))
@@ -83,6 +93,17 @@ def _by_path(name: str, doc: Any, nested: Mapping[str, FieldDoc]) -> dict[str, F
     found = {f"{name}.{member}": each for member, each in nested.items()}
     if isinstance(doc, FieldDoc):
         found |= {name: doc, **{f"{name}.{member}": each for member, each in doc.members.items()}}
+    return found
+
+
+@cache
+def _sets(model: type[WireModel]) -> dict[str, str]:
+    """What a replica calls some fields -> their paths."""
+    found: dict[str, str] = {}
+    for field, info in model.model_fields.items():
+        found |= {each.name: field for each in info.metadata if isinstance(each, Sets)}
+        if (nested := wire_model_in(info.annotation)) is not None:
+            found |= {name: f"{field}.{path}" for name, path in _sets(nested).items()}
     return found
 
 

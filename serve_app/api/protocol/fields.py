@@ -45,6 +45,13 @@ class Mark(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Sets:
+    """What the field sets in a request, by the name that a replica's errors have for it."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Described:
     """The schema of a field whose own parser checks it later: that of `shape`. Checks nothing."""
 

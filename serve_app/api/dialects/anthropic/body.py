@@ -11,7 +11,7 @@ from serve_app.api.dialects.anthropic import shapes
 from serve_app.api.dialects.anthropic.messages import ASSISTANT, parse_messages
 from serve_app.api.dialects.anthropic.tools import parse_tools
 from serve_app.api.dialects.chat.field_types import Stop
-from serve_app.api.dialects.chat.fields import NAMES, AnswerFields
+from serve_app.api.dialects.chat.fields import AnswerFields
 from serve_app.api.dialects.chat.messages import MAX_NAME_CHARS
 from serve_app.api.dialects.chat.pictures import with_notes
 from serve_app.api.dialects.chat.response_format.grammar import Form, parse_schema
@@ -20,7 +20,7 @@ from serve_app.api.dialects.chat.thinking import TYPES, ThinkingOptions
 from serve_app.api.dialects.chat.tools import ToolOffer
 from serve_app.api.edge.body import WireModel, parse_body
 from serve_app.api.protocol.field_doc import FieldDoc, doc
-from serve_app.api.protocol.fields import Described, Integer, OneOf, Text, Texts
+from serve_app.api.protocol.fields import Described, Integer, OneOf, Sets, Text, Texts
 from serve_app.errors import InvalidField, UnsupportedField
 from serve_app.types import Prompt, Templating
 
@@ -83,7 +83,7 @@ class PromptFields(TemplatingFields):
     system: Annotated[Any, Described(shapes.Texts)] = doc(
         "default none; the system's message, before the others", accepts=f"{_CONTENT} text blocks"
     )
-    messages: Annotated[Any, Described(shapes.Messages)] = doc(
+    messages: Annotated[Any, Described(shapes.Messages), Sets("prompt")] = doc(
         "turns of one role that follow each other are one; an assistant's last message goes on",
         accepts=f"a list of 1 to {limits.MAX_MESSAGES} messages",
         members={
@@ -158,7 +158,7 @@ class MessageBody(PromptFields, AnswerFields):
         "the limit of the answer; more than fits is clamped", accepts="; required"
     )
     stop_sequences: Annotated[
-        tuple[str, ...] | None, Texts(limits.MAX_STOP_STRINGS, limits.MAX_STOP_CHARS)
+        tuple[str, ...] | None, Texts(limits.MAX_STOP_STRINGS, limits.MAX_STOP_CHARS), Sets("stop")
     ] = doc("default none; ends the answer before the match")
     metadata: RequestMetadata | None = doc("see its member", accepts="an object")
     service_tier: Annotated[str | None, OneOf(shapes.TIERS)] = doc("the server has one")
@@ -186,9 +186,7 @@ class MessageBody(PromptFields, AnswerFields):
     @property
     def names(self) -> dict[str, str]:
         """A replica's names of fields -> those under which the client gave them, for its errors."""
-        stop = "stop_sequences" if self.stop_sequences else "stop"
-        ours = {"prompt": "messages", "stop": stop, "thinking_tokens": "thinking.budget_tokens"}
-        return {**NAMES, **ours, "response_format": self._form_field()}
+        return {**super().names, "response_format": self._form_field()}
 
     @property
     def sticky(self) -> str | None:

@@ -20,6 +20,7 @@ from serve_app.api.protocol.fields import (
     Integers,
     Mark,
     Number,
+    Sets,
     Text,
     Texts,
     as_integer,
@@ -129,6 +130,7 @@ TruncatePrompt: TypeAlias = Annotated[
 MaxCompletionTokens: TypeAlias = Annotated[
     int | None,
     Integer(1, limits.MAX_TOKENS),
+    Sets("max_tokens"),
     doc("the same", accepts="; equal to `max_tokens` if both are given"),
 ]
 TopLogprobs: TypeAlias = Annotated[
@@ -150,7 +152,9 @@ FunctionCall: TypeAlias = Annotated[
     Described(shapes.FunctionCallChoice),
     doc("deprecated form of `tool_choice`", accepts="none, auto or an object that names a function"),
 ]
-ThinkingTokenBudget: TypeAlias = Annotated[int | None, Integer(0, limits.MAX_TOKENS), doc(THINKING_TOKENS)]
+ThinkingTokenBudget: TypeAlias = Annotated[
+    int | None, Integer(0, limits.MAX_TOKENS), Sets("thinking_tokens"), doc(THINKING_TOKENS)
+]
 TemplateKwargs: TypeAlias = Annotated[
     Any,
     Described(shapes.TemplateVariables),

@@ -38,12 +38,19 @@ from serve_app.api.dialects.chat.response_format.grammar import WHITESPACE, Form
 from serve_app.api.dialects.chat.sampling import sampling_params
 from serve_app.api.edge.body import WireModel
 from serve_app.api.protocol.field_doc import FieldDoc, doc
-from serve_app.api.protocol.fields import MAX_TOKEN_ID, Boolean, Flag, Integer, Integers, Number, Text, Texts
+from serve_app.api.protocol.fields import (
+    MAX_TOKEN_ID,
+    Boolean,
+    Flag,
+    Integer,
+    Integers,
+    Number,
+    Sets,
+    Text,
+    Texts,
+)
 from serve_app.errors import InvalidField, UnsupportedField
 from serve_app.types import LEFT_TO_MODEL, Grammar, SamplingParams
-
-# A replica's names of fields -> ours, where they differ.
-NAMES: Final = {"no_repeat_ngram": "no_repeat_ngram_size"}
 
 # Fields of chats that would change the answer of a completion if they were ignored.
 _OF_CHATS: Final = ("tools", "functions", "function_call")
@@ -82,9 +89,9 @@ class AnswerFields(WireModel):
     allowed_token_ids: Annotated[
         tuple[int, ...] | None, Integers(limits.MAX_ALLOWED_TOKEN_IDS, 0, MAX_TOKEN_ID)
     ] = doc("default all; no other token is drawn")
-    no_repeat_ngram_size: Annotated[int | None, Integer(0, limits.MAX_NO_REPEAT_NGRAM)] = doc(
-        ", off; no n-gram of this size twice", default=0
-    )
+    no_repeat_ngram_size: Annotated[
+        int | None, Integer(0, limits.MAX_NO_REPEAT_NGRAM), Sets("no_repeat_ngram")
+    ] = doc(", off; no n-gram of this size twice", default=0)
     watermark: Flag = doc("green-list bias, found by `/v1/watermark/detect`", default=False)
     logits_processors: LogitsProcessors = None
     min_tokens: MinTokens = None
@@ -203,11 +210,11 @@ class SharedFields(AnswerFields, BeamFields):
 
     @property
     def names(self) -> dict[str, str]:
-        """A replica's names of fields -> those under which the client gave them, for its errors."""
+        """As `WireModel.names`, with those of a search and of the answer's form."""
         extra = self.__pydantic_extra__ or {}
         given = [name for name in GRAMMAR_FIELDS if extra.get(name) is not None]
         grammar = {"response_format": given[-1]} if given else {}
-        return {**NAMES, **(beam_names(self.best_of) if self.use_beam_search else {}), **grammar}
+        return {**super().names, **(beam_names(self.best_of) if self.use_beam_search else {}), **grammar}
 
     @property
     def include_usage(self) -> bool:

@@ -8,7 +8,7 @@ from serve_app import limits
 from serve_app.api.dialects.chat.field_types import THINKING_TOKENS
 from serve_app.api.edge.body import WireModel
 from serve_app.api.protocol.field_doc import doc
-from serve_app.api.protocol.fields import Integer, OneOf
+from serve_app.api.protocol.fields import Integer, OneOf, Sets
 
 ENABLED: Final = "enabled"
 DISABLED: Final = "disabled"
@@ -21,7 +21,9 @@ class ThinkingOptions(WireModel):
     type: Annotated[str | None, OneOf(TYPES)] = doc(
         "variable `enable_thinking` of the model's template: true for enabled, false for disabled"
     )
-    budget_tokens: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = doc(THINKING_TOKENS)
+    budget_tokens: Annotated[int | None, Integer(1, limits.MAX_TOKENS), Sets("thinking_tokens")] = doc(
+        THINKING_TOKENS
+    )
 
     @property
     def is_on(self) -> bool | None:

@@ -37,7 +37,7 @@ from serve_app.api.dialects.databricks.thinking import tells_parts, templating, 
 from serve_app.api.dialects.databricks.tools import parse_offer
 from serve_app.api.protocol.dialect import Call, Choice, ErrorReply
 from serve_app.api.protocol.field_doc import FieldDoc, doc
-from serve_app.api.protocol.fields import Described, Mark, OneOf
+from serve_app.api.protocol.fields import Described, Mark, OneOf, Sets
 from serve_app.endpoints.endpoint import Databricks, Endpoint, Task
 from serve_app.errors import InvalidField, ServeError
 from serve_app.types import GenerateRequest, ModelInfo, Prompt, TextLogprob, TokenDelta, Usage
@@ -52,7 +52,7 @@ class ChatBody(GenerationFields):
 
     task: ClassVar[Task] = Task.CHAT
 
-    messages: Annotated[Any, Described(shapes.Messages), Mark.UNANSWERED] = doc(
+    messages: Annotated[Any, Described(shapes.Messages), Mark.UNANSWERED, Sets("prompt")] = doc(
         "[system] user, then user and assistant in turn, tool answers behind their "
         "calls; the last is user or tool",
         accepts=f"a list of 1 to {limits.MAX_MESSAGES} messages",
@@ -133,12 +133,6 @@ class ChatBody(GenerationFields):
     def ignored_tier(self) -> tuple[str, ...]:
         """The field `service_tier` where it asks for what the server has not."""
         return () if self.service_tier in (None, "auto", "default") else ("service_tier",)
-
-    @property
-    def names(self) -> dict[str, str]:
-        """A replica's names of fields -> the client's."""
-        renamed = {} if self.max_completion_tokens is None else {"max_tokens": "max_completion_tokens"}
-        return {"prompt": "messages", "thinking_tokens": "thinking.budget_tokens", **renamed}
 
 
 class ChatDialect:

@@ -23,7 +23,7 @@ from serve_app.api.dialects.databricks.errors import render_error
 from serve_app.api.dialects.databricks.fields import GenerationFields, RouteContext, parse_fields
 from serve_app.api.protocol.dialect import Call, Choice, ErrorReply
 from serve_app.api.protocol.field_doc import doc
-from serve_app.api.protocol.fields import Described, Flag, Integer, Mark, OneOf, Text
+from serve_app.api.protocol.fields import Described, Flag, Integer, Mark, OneOf, Sets, Text
 from serve_app.endpoints.endpoint import Endpoint, Kind, Task
 from serve_app.errors import InvalidField, ServeError
 from serve_app.types import GenerateRequest, ModelInfo, Overflow, Prompt, TextLogprob, TokenDelta, Usage
@@ -37,7 +37,7 @@ class CompletionBody(GenerationFields):
 
     task: ClassVar[Task] = Task.COMPLETIONS
 
-    prompt: Annotated[Any, Described(shapes.PromptTexts), Mark.UNANSWERED] = doc(
+    prompt: Annotated[Any, Described(shapes.PromptTexts), Mark.UNANSWERED, Sets("messages")] = doc(
         "a list is a batch; choice `index` is prompt × n + i",
         accepts=f"a string or a list of 1 to {limits.MAX_PROMPTS} strings",
         required=True,
@@ -117,7 +117,7 @@ class CompletionDialect:
                 body=body.for_answer(),
                 prompts=prompts if body.echo else ("",) * len(prompts),
             ),
-            names={"messages": "prompt"},
+            names=body.names,
             fit=_raw if body.use_raw_prompt else _templated,
         )
 

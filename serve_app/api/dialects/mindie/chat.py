@@ -37,7 +37,7 @@ from serve_app.api.dialects.mindie.wire import FINISH, STREAM_TYPE, encode
 from serve_app.api.edge.body import parse_body
 from serve_app.api.protocol.dialect import Call, Choice, ErrorReply
 from serve_app.api.protocol.field_doc import FieldDoc, doc
-from serve_app.api.protocol.fields import Described, Flag, Integer, Mark, Number
+from serve_app.api.protocol.fields import Described, Flag, Integer, Mark, Number, Sets
 from serve_app.config import MindieConfig
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import InvalidField, ServeError
@@ -69,7 +69,7 @@ class ChatBody(SharedFields):
         ),
         required=True,
     )
-    messages: Annotated[Any, Described(shapes.Messages), Mark.UNANSWERED] = doc(
+    messages: Annotated[Any, Described(shapes.Messages), Mark.UNANSWERED, Sets("prompt")] = doc(
         "any order of roles",
         accepts=(
             f"a list of 1 to {limits.MAX_MESSAGES} messages, of 1 to {MindieConfig().max_input_chars} "
@@ -214,7 +214,7 @@ class ChatDialect:
             ignored=(*form.ignored, *offer.ignored),  # unknown fields are, by this protocol, in silence
             renderer=partial(ChatRenderer, body=body.for_answer()),
             names={
-                "prompt": "messages",
+                **body.names,
                 "model": f"model {model!r}",  # which has passed its pattern
                 **(beam_names(body.best_of) if beam else {}),
             },

@@ -40,7 +40,7 @@ from serve_app.api.dialects.openai.wire import (
 from serve_app.api.edge.body import parse_body
 from serve_app.api.protocol.dialect import Call, Choice, ErrorReply
 from serve_app.api.protocol.field_doc import FieldDoc, doc
-from serve_app.api.protocol.fields import Described, Flag, Integer, Mark, OneOf
+from serve_app.api.protocol.fields import Described, Flag, Integer, Mark, OneOf, Sets
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import InvalidField, ServeError
 from serve_app.types import (
@@ -58,7 +58,7 @@ _PLAIN: Final = b'},"logprobs":null,"finish_reason":null'  # behind the content 
 
 
 class ChatBody(SharedFields, TemplatingFields):
-    messages: Annotated[Any, Described(own_shapes.Messages), Mark.UNANSWERED] = doc(
+    messages: Annotated[Any, Described(own_shapes.Messages), Mark.UNANSWERED, Sets("prompt")] = doc(
         "any order of roles",
         accepts=f"a list of 1 to {limits.MAX_MESSAGES} messages",
         members={
@@ -141,12 +141,6 @@ class ChatBody(SharedFields, TemplatingFields):
         return replace(templating, documents=self.documents or ())
 
     @property
-    def names(self) -> dict[str, str]:
-        """As `SharedFields.names`."""
-        length = {} if self.max_completion_tokens is None else {"max_tokens": "max_completion_tokens"}
-        return {**super().names, **length, "thinking_tokens": "thinking_token_budget"}
-
-    @property
     def left_to_model(self) -> tuple[str, ...]:
         """As `SharedFields.left_to_model`, and the length."""
         return super().left_to_model + (("max_tokens",) if self.token_limit is None else ())
@@ -195,7 +189,7 @@ class ChatDialect:
             renderer=partial(
                 ChatRenderer, body=body.for_answer(), legacy=offer.legacy, customs=offer.customs
             ),
-            names={"prompt": "messages", **offer.names, **body.names},
+            names={**offer.names, **body.names},
         )
 
     def render_error(self, error: ServeError) -> ErrorReply:

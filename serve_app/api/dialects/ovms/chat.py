@@ -32,7 +32,7 @@ from serve_app.api.dialects.ovms.templating import templating_of
 from serve_app.api.edge.body import parse_body
 from serve_app.api.protocol.dialect import Call, Choice, ErrorReply
 from serve_app.api.protocol.field_doc import FieldDoc, doc
-from serve_app.api.protocol.fields import Described, Mark
+from serve_app.api.protocol.fields import Described, Mark, Sets
 from serve_app.config import OvmsConfig
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import InvalidField, ServeError
@@ -42,7 +42,7 @@ from serve_app.types import GenerateRequest, ModelInfo, Prompt, TextLogprob, Tok
 class ChatBody(SharedFields):
     """A chat request; `check` says what single fields cannot."""
 
-    messages: Annotated[Any, Described(shapes.Messages), Mark.UNANSWERED] = doc(
+    messages: Annotated[Any, Described(shapes.Messages), Mark.UNANSWERED, Sets("prompt")] = doc(
         "no order of roles but the template's",
         accepts=f"a list of 1 to {limits.MAX_MESSAGES} messages",
         members={
@@ -119,7 +119,7 @@ class ChatDialect:
             shows_ids="detokenize" if body.detokenize is False else None,
             ignored=(*form.ignored, *offer.ignored),  # unknown fields are, by this protocol, in silence
             renderer=partial(ChatRenderer, body=body.for_answer(), model=model, legacy=offer.legacy),
-            names={"prompt": "messages", **offer.names, **body.names},
+            names={**offer.names, **body.names},
         )
 
     def render_error(self, error: ServeError) -> ErrorReply:

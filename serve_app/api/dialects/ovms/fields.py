@@ -148,7 +148,7 @@ class AnswerFields(BeamFields):
     @property
     def names(self) -> dict[str, str]:
         """What the client calls the fields that a model may complain about."""
-        return {**beam_names(self.best_of), "beam": "best_of"}
+        return {**super().names, **beam_names(self.best_of), "beam": "best_of"}
 
     @property
     def width(self) -> int:
@@ -256,11 +256,6 @@ class SharedFields(AnswerFields):
             raise _refused("stream_options", "only allowed when stream is true")
         if self.stream and self.prompt_logprobs is not None:
             raise _refused("prompt_logprobs", "cannot be streamed")
-
-    @property
-    def names(self) -> dict[str, str]:
-        given = {} if self.max_completion_tokens is None else {"max_tokens": "max_completion_tokens"}
-        return {**super().names, **given}
 
     @property
     def token_limit(self) -> int | None:

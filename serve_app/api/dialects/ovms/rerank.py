@@ -22,7 +22,7 @@ from serve_app.api.edge.body import WireModel, parse_body
 from serve_app.api.protocol.dialect import ErrorReply
 from serve_app.api.protocol.embed_call import EmbedCall
 from serve_app.api.protocol.field_doc import doc
-from serve_app.api.protocol.fields import Flag, Integer, Text, Texts
+from serve_app.api.protocol.fields import Flag, Integer, Sets, Text, Texts
 from serve_app.config import OvmsConfig
 from serve_app.errors import PromptTooLong, ServeError
 from serve_app.types import Embeddings, EmbedRequest, ModelInfo
@@ -39,9 +39,9 @@ class RerankBody(WireModel):
     query: Annotated[str | None, Text(1, limits.MAX_PROMPT_CHARS)] = doc(
         "what the documents are compared with", required=True
     )
-    documents: Annotated[tuple[str, ...] | None, Texts(MAX_DOCUMENTS, limits.MAX_PROMPT_CHARS)] = doc(
-        "are ranked by the cosine of their vectors with the query's", required=True
-    )
+    documents: Annotated[
+        tuple[str, ...] | None, Texts(MAX_DOCUMENTS, limits.MAX_PROMPT_CHARS), Sets("input")
+    ] = doc("are ranked by the cosine of their vectors with the query's", required=True)
     top_n: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = doc("default all; only this many best ones")
     return_documents: Flag = doc("adds `document` with its `text`", default=False)
 
@@ -66,7 +66,7 @@ class RerankDialect:
         return EmbedCall(
             model=model,
             request=EmbedRequest(id="", inputs=inputs),
-            names={"input": "documents"},
+            names=body.names,
             render=partial(_render, body.top_n, texts),
         )
 

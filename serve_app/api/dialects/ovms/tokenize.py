@@ -15,7 +15,7 @@ from serve_app.api.dialects.ovms.answers import TextTokens
 from serve_app.api.edge.body import WireModel, parse_body
 from serve_app.api.exchange.ask import Inquiry, count_tokens
 from serve_app.api.protocol.field_doc import doc
-from serve_app.api.protocol.fields import Flag, Integer, Mark, OneOf, checked, refusal
+from serve_app.api.protocol.fields import Flag, Integer, Mark, OneOf, Sets, checked, refusal
 from serve_app.errors import InvalidField
 from serve_app.types import ModelInfo, Prompt, TokenizeRequest, Tokens
 
@@ -47,7 +47,9 @@ class OvmsTokenizeBody(WireModel):
     """None: absent."""
 
     model: ModelName = doc("whose tokenizer it is: an endpoint that generates or embeds", required=True)
-    text: Annotated[tuple[tuple[str, ...], bool] | None, checked(_texts, TextOrTexts), Mark.UNANSWERED] = doc(
+    text: Annotated[
+        tuple[tuple[str, ...], bool] | None, checked(_texts, TextOrTexts), Mark.UNANSWERED, Sets("prompt")
+    ] = doc(
         "a string is answered with one list of tokens, a list with a list of them",
         accepts=(
             f"a string or a list of 1 to {limits.MAX_PROMPTS} strings, of {limits.MAX_QUESTION_CHARS} "
@@ -90,7 +92,7 @@ def parse_tokenize(raw: bytes) -> Inquiry[Tokens]:
         answer=partial(_tokens, body=body.for_answer(), is_list=is_list),
         estimate=lambda: sum(map(tokens_in, texts)),
         tokens=count_tokens,
-        names={"prompt": "text"},
+        names=body.names,
     )
 
 

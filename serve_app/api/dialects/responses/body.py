@@ -6,11 +6,11 @@ from typing import Annotated, Any, NamedTuple
 
 from serve_app import limits
 from serve_app.api.dialects.chat.field_types import ThinkingTokenBudget
-from serve_app.api.dialects.chat.fields import NAMES, AnswerFields
+from serve_app.api.dialects.chat.fields import AnswerFields
 from serve_app.api.dialects.chat.pictures import with_notes
 from serve_app.api.dialects.chat.templating import TemplatingFields, with_effort
 from serve_app.api.dialects.chat.tools import ToolOffer
-from serve_app.api.dialects.responses.fields import ITEM_DOCS, NOT_KEPT, InputItems, ResponseFields
+from serve_app.api.dialects.responses.fields import FORMAT, ITEM_DOCS, NOT_KEPT, InputItems, ResponseFields
 from serve_app.api.dialects.responses.input_items import parse_input
 from serve_app.api.dialects.responses.kept import PREVIOUS, Earlier, References
 from serve_app.api.dialects.responses.tools import parse_tools
@@ -52,13 +52,8 @@ class ResponseBody(ResponseFields, AnswerFields, TemplatingFields):
     @property
     def names(self) -> dict[str, str]:
         """A replica's names of fields -> those under which the client gave them, for its errors."""
-        ours = {
-            "prompt": "input",
-            "max_tokens": "max_output_tokens",
-            "response_format": "text.format",
-            "thinking_tokens": "thinking_token_budget",
-        }
-        return {**NAMES, **ours, "logprobs": "top_logprobs" if self.top_logprobs else "include"}
+        asked = "top_logprobs" if self.top_logprobs else "include"
+        return {**super().names, "response_format": FORMAT, "logprobs": asked}
 
     @property
     def left_to_model(self) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from serve_app.api.dialects.responses import shapes
 from serve_app.api.dialects.responses.tools import UNASKED
 from serve_app.api.edge.body import WireModel
 from serve_app.api.protocol.field_doc import FieldDoc, doc
-from serve_app.api.protocol.fields import Described, Flag, Integer, Mark, OneOf, Text, checked, refusal
+from serve_app.api.protocol.fields import Described, Flag, Integer, Mark, OneOf, Sets, Text, checked, refusal
 from serve_app.errors import InvalidField, UnsupportedField
 from serve_app.types import Grammar, GrammarKind
 
@@ -111,6 +111,7 @@ InputItems: TypeAlias = Annotated[
     Any,
     Described(shapes.Input),
     Mark.UNANSWERED,
+    Sets("prompt"),
     doc(
         "a string is what the user says; the items of one turn of the assistant are one message",
         accepts=f"a string or a list of 1 to {limits.MAX_MESSAGES} items",
@@ -143,7 +144,7 @@ class ResponseFields(WireModel):
     instructions: Annotated[str | None, Text(0, limits.MAX_PROMPT_CHARS)] = doc(
         "default none; the system's message, before the input"
     )
-    max_output_tokens: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = doc(
+    max_output_tokens: Annotated[int | None, Integer(1, limits.MAX_TOKENS), Sets("max_tokens")] = doc(
         "default the model's, else up to the window; more than fits is clamped"
     )
     top_logprobs: TopLogprobs = doc(

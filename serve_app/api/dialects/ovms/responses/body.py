@@ -23,7 +23,7 @@ from serve_app.api.dialects.responses.fields import (
     TextOptions,
 )
 from serve_app.api.protocol.field_doc import FieldDoc, doc
-from serve_app.api.protocol.fields import Described, Flag, Integer
+from serve_app.api.protocol.fields import Described, Flag, Integer, Sets
 from serve_app.config import OvmsConfig
 from serve_app.errors import InvalidField
 from serve_app.types import Templating
@@ -50,7 +50,7 @@ class ResponseBody(ResponseFields, AnswerFields):
         required=True,
         members=ITEM_DOCS,
     )
-    max_output_tokens: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = doc(
+    max_output_tokens: Annotated[int | None, Integer(1, limits.MAX_TOKENS), Sets("max_tokens")] = doc(
         "default up to the window; more than fits is clamped; 4000 with `ignore_eos`"
     )
     tools: Annotated[Any, Described(shapes.Tools)] = doc(
@@ -101,8 +101,7 @@ class ResponseBody(ResponseFields, AnswerFields):
         """A replica's names of fields -> those under which the client gave them, for its errors."""
         form = FORMAT if self.response_format is None else _OWN_FORMAT
         asked = "logprobs" if self.logprobs else "top_logprobs" if self.top_logprobs else "include"
-        ours = {"prompt": "input", "max_tokens": "max_output_tokens", "response_format": form}
-        return {**super().names, **ours, "logprobs": asked}
+        return {**super().names, "response_format": form, "logprobs": asked}
 
     def form(self) -> Form:
         """What the answer must match, by `response_format` or `text.format`."""
