@@ -17,6 +17,14 @@ FinishWord: TypeAlias = Annotated[str, words(each for each in FINISH.values() if
 LegacyFinishWord: TypeAlias = Annotated[str, words((*FINISH.values(), LEGACY_TOOL_CALLS))]
 
 
+class Head(TypedDict):
+    """What every answer begins with."""
+
+    id: str
+    created: int
+    model: str
+
+
 class TokenLogprob(TypedDict):
     """A token and its log-probability."""
 

@@ -10,6 +10,7 @@ from serve_app.api.dialects.chat.answers import (
     CachedTokens,
     EmbeddingList,
     FinishWord,
+    Head,
     LegacyLogprobs,
     Logprobs,
     ToolCall,
@@ -54,14 +55,6 @@ class Usage(TotalUsage):
     """Tokens of the prompt, of the output and of both."""
 
     prompt_tokens_details: NotRequired[CachedTokens]
-
-
-class Head(TypedDict):
-    """What every answer begins with."""
-
-    id: str
-    created: int
-    model: str
 
 
 class ThoughtText(TypedDict):

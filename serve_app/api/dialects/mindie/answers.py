@@ -6,7 +6,7 @@ from typing import Annotated, Literal, NotRequired, TypeAlias
 
 from typing_extensions import TypedDict
 
-from serve_app.api.dialects.chat.answers import Logprobs, ToolCall, ToolCallPiece, TotalUsage
+from serve_app.api.dialects.chat.answers import Head, Logprobs, ToolCall, ToolCallPiece, TotalUsage
 from serve_app.api.dialects.mindie.errors import TYPE
 from serve_app.api.dialects.mindie.wire import FINISH
 from serve_app.api.protocol.fields import words
@@ -20,14 +20,6 @@ class ErrorBody(TypedDict):
 
     error: str
     error_type: ErrorType
-
-
-class Head(TypedDict):
-    """What every answer of a chat begins with."""
-
-    id: str
-    created: int
-    model: str
 
 
 class Message(TypedDict):

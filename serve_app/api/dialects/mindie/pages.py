@@ -6,7 +6,6 @@ A version is one of the endpoint's served entities; one that has none counts as 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Final
 
 import msgspec
@@ -14,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from serve_app.api.admission.stoppable import StopKey
 from serve_app.api.context import context_of
+from serve_app.api.dialects.mindie import answers
 from serve_app.api.dialects.mindie.generate import check_id
 from serve_app.api.edge.body import WireModel, parse_body, read_body
 from serve_app.api.edge.connection import reply
@@ -61,7 +61,7 @@ class ServerPage:
 
     def __init__(self, v1_dialect: str) -> None:
         extensions = ["generate", f"v1_dialect={v1_dialect}"]
-        self._body = {"name": "serve-app", "version": VERSION, "extensions": extensions}
+        self._body: answers.ServerPage = {"name": "serve-app", "version": VERSION, "extensions": extensions}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await reply(send, 200, _JSON, msgspec.json.encode(self._body))
@@ -78,7 +78,9 @@ class ModelPage:
         endpoint, entities = _found(self._services, scope)
         await reply(send, 200, _JSON, msgspec.json.encode(self._page(endpoint, entities)))
 
-    def _page(self, endpoint: Endpoint, entities: tuple[ServedEntity, ...]) -> Mapping[str, object]:
+    def _page(
+        self, endpoint: Endpoint, entities: tuple[ServedEntity, ...]
+    ) -> answers.ModelPage | answers.ReadyPage | answers.ConfigPage:
         versions = sorted({version_of(entity) for entity in entities}, key=int)
         return {
             "name": endpoint.name,
@@ -92,7 +94,7 @@ class ModelPage:
 class ReadyPage(ModelPage):
     """GET .../ready: 200 when a request would be answered."""
 
-    def _page(self, endpoint: Endpoint, entities: tuple[ServedEntity, ...]) -> Mapping[str, object]:
+    def _page(self, endpoint: Endpoint, entities: tuple[ServedEntity, ...]) -> answers.ReadyPage:
         """Raises Unavailable."""
         if not any(self._services.backend.is_ready(entity.app) for entity in entities):
             raise Unavailable("the model is not ready; try again", retry_after_s=2.0)
@@ -102,7 +104,7 @@ class ReadyPage(ModelPage):
 class ConfigPage(ModelPage):
     """GET .../config: the limits of a model."""
 
-    def _page(self, endpoint: Endpoint, entities: tuple[ServedEntity, ...]) -> Mapping[str, object]:
+    def _page(self, endpoint: Endpoint, entities: tuple[ServedEntity, ...]) -> answers.ConfigPage:
         """Raises Unavailable while nothing is known of it."""
         backend = self._services.backend
         known = [info for entity in entities if (info := backend.info(entity.app)) is not None]

@@ -11,6 +11,7 @@ from serve_app.api.dialects.chat.answers import (
     CachedTokens,
     FunctionCall,
     FunctionPiece,
+    Head,
     LegacyFinishWord,
     LegacyLogprobs,
     Logprobs,
@@ -48,12 +49,9 @@ class Usage(TotalUsage):
     completion_tokens_details: NotRequired[ReasoningTokens]
 
 
-class Head(TypedDict):
+class NamedHead(Head):
     """What every answer begins with."""
 
-    id: str
-    created: int
-    model: str
     system_fingerprint: str
 
 
@@ -116,7 +114,7 @@ class ChatChoice(TypedDict):
     token_ids: NotRequired[list[int]]
 
 
-class ChatCompletion(Head):
+class ChatCompletion(NamedHead):
     """The whole answer to a chat."""
 
     object: Literal["chat.completion"]
@@ -147,7 +145,7 @@ class ChatChunkChoice(TypedDict):
     token_ids: NotRequired[list[int]]
 
 
-class ChatChunk(Head):
+class ChatChunk(NamedHead):
     """A piece of a streamed answer to a chat."""
 
     object: Literal["chat.completion.chunk"]
@@ -174,7 +172,7 @@ class CompletionChoice(CompletionChunkChoice):
     prompt_logprobs: NotRequired[PromptLogprobs]
 
 
-class Completion(Head):
+class Completion(NamedHead):
     """The whole answer to a completion."""
 
     object: Literal["text_completion"]
@@ -182,7 +180,7 @@ class Completion(Head):
     usage: Usage
 
 
-class CompletionChunk(Head):
+class CompletionChunk(NamedHead):
     """A piece of a streamed completion."""
 
     object: Literal["text_completion"]

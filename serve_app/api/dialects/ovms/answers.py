@@ -10,6 +10,7 @@ from serve_app.api.dialects.chat.answers import (
     FinishWord,
     FunctionCall,
     FunctionPiece,
+    Head,
     LegacyLogprobs,
     Logprobs,
     PromptLogprobs,
@@ -17,14 +18,6 @@ from serve_app.api.dialects.chat.answers import (
     ToolCallPiece,
     TotalUsage,
 )
-
-
-class Head(TypedDict):
-    """What every answer tells beside its choices."""
-
-    id: str
-    created: int
-    model: str
 
 
 class Message(TypedDict):
