@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Final
 
@@ -41,103 +41,77 @@ def errors(config: OvmsConfig) -> Errors:
     return Errors(type=StringErrorBody, render=render)
 
 
-def _operation(config: OvmsConfig, summary: str, what: str, body: Body, *told: Answer) -> Operation:
-    return Operation(
-        summary=summary,
-        tag=TAG,
-        what=f"{what} Unknown fields are ignored.",
-        bodies=(body,),
-        answers=told,
-        errors=errors(config),
-        conditions=ASKS_MODEL,
-    )
+def routes(services: Services) -> Iterator[Entry]:
+    """All of them. The last two exist at the bases of OpenVINO Model Server alone."""
+    config, notes = services.config.ovms, services.config.pictures == "note"
+    told = errors(config)
 
+    def each(
+        bases: Iterable[str], path: str, app: ASGIApp, summary: str, what: str, body: Body, *shapes: Answer
+    ) -> Iterator[Entry]:
+        operation = Operation(
+            summary=summary,
+            tag=TAG,
+            what=f"{what} Unknown fields are ignored.",
+            bodies=(body,),
+            answers=shapes,
+            errors=told,
+            conditions=ASKS_MODEL,
+        )
+        for base in bases:
+            yield Entry("POST", f"{base}{path}", app, Scope.INFERENCE, Family.OVMS, operation)
 
-def chat_operation(config: OvmsConfig) -> Operation:
-    """Messages in, messages out."""
-    return _operation(
-        config,
+    yield from each(
+        BASES,
+        CHAT,
+        GenerateRoute(ChatDialect(config), services),
         "Chat",
         "Messages in, the assistant's next message out.",
         Body(type=ChatBody, examples=examples.CHAT),
         *streamed(answers.ChatCompletion, answers.ChatChunk | StringErrorBody),
     )
-
-
-def completions_operation(config: OvmsConfig) -> Operation:
-    """A prompt in, continuations out."""
-    return _operation(
-        config,
+    yield from each(
+        BASES,
+        "/completions",
+        GenerateRoute(CompletionDialect(config), services),
         "Completions",
         "A prompt in, its continuations out.",
         Body(type=CompletionBody, examples=examples.COMPLETION),
         *streamed(answers.Completion, answers.CompletionChunk | StringErrorBody),
     )
-
-
-def responses_operation(config: OvmsConfig) -> Operation:
-    """Items in, items out."""
-    return _operation(
-        config,
+    yield from each(
+        BASES,
+        "/responses",
+        GenerateRoute(ResponseDialect(config, notes_pictures=notes), services),
         "Responses",
         "Items in, items out. Nothing of a response is kept: the input holds the earlier items.",
         Body(type=ResponseBody, examples=examples.RESPONSE),
         *streamed(OvmsResponse, OvmsEvent, what="The whole response."),
     )
-
-
-def embeddings_operation(config: OvmsConfig) -> Operation:
-    """Texts in, vectors out."""
-    return _operation(
-        config,
+    yield from each(
+        BASES,
+        "/embeddings",
+        EmbedRoute(EmbeddingDialect(config), services),
         "Embeddings",
         "Texts in, a vector each out.",
         Body(type=EmbeddingBody, examples=examples.EMBEDDING),
         Answer(what="The vectors.", type=EmbeddingList),
     )
-
-
-def rerank_operation(config: OvmsConfig) -> Operation:
-    """Documents in the order of their likeness to a query."""
-    return _operation(
-        config,
+    yield from each(
+        OVMS_BASES,
+        "/rerank",
+        EmbedRoute(RerankDialect(config), services),
         "Rerank",
         "Documents in the order of their likeness to a query.",
         Body(type=RerankBody, examples=examples.RERANK),
         Answer(what="The documents, the likest first.", type=answers.Ranking),
     )
-
-
-def tokenize_operation(config: OvmsConfig) -> Operation:
-    """Texts as tokens."""
-    return _operation(
-        config,
+    yield from each(
+        OVMS_BASES,
+        "/tokenize",
+        QuestionRoute(parse_tokenize, services, told.render),
         "Tokenize",
         "Texts as tokens of a model.",
         Body(type=OvmsTokenizeBody, examples=examples.TOKENIZE),
         Answer(what="The tokens.", type=answers.TextTokens),
     )
-
-
-def routes(services: Services) -> Iterator[Entry]:
-    """All of them. The last two exist at the bases of OpenVINO Model Server alone."""
-    config = services.config.ovms
-    chat = GenerateRoute(ChatDialect(config), services)
-    completions = GenerateRoute(CompletionDialect(config), services)
-    notes = services.config.pictures == "note"
-    responses = GenerateRoute(ResponseDialect(config, notes_pictures=notes), services)
-    embeddings = EmbedRoute(EmbeddingDialect(config), services)
-    rerank = EmbedRoute(RerankDialect(config), services)
-    tokenize = QuestionRoute(parse_tokenize, services, errors(config).render)
-    for base in BASES:
-        yield _entry(f"{base}{CHAT}", chat, chat_operation(config))
-        yield _entry(f"{base}/completions", completions, completions_operation(config))
-        yield _entry(f"{base}/responses", responses, responses_operation(config))
-        yield _entry(f"{base}/embeddings", embeddings, embeddings_operation(config))
-    for base in OVMS_BASES:
-        yield _entry(f"{base}/rerank", rerank, rerank_operation(config))
-        yield _entry(f"{base}/tokenize", tokenize, tokenize_operation(config))
-
-
-def _entry(path: str, app: ASGIApp, operation: Operation) -> Entry:
-    return Entry("POST", path, app, Scope.INFERENCE, Family.OVMS, operation)
