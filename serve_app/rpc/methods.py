@@ -11,8 +11,8 @@ from google.protobuf.message import DecodeError, Message
 from starlette.types import Scope as AsgiScope
 
 from serve_app.api.dialects.triton import repository
+from serve_app.api.dialects.triton.metadata import server_metadata
 from serve_app.api.dialects.triton.pages import ConfigPage, ModelPage, everything, find, is_ready, statistics
-from serve_app.api.kserve.description import server_metadata
 from serve_app.api.pages.condition import condition
 from serve_app.api.services import Services
 from serve_app.errors import InvalidBody, ModelNotFound, VersionNotFound
@@ -31,7 +31,7 @@ REFLECTION: Final = tuple(
 )
 
 Handler = Callable[
-    [Services, AsgiScope, Any], Awaitable[dict[str, Any]]
+    [Services, AsgiScope, Any], Awaitable[Mapping[str, object]]
 ]  # a message -> the JSON form of the answer
 
 
@@ -61,22 +61,22 @@ class Page:
             except DecodeError:
                 raise InvalidBody(f"the message is not a {message.DESCRIPTOR.name}") from None
             body = await self._answer(services, call.scope, message)
-        await call.write(ParseDict(body, self._response()).SerializeToString())
+        await call.write(ParseDict({**body}, self._response()).SerializeToString())
 
 
-async def _server_live(services: Services, scope: AsgiScope, message: Any) -> dict[str, Any]:
+async def _server_live(services: Services, scope: AsgiScope, message: Any) -> Mapping[str, object]:
     return {"live": True}
 
 
-async def _server_ready(services: Services, scope: AsgiScope, message: Any) -> dict[str, Any]:
+async def _server_ready(services: Services, scope: AsgiScope, message: Any) -> Mapping[str, object]:
     return {"ready": _is_ready(services)}
 
 
-async def _server_metadata(services: Services, scope: AsgiScope, message: Any) -> dict[str, Any]:
+async def _server_metadata(services: Services, scope: AsgiScope, message: Any) -> Mapping[str, object]:
     return server_metadata(services.config.v1_dialect)
 
 
-async def _model_ready(services: Services, scope: AsgiScope, message: Any) -> dict[str, Any]:
+async def _model_ready(services: Services, scope: AsgiScope, message: Any) -> Mapping[str, object]:
     """A model that is not served is not ready, which is an answer and not an error."""
     try:
         return {"ready": is_ready(services, find(services, scope, _names(message)))}
@@ -84,30 +84,30 @@ async def _model_ready(services: Services, scope: AsgiScope, message: Any) -> di
         return {"ready": False}
 
 
-async def _model_metadata(services: Services, scope: AsgiScope, message: Any) -> dict[str, Any]:
+async def _model_metadata(services: Services, scope: AsgiScope, message: Any) -> Mapping[str, object]:
     return ModelPage(services).page(find(services, scope, _names(message)))
 
 
-async def _model_config(services: Services, scope: AsgiScope, message: Any) -> dict[str, Any]:
+async def _model_config(services: Services, scope: AsgiScope, message: Any) -> Mapping[str, object]:
     return {"config": ConfigPage(services).page(find(services, scope, _names(message)))}
 
 
-async def _model_statistics(services: Services, scope: AsgiScope, message: Any) -> dict[str, Any]:
+async def _model_statistics(services: Services, scope: AsgiScope, message: Any) -> Mapping[str, object]:
     models = [find(services, scope, _names(message))] if message.name else everything(services, scope)
     return {"model_stats": statistics(services, models)}
 
 
-async def _repository_index(services: Services, scope: AsgiScope, message: Any) -> dict[str, Any]:
+async def _repository_index(services: Services, scope: AsgiScope, message: Any) -> Mapping[str, object]:
     return {"models": repository.index(services, scope, only_ready=message.ready)}
 
 
-async def _load(services: Services, scope: AsgiScope, message: Any) -> dict[str, Any]:
+async def _load(services: Services, scope: AsgiScope, message: Any) -> Mapping[str, object]:
     found = repository.controlled(services, scope, message.model_name, dict(message.parameters), "load")
     await repository.load(services, found)
     return {}
 
 
-async def _unload(services: Services, scope: AsgiScope, message: Any) -> dict[str, Any]:
+async def _unload(services: Services, scope: AsgiScope, message: Any) -> Mapping[str, object]:
     found = repository.controlled(services, scope, message.model_name, dict(message.parameters), "unload")
     repository.refuse_to_unload(found)
 

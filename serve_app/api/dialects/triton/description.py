@@ -9,9 +9,9 @@ from typing import Final
 from serve_app.api.dialects.triton.answer.output_table import ENSEMBLE_OUTPUTS, OUTPUTS, Output
 from serve_app.api.dialects.triton.ensemble import postprocessing as post
 from serve_app.api.dialects.triton.ensemble import preprocessing as pre
+from serve_app.api.dialects.triton.metadata import TensorShape
 from serve_app.api.dialects.triton.request.inputs import INPUTS, RENAMED, TEXTS, Input
 from serve_app.api.dialects.triton.role import Role
-from serve_app.api.kserve.description import TensorShape
 from serve_app.config import TrtllmConfig
 from serve_app.types import ModelInfo
 

@@ -6,25 +6,26 @@ A version is a served entity of the endpoint. An entity without a version counts
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 from starlette.types import Receive, Scope, Send
 
 from serve_app.api.context import context_of
+from serve_app.api.dialects.triton import answers
 from serve_app.api.dialects.triton.aliases import meaning
 from serve_app.api.dialects.triton.description import SHAPES, config_parameters
 from serve_app.api.dialects.triton.errors import NOT_READY, probe_error
-from serve_app.api.dialects.triton.role import Role
-from serve_app.api.edge.connection import reply
-from serve_app.api.exchange.dispatch import of_version, version_of
-from serve_app.api.kserve.description import (
+from serve_app.api.dialects.triton.metadata import (
     TensorShape,
     model_config,
     model_metadata,
     model_statistics,
     server_metadata,
 )
+from serve_app.api.dialects.triton.role import Role
+from serve_app.api.edge.connection import reply
+from serve_app.api.exchange.dispatch import of_version, version_of
 from serve_app.api.pages.condition import condition
 from serve_app.api.services import Services
 from serve_app.endpoints.endpoint import Endpoint, ServedEntity, Task
@@ -103,7 +104,7 @@ class ModelPage:
         found = find(self._services, scope, scope["path_params"])
         await reply(send, 200, JSON, msgspec.json.encode(self.page(found)))
 
-    def page(self, found: Found) -> dict[str, Any]:
+    def page(self, found: Found) -> answers.ModelPage | answers.ModelConfig | answers.Statistics:
         """The page about the model that was found."""
         versions = sorted({version_of(entity) for entity in found.endpoint.served_entities}, key=int)
         return model_metadata(found.name, versions, *_shapes(found))
@@ -124,7 +125,7 @@ class ModelReadyPage(ModelPage):
 class ConfigPage(ModelPage):
     """GET .../config: the model's tensors in Triton's own form, and its limits."""
 
-    def page(self, found: Found) -> dict[str, Any]:
+    def page(self, found: Found) -> answers.ModelConfig:
         """Without limits while the model is not known."""
         parameters = config_parameters(_info(self._services, found), self._services.config.trtllm)
         return model_config(
@@ -135,7 +136,7 @@ class ConfigPage(ModelPage):
 class StatsPage(ModelPage):
     """GET .../stats: the counts of this gateway."""
 
-    def page(self, found: Found) -> dict[str, Any]:
+    def page(self, found: Found) -> answers.Statistics:
         """One entry a version."""
         return {"model_stats": statistics(self._services, [found])}
 
@@ -156,7 +157,7 @@ def everything(services: Services, scope: Scope) -> list[Found]:
     return [Found(each.name, Role.TENSORS, each, each.served_entities) for each in services.endpoints(scope)]
 
 
-def statistics(services: Services, models: Sequence[Found]) -> list[dict[str, Any]]:
+def statistics(services: Services, models: Sequence[Found]) -> list[answers.ModelStatistics]:
     """One entry for each version of each of `models`."""
     engines = services.backend.stats()
     return [

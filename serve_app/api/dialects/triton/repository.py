@@ -14,11 +14,12 @@ from pydantic import with_config
 from starlette.types import Receive, Scope, Send
 from typing_extensions import TypedDict
 
+from serve_app.api.dialects.triton.answers import IndexEntry
+from serve_app.api.dialects.triton.metadata import repository_entry
 from serve_app.api.dialects.triton.pages import JSON, Found, find
 from serve_app.api.edge.body import WireModel, parse_body, read_body
 from serve_app.api.edge.connection import reply, while_connected
 from serve_app.api.exchange.dispatch import too_late, version_of
-from serve_app.api.kserve.description import READY, repository_entry
 from serve_app.api.protocol.fields import Boolean, Described
 from serve_app.api.services import Services
 from serve_app.errors import InvalidField, ModelNotFound
@@ -81,14 +82,14 @@ class UnloadRoute:
         refuse_to_unload(await _controlled(self._services, scope, receive, "unload"))
 
 
-def index(services: Services, scope: Scope, *, only_ready: bool) -> list[dict[str, str]]:
+def index(services: Services, scope: Scope, *, only_ready: bool) -> list[IndexEntry]:
     """An entry for each version of each model."""
     entries = [
         repository_entry(endpoint.name, version_of(entity), ready=services.backend.is_ready(entity.app))
         for endpoint in services.endpoints(scope)
         for entity in endpoint.served_entities
     ]
-    return [entry for entry in entries if not only_ready or entry["state"] == READY]
+    return [entry for entry in entries if not only_ready or entry["state"] == "READY"]
 
 
 async def load(services: Services, found: Found) -> None:

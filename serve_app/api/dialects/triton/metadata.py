@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
+from serve_app.api.dialects.triton import answers
 from serve_app.api.edge.version import VERSION
 from serve_app.telemetry import AnswerCounts
 from serve_app.types import EngineStats
@@ -23,8 +24,6 @@ EXTENSIONS: Final = (
 )
 
 PLATFORM: Final = "torch_transformers"
-READY: Final = "READY"
-UNAVAILABLE: Final = "UNAVAILABLE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +36,14 @@ class TensorShape:
     is_optional: bool = False
 
 
-def server_metadata(v1_dialect: str) -> dict[str, Any]:
+def server_metadata(v1_dialect: str) -> answers.ServerPage:
     """The body of GET /v2."""
-    return {
-        "name": "serve-app",
-        "version": VERSION,
-        "extensions": [*EXTENSIONS, f"v1_dialect={v1_dialect}"],
-    }
+    return {"name": "serve-app", "version": VERSION, "extensions": [*EXTENSIONS, f"v1_dialect={v1_dialect}"]}
 
 
 def model_metadata(
     name: str, versions: Sequence[str], inputs: Sequence[TensorShape], outputs: Sequence[TensorShape]
-) -> dict[str, Any]:
+) -> answers.ModelPage:
     """The body of GET of a model."""
     return {
         "name": name,
@@ -59,7 +54,7 @@ def model_metadata(
     }
 
 
-def _metadata(tensor: TensorShape) -> dict[str, Any]:
+def _metadata(tensor: TensorShape) -> answers.TensorMetadata:
     return {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
 
 
@@ -71,7 +66,7 @@ def model_config(
     parameters: Mapping[str, object],
     *,
     decoupled: bool = True,
-) -> dict[str, Any]:
+) -> answers.ModelConfig:
     """The body of GET .../config; dimensions are those without the batch.
 
     `decoupled`: a request may have any number of responses.
@@ -88,16 +83,16 @@ def model_config(
     }
 
 
-def _config(tensor: TensorShape) -> dict[str, Any]:
+def _config(tensor: TensorShape) -> answers.OutputConfig:
     word = {"BYTES": "STRING"}.get(tensor.datatype, tensor.datatype)
     return {"name": tensor.name, "data_type": f"TYPE_{word}", "dims": list(tensor.shape[1:])}
 
 
 def model_statistics(
     name: str, model_version: str, served: AnswerCounts, engine: EngineStats | None
-) -> dict[str, Any]:
+) -> answers.ModelStatistics:
     """One entry of `model_stats`. Executions are steps of the engine; figures that are not measured are 0."""
-    none = {"count": 0, "ns": 0}
+    none: answers.Duration = {"count": 0, "ns": 0}
     return {
         "name": name,
         "version": model_version,
@@ -120,11 +115,11 @@ def model_statistics(
     }
 
 
-def repository_entry(name: str, model_version: str, *, ready: bool) -> dict[str, str]:
+def repository_entry(name: str, model_version: str, *, ready: bool) -> answers.IndexEntry:
     """One entry of the repository's index."""
     return {
         "name": name,
         "version": model_version,
-        "state": READY if ready else UNAVAILABLE,
+        "state": "READY" if ready else "UNAVAILABLE",
         "reason": "" if ready else "no replica of it is ready",
     }
