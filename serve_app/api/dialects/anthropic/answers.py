@@ -59,20 +59,15 @@ class StopDetails(TypedDict):
     explanation: str
 
 
+StopReason: TypeAlias = Literal[
+    "end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal", "model_context_window_exceeded"
+]
+
+
 class MessageEnd(TypedDict):
     """How an answer ended; null while it grows."""
 
-    stop_reason: (
-        Literal[
-            "end_turn",
-            "max_tokens",
-            "stop_sequence",
-            "tool_use",
-            "refusal",
-            "model_context_window_exceeded",
-        ]
-        | None
-    )
+    stop_reason: StopReason | None
     stop_sequence: str | None
     stop_details: StopDetails | None
 
@@ -131,12 +126,17 @@ class InputDelta(TypedDict):
     partial_json: str
 
 
+ContentDelta: TypeAlias = Annotated[
+    SaidDelta | ThoughtDelta | SignatureDelta | InputDelta, Field(discriminator="type")
+]
+
+
 class BlockDelta(TypedDict):
     """The last block grows."""
 
     type: Literal["content_block_delta"]
     index: int
-    delta: Annotated[SaidDelta | ThoughtDelta | SignatureDelta | InputDelta, Field(discriminator="type")]
+    delta: ContentDelta
 
 
 class BlockStop(TypedDict):

@@ -6,12 +6,11 @@ import hashlib
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
-import msgspec
 import pydantic_core
 
-from serve_app.api.dialects.anthropic.wire import Fields
+from serve_app.api.dialects.anthropic.answers import ContentBlock, ContentDelta
 from serve_app.api.dialects.chat.wire import as_given
 from serve_app.json_schema.numerals import loads, restore
 
@@ -22,19 +21,19 @@ THINKING: Final = "thinking"
 class Block(Protocol):
     """A part of the content."""
 
-    def begin(self) -> Fields:
+    def begin(self) -> ContentBlock:
         """The block before anything of it is there."""
         ...
 
-    def add(self, text: str) -> Iterator[Fields]:
+    def add(self, text: str) -> Iterator[ContentDelta]:
         """More of it: the deltas of a stream."""
         ...
 
-    def end(self) -> Iterator[Fields]:
+    def end(self) -> Iterator[ContentDelta]:
         """The deltas before its end."""
         ...
 
-    def fields(self) -> Fields:
+    def fields(self) -> ContentBlock:
         """All of it."""
         ...
 
@@ -47,18 +46,18 @@ class TextBlock:
     def __init__(self) -> None:
         self._texts: list[str] = []
 
-    def begin(self) -> Fields:
-        return {"type": self.kind, "text": ""}
+    def begin(self) -> ContentBlock:
+        return {"type": "text", "text": ""}
 
-    def add(self, text: str) -> Iterator[Fields]:
+    def add(self, text: str) -> Iterator[ContentDelta]:
         self._texts.append(text)
         yield {"type": "text_delta", "text": text}
 
-    def end(self) -> Iterator[Fields]:
+    def end(self) -> Iterator[ContentDelta]:
         yield from ()
 
-    def fields(self) -> Fields:
-        return {"type": self.kind, "text": "".join(self._texts)}
+    def fields(self) -> ContentBlock:
+        return {"type": "text", "text": "".join(self._texts)}
 
 
 class ThinkingBlock:
@@ -70,20 +69,20 @@ class ThinkingBlock:
         self._is_hidden = is_hidden
         self._texts: list[str] = []
 
-    def begin(self) -> Fields:
-        return {"type": self.kind, "thinking": "", "signature": ""}
+    def begin(self) -> ContentBlock:
+        return {"type": "thinking", "thinking": "", "signature": ""}
 
-    def add(self, text: str) -> Iterator[Fields]:
+    def add(self, text: str) -> Iterator[ContentDelta]:
         self._texts.append(text)
         if not self._is_hidden:
             yield {"type": "thinking_delta", "thinking": text}
 
-    def end(self) -> Iterator[Fields]:
+    def end(self) -> Iterator[ContentDelta]:
         yield {"type": "signature_delta", "signature": self._signature()}
 
-    def fields(self) -> Fields:
+    def fields(self) -> ContentBlock:
         shown = "" if self._is_hidden else "".join(self._texts)
-        return {"type": self.kind, "thinking": shown, "signature": self._signature()}
+        return {"type": "thinking", "thinking": shown, "signature": self._signature()}
 
     def _signature(self) -> str:
         """Clients drop thoughts without one. It is a digest: thoughts that come back are not checked."""
@@ -95,26 +94,27 @@ class ToolUseBlock:
 
     def __init__(self, index: int, id: str, name: str) -> None:
         self.index = index  # among the calls
-        self._head = {"type": "tool_use", "id": id, "name": name}
+        self._id, self._name = id, name
         self._fragments: list[str] = []
 
-    def begin(self) -> Fields:
-        return {**self._head, "input": {}}
+    def begin(self) -> ContentBlock:
+        return {"type": "tool_use", "id": self._id, "name": self._name, "input": {}}
 
-    def add(self, text: str) -> Iterator[Fields]:
+    def add(self, text: str) -> Iterator[ContentDelta]:
         self._fragments.append(text)
         if text:
             yield {"type": "input_json_delta", "partial_json": text}
 
-    def end(self) -> Iterator[Fields]:
+    def end(self) -> Iterator[ContentDelta]:
         yield from ()
 
-    def fields(self) -> Fields:
-        return {**self._head, "input": _object("".join(self._fragments))}
+    def fields(self) -> ContentBlock:
+        input = _object("".join(self._fragments))
+        return {"type": "tool_use", "id": self._id, "name": self._name, "input": input}
 
 
-def _object(text: str) -> msgspec.Raw:
-    """Arguments as an object: of JSON that was cut, what is there of it."""
+def _object(text: str) -> Any:
+    """Arguments as the JSON of an object: of JSON that was cut, what is there of it."""
     try:
         value = pydantic_core.from_json(text, allow_inf_nan=False, allow_partial=True) if text.strip() else {}
         with suppress(ValueError):  # it was cut

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from serve_app.api.dialects.anthropic import errors
+from serve_app.api.dialects.anthropic.answers import ContentBlock, ContentDelta, Message, MessageEnd
 from serve_app.api.dialects.anthropic.output_blocks import (
     TEXT,
     THINKING,
@@ -14,13 +15,13 @@ from serve_app.api.dialects.anthropic.output_blocks import (
     ThinkingBlock,
     ToolUseBlock,
 )
-from serve_app.api.dialects.anthropic.wire import Fields, end_fields, usage_fields
+from serve_app.api.dialects.anthropic.wire import end_fields, usage_fields
 from serve_app.api.dialects.chat.wire import encode, named_sse
 from serve_app.api.protocol.dialect import Choice
 from serve_app.errors import ServeError
 from serve_app.types import FinishReason, ModelInfo, TokenDelta, ToolCallDelta, Usage
 
-_OPEN: Fields = {"stop_reason": None, "stop_sequence": None, "stop_details": None}
+_OPEN: MessageEnd = {"stop_reason": None, "stop_sequence": None, "stop_details": None}
 
 
 class MessageRenderer:
@@ -96,7 +97,7 @@ class MessageRenderer:
         block, self._block = self._block, None
         return b"" if block is None else self._deltas(block.end()) + self._of_last("content_block_stop")
 
-    def _deltas(self, deltas: Iterable[Fields]) -> bytes:
+    def _deltas(self, deltas: Iterable[ContentDelta]) -> bytes:
         return b"".join([self._of_last("content_block_delta", delta=delta) for delta in deltas])
 
     def _of_last(self, kind: str, **members: Any) -> bytes:
@@ -123,12 +124,12 @@ class MessageRenderer:
     def _thinking(self) -> ThinkingBlock:
         return ThinkingBlock(is_hidden=self._hides_thoughts)
 
-    def _ended(self, finish: FinishReason | None, stop: str | int | None, usage: Usage) -> Fields:
+    def _ended(self, finish: FinishReason | None, stop: str | int | None, usage: Usage) -> MessageEnd:
         used = usage.prompt_tokens + usage.completion_tokens
         is_window_full = self._is_clamped and used >= self._info.context_window
         return end_fields(finish, stop, is_window_full=is_window_full)
 
-    def _message(self, content: list[Fields], ended: Fields, usage: Usage) -> Fields:
+    def _message(self, content: list[ContentBlock], ended: MessageEnd, usage: Usage) -> Message:
         return {
             "id": f"msg_{self._id}",
             "type": "message",

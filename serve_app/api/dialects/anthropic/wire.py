@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
+from serve_app.api.dialects.anthropic.answers import MessageEnd, MessageUsage, StopDetails, StopReason
 from serve_app.types import FinishReason, Usage
 
-Fields = dict[str, Any]
-
-MAX_TOKENS: Final = "max_tokens"
-WINDOW_FULL: Final = "model_context_window_exceeded"
-REFUSED: Final = "refusal"
-_REASONS: Final = {
+_REASONS: Final[Mapping[FinishReason, StopReason]] = {
     FinishReason.EOS: "end_turn",
-    FinishReason.LENGTH: MAX_TOKENS,
-    FinishReason.CONTEXT: WINDOW_FULL,
+    FinishReason.LENGTH: "max_tokens",
+    FinishReason.CONTEXT: "model_context_window_exceeded",
     FinishReason.TOOL_CALLS: "tool_use",
-    FinishReason.FILTERED: REFUSED,
+    FinishReason.FILTERED: "refusal",
 }
-_REFUSAL: Final = {
+_REFUSAL: Final[StopDetails] = {
     "type": "refusal",
     "category": None,
     "explanation": "a guardrail of the server ended the answer",
 }
 
 
-def usage_fields(usage: Usage) -> Fields:
+def usage_fields(usage: Usage) -> MessageUsage:
     """The member `usage`: what was read from the cache is not among `input_tokens`."""
     return {
         "input_tokens": usage.prompt_tokens - usage.cached_tokens,
@@ -36,14 +33,14 @@ def usage_fields(usage: Usage) -> Fields:
     }
 
 
-def end_fields(finish: FinishReason | None, stop: str | int | None, *, is_window_full: bool) -> Fields:
+def end_fields(finish: FinishReason | None, stop: str | int | None, *, is_window_full: bool) -> MessageEnd:
     """What says how an answer ended. `stop`: what matched; `is_window_full`: the window cut it short."""
-    reason = "end_turn" if finish is None else _REASONS.get(finish, "end_turn")
-    if reason == MAX_TOKENS and is_window_full:
-        reason = WINDOW_FULL
+    reason: StopReason = "end_turn" if finish is None else _REASONS.get(finish, "end_turn")
+    if reason == "max_tokens" and is_window_full:
+        reason = "model_context_window_exceeded"
     matched = stop if finish is FinishReason.STOP and isinstance(stop, str) else None
     return {
         "stop_reason": reason if matched is None else "stop_sequence",
         "stop_sequence": matched,
-        "stop_details": _REFUSAL if reason == REFUSED else None,
+        "stop_details": _REFUSAL if reason == "refusal" else None,
     }
