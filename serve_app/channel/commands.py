@@ -1,6 +1,6 @@
 """Commands to the control plane and their replies as msgpack: the name of a type, and a value of that type.
 
-They are decoded into the types listed here and nothing else, as questions are.
+They are decoded into the types of `types.control` and nothing else, as questions are.
 """
 
 from __future__ import annotations
@@ -10,96 +10,12 @@ from typing import Any, Final, cast
 import msgspec
 
 from serve_app.channel.frames import encoder
-from serve_app.channel.replies import read_reply
-from serve_app.types import Caller
-from serve_app.types.control import (
-    AwaitChanges,
-    Command,
-    CompareEntities,
-    ComparisonReport,
-    CreatedKey,
-    CreateEndpoint,
-    CreateKey,
-    DeleteEndpoint,
-    Done,
-    EndpointList,
-    EndpointShown,
-    Followed,
-    ForgetResponse,
-    Forgotten,
-    GetEndpoint,
-    GetPermissions,
-    GetRollout,
-    GiveFeedback,
-    KeepResponse,
-    KeptResponses,
-    KeyList,
-    KeyShown,
-    ListEndpoints,
-    ListKeys,
-    LiveSlots,
-    LiveTold,
-    Logs,
-    PatchTags,
-    Permissions,
-    PutAiGateway,
-    PutPermissions,
-    PutShadow,
-    PutStored,
-    ReadLive,
-    ReadLogs,
-    RecallResponses,
-    ReplyT,
-    ReportUsage,
-    RevokeKey,
-    RolloutShown,
-    RotateKey,
-    Shipped,
-    ShipUsage,
-    Snapshot,
-    StartRollout,
-    StopRollout,
-    TellLive,
-    UpdateConfig,
-    UpdateKey,
-    UsageReport,
-    WatchSnapshot,
-)
+from serve_app.channel.replies import read_reply, reply_types
+from serve_app.types import Caller, control
+from serve_app.types.control import Command, ReplyT
 
 # command -> its reply
-REPLIES: Final[dict[type[Command[Any]], type]] = {
-    CreateEndpoint: EndpointShown,
-    UpdateConfig: EndpointShown,
-    GetEndpoint: EndpointShown,
-    ListEndpoints: EndpointList,
-    DeleteEndpoint: Done,
-    PutAiGateway: EndpointShown,
-    PatchTags: EndpointShown,
-    PutStored: EndpointShown,
-    ReadLogs: Logs,
-    GetPermissions: Permissions,
-    PutPermissions: Permissions,
-    WatchSnapshot: Snapshot,
-    AwaitChanges: Followed,
-    CreateKey: CreatedKey,
-    ListKeys: KeyList,
-    UpdateKey: KeyShown,
-    RevokeKey: Done,
-    RotateKey: CreatedKey,
-    ShipUsage: Shipped,
-    ReportUsage: UsageReport,
-    StartRollout: RolloutShown,
-    GetRollout: RolloutShown,
-    StopRollout: RolloutShown,
-    GiveFeedback: Done,
-    PutShadow: Done,
-    CompareEntities: ComparisonReport,
-    TellLive: LiveTold,
-    ReadLive: LiveSlots,
-    KeepResponse: Done,
-    RecallResponses: KeptResponses,
-    ForgetResponse: Forgotten,
-}
+REPLIES: Final[dict[type[Command[Any]], type]] = reply_types(control, Command)
 
 _commands: Final = {
     kind.__name__: msgspec.msgpack.Decoder(tuple[kind, Caller])  # type: ignore[valid-type]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 from serve_app.channel.frames import Abort, encoder
@@ -37,55 +38,27 @@ class ReplicaSilent(Unavailable):
         super().__init__("the model does not answer; try again", retry_after_s=1.0)
 
 
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Inbox:
     """A stream of the deltas of one request to one replica, filled by the channel."""
 
-    __slots__ = [
-        "__weakref__",
-        "_deltas",
-        "_error",
-        "_is_closed",
-        "_is_held",
-        "_loop",
-        "_on_close",
-        "_on_held_end",
-        "_on_leaving",
-        "_overdue",
-        "_wake",
-        "ended",
-        "is_leaving",
-        "key",
-        "link",
-        "record_id",
-        "started",
-        "weights",
-    ]
-
-    def __init__(
-        self,
-        key: str,
-        record_id: str | None,
-        on_close: Callable[[Inbox], None],
-        on_leaving: Callable[[], None] | None = None,
-    ) -> None:
-        """`on_leaving` is called when the replica that has the request is stopping."""
-        self.key = key  # the request's id, as its replica knows it
-        self.record_id = record_id  # the usage record that replicas keep a part of
-        self.link: Link | None = None  # to the replica, once it has taken the request
-        self.weights = ""  # `ModelInfo.weights` of the replica, once something was delivered
-        self.started = False  # whether anything was delivered
-        self.ended = False  # whether the replica sent its end
-        self.is_leaving = False  # whether the replica is stopping
-        self._loop = asyncio.get_running_loop()
-        self._is_closed = False
-        self._on_close = on_close
-        self._deltas: list[TokenDelta] = []
-        self._error: ServeError | None = None
-        self._wake: asyncio.Future[None] | None = None
-        self._overdue: asyncio.TimerHandle | None = None
-        self._on_leaving = on_leaving
-        self._is_held = False
-        self._on_held_end: Callable[[], None] | None = None
+    key: str  # the request's id, as its replica knows it
+    record_id: str | None  # the usage record that replicas keep a part of
+    _on_close: Callable[[Inbox], None]
+    _on_leaving: Callable[[], None] | None = None  # called when the replica that has the request is stopping
+    link: Link | None = field(default=None, init=False)  # to the replica, once it has taken the request
+    weights: str = field(default="", init=False)  # `ModelInfo.weights` of the replica, once it delivered
+    started: bool = field(default=False, init=False)  # whether anything was delivered
+    ended: bool = field(default=False, init=False)  # whether the replica sent its end
+    is_leaving: bool = field(default=False, init=False)  # whether the replica is stopping
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop, init=False)
+    _is_closed: bool = field(default=False, init=False)
+    _deltas: list[TokenDelta] = field(default_factory=list, init=False)
+    _error: ServeError | None = field(default=None, init=False)
+    _wake: asyncio.Future[None] | None = field(default=None, init=False)
+    _overdue: asyncio.TimerHandle | None = field(default=None, init=False)
+    _is_held: bool = field(default=False, init=False)
+    _on_held_end: Callable[[], None] | None = field(default=None, init=False)
 
     @property
     def is_answered(self) -> bool:

@@ -1,6 +1,6 @@
 """Questions and their replies as msgpack: the name of a type, and a value of that type.
 
-They are decoded into the types listed here and nothing else, as frames are.
+They are decoded into the types of `types.question` and nothing else, as frames are.
 """
 
 from __future__ import annotations
@@ -11,27 +11,12 @@ import msgspec
 
 from serve_app.channel.frames import encoder
 from serve_app.channel.numbers import number_of
-from serve_app.channel.replies import read_reply
-from serve_app.types import (
-    DetectRequest,
-    Detokenized,
-    DetokenizeRequest,
-    Embeddings,
-    EmbedRequest,
-    Question,
-    TokenizeRequest,
-    Tokens,
-    WatermarkScore,
-)
-from serve_app.types.question import ReplyT
+from serve_app.channel.replies import read_reply, reply_types
+from serve_app.types import question as questions
+from serve_app.types.question import Question, ReplyT
 
 # question -> its reply
-REPLIES: Final[dict[type[Question[Any]], type]] = {
-    EmbedRequest: Embeddings,
-    TokenizeRequest: Tokens,
-    DetokenizeRequest: Detokenized,
-    DetectRequest: WatermarkScore,
-}
+REPLIES: Final[dict[type[Question[Any]], type]] = reply_types(questions, Question)
 
 _questions: Final = {kind.__name__: msgspec.msgpack.Decoder(kind, ext_hook=number_of) for kind in REPLIES}
 _replies: Final[dict[type[Question[Any]], msgspec.msgpack.Decoder[Any]]] = {

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final, TypeVar
+from types import ModuleType
+from typing import Any, Final, TypeVar, get_args
 
 import msgspec
 
@@ -29,3 +30,12 @@ def read_reply(data: bytes, decoder: msgspec.msgpack.Decoder[T]) -> T:
     if name == _REFUSED:
         raise from_info(_refusal.decode(raw).error)
     return decoder.decode(raw)
+
+
+def reply_types(module: ModuleType, base: type) -> dict[type[Any], type[Any]]:
+    """The concrete subclasses of `base` in `module`, each with the reply that it names: `base[Reply]`."""
+    found = {}
+    for kind in vars(module).values():
+        if isinstance(kind, type) and issubclass(kind, base) and not getattr(kind, "__parameters__", ()):
+            (found[kind],) = get_args(kind.__orig_bases__[0])  # type: ignore[attr-defined]
+    return found

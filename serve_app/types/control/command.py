@@ -24,5 +24,16 @@ class Change(Command[ReplyT]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointChange(Change[ReplyT]):
+    """A change of one endpoint."""
+
+    endpoint: str
+
+    @property
+    def changed_endpoint(self) -> str:
+        return self.endpoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
     """The empty reply to a command."""

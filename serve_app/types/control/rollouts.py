@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from serve_app.types.control.command import Change, Command, Done
+from serve_app.types.control.command import Command, Done, EndpointChange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,18 +44,13 @@ class RolloutShown:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StartRollout(Change[RolloutShown]):
+class StartRollout(EndpointChange[RolloutShown]):
     """Move the traffic to `entity` in steps of percentages, each at least `interval_s` long."""
 
-    endpoint: str
     entity: str
     steps: tuple[int, ...] = (5, 25, 50, 100)
     interval_s: float = 60.0
     guards: Guards = Guards()
-
-    @property
-    def changed_endpoint(self) -> str:
-        return self.endpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,15 +59,10 @@ class GetRollout(Command[RolloutShown]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StopRollout(Change[RolloutShown]):
+class StopRollout(EndpointChange[RolloutShown]):
     """End a rollout: back to the former traffic, or all to the new entity."""
 
-    endpoint: str
     promote: bool = False
-
-    @property
-    def changed_endpoint(self) -> str:
-        return self.endpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,12 +135,7 @@ class CompareEntities(Command[ComparisonReport]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PutShadow(Change[Done]):
+class PutShadow(EndpointChange[Done]):
     """Copy a share of an endpoint's requests to one of its entities, see endpoints.ai_gateway.Shadow."""
 
-    endpoint: str
     shadow: dict[str, Any] | None  # None: copy nothing from now on
-
-    @property
-    def changed_endpoint(self) -> str:
-        return self.endpoint

@@ -39,7 +39,7 @@ async def access(database):
 
 
 def commands():
-    every = [getattr(contract, name) for name in contract.__all__]
+    every = [*vars(contract).values()]
     return [each for each in every if isinstance(each, type) and issubclass(each, Command)]
 
 
