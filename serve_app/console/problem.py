@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from starlette.exceptions import HTTPException
 
 from serve_app.console.public_api import ApiError
+from serve_app.console.views.problem import Problem
 from serve_app.errors import (
     BodyTooLarge,
     InvalidBody,
@@ -28,23 +28,14 @@ _STATUSES: Final[Mapping[type[ServeError], int]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One failure, as `_problem.html` shows it. An `ApiError` can stand in its place."""
-
-    status: int
-    message: str
-    field: str | None = None  # of the API's request
-
-
-def problem_of(error: Exception) -> Problem:
+def problem_of(error: Exception) -> ApiError | Problem:
     """The public part of `error`."""
     match error:
         case ApiError():
-            return Problem(error.status, error.message, error.field)
+            return error
         case HTTPException():  # from the router: the page does not have this method
-            return Problem(error.status_code, error.detail)
+            return Problem(error.detail, status=error.status_code)
         case ServeError() if type(error) in _STATUSES:
-            return Problem(_STATUSES[type(error)], error.message)
+            return Problem(error.message, status=_STATUSES[type(error)])
         case _:
-            return Problem(500, INTERNAL)
+            return Problem(INTERNAL, status=500)

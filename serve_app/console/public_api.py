@@ -70,20 +70,18 @@ class PublicApi:
         return PublicApi(self._app, self._scope, key)
 
     async def get(self, path: str, **query: Any) -> ApiAnswer:
-        """Raises ApiError for a status of 400 and above, as all of these do."""
+        """Raises ApiError for a status of 400 and above, as `change` does."""
         return _good(await self.ask("GET", path, query=query))
 
-    async def post(self, path: str, body: Any = None) -> ApiAnswer:
-        return _good(await self.ask("POST", path, body))
+    async def found(self, path: str, **query: Any) -> tuple[Any, ApiError | None]:
+        """The JSON at `path`, or None and the refusal."""
+        try:
+            return (await self.get(path, **query)).body, None
+        except ApiError as error:
+            return None, error
 
-    async def put(self, path: str, body: Any = None) -> ApiAnswer:
-        return _good(await self.ask("PUT", path, body))
-
-    async def patch(self, path: str, body: Any = None) -> ApiAnswer:
-        return _good(await self.ask("PATCH", path, body))
-
-    async def delete(self, path: str, body: Any = None) -> ApiAnswer:
-        return _good(await self.ask("DELETE", path, body))
+    async def change(self, method: str, path: str, body: Any = None) -> ApiAnswer:
+        return _good(await self.ask(method, path, body))
 
     async def ask(
         self, method: str, path: str, body: Any = None, query: Mapping[str, Any] | None = None

@@ -21,16 +21,11 @@ class Visitor:
 
     name: str
     scopes: frozenset[str]
-    groups: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, me: Mapping[str, Any]) -> Self:
         """From the API's answer to `ME`."""
-        return cls(
-            me["displayName"],
-            frozenset(each["value"] for each in me["entitlements"]),
-            tuple(each["value"] for each in me["groups"]),
-        )
+        return cls(me["displayName"], frozenset(each["value"] for each in me["entitlements"]))
 
     def can(self, scope: str) -> bool:
         """Whether the key has this scope: inference, metrics, routing or manage."""

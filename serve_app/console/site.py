@@ -156,7 +156,7 @@ class Site:
             nobody = Session("", "")
             request.state.console = ConsoleRequest(PublicApi(self._api, request.scope, ""), nobody, None)
         name = "_problem.html" if "hx-request" in request.headers else "problem.html"
-        return render(request, name, problem.status, problem=problem, title=title)
+        return render(request, name, problem, title=title)
 
 
 def _to_sign_in(request: Request, needed: SignInNeeded, is_api: bool) -> Response:
@@ -181,10 +181,8 @@ def _sign_in_for(page: SplitResult) -> str:
     return f"{sign_in.PATH}?next={quote(place)}" if place else sign_in.PATH
 
 
-def _with_cookie(send: Send, cookie: str | None) -> Send:
+def _with_cookie(send: Send, cookie: str) -> Send:
     """`send` with a cookie, unless the answer has one of its own."""
-    if cookie is None:
-        return send
 
     async def send_with_cookie(message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -6,6 +6,7 @@ Numbers, sizes and times are written for people by the filters of `reading`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,8 +18,9 @@ from starlette.responses import HTMLResponse
 from serve_app.console import reading
 from serve_app.console.assets import Assets
 from serve_app.console.policy import CSRF_FIELD
+from serve_app.console.public_api import ApiError
 from serve_app.console.request import ConsoleRequest, console_of
-from serve_app.console.views.problem import is_wrong
+from serve_app.console.views.problem import Problem, is_wrong
 
 FOLDER: Final = Path(__file__).parent / "templates"
 
@@ -50,15 +52,23 @@ class Templates:
         self._jinja.filters.update(reading.FILTERS)
         self._jinja.globals.update(asset=assets.url, menu=menu, is_wrong=is_wrong)
 
-    def page(self, request: Request, name: str, status: int = 200, **values: Any) -> HTMLResponse:
-        """The template `name` with `values`, and what every page knows: `console`, `path`, `csrf_field`."""
+    def page(
+        self, request: Request, name: str, problem: ApiError | Problem | None = None, **values: Any
+    ) -> HTMLResponse:
+        """The template `name` with `values`, and what every page knows: `console`, `path`, `csrf_field`.
+
+        The status is that of the `problem`, otherwise 200.
+        """
         console = console_of(request)
         field = Markup('<input type="hidden" name="{}" value="{}">').format(CSRF_FIELD, escape(console.csrf))
-        known = {"console": console, "path": request.url.path, "csrf_field": field}
+        known = {"console": console, "path": request.url.path, "csrf_field": field, "problem": problem}
+        status = HTTPStatus.OK if problem is None else problem.status
         return HTMLResponse(self._jinja.get_template(name).render(known | values), status)
 
 
-def render(request: Request, name: str, status: int = 200, **values: Any) -> HTMLResponse:
+def render(
+    request: Request, name: str, problem: ApiError | Problem | None = None, **values: Any
+) -> HTMLResponse:
     """The page of a handler: the template `name` of `templates/`, filled with `values`."""
     templates: Templates = request.state.templates
-    return templates.page(request, name, status, **values)
+    return templates.page(request, name, problem, **values)

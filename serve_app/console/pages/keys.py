@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from serve_app.console.public_api import ApiError, PublicApi
+from serve_app.console.public_api import ApiError
 from serve_app.console.request import console_of
 from serve_app.console.templates import render
 from serve_app.console.views import keys
@@ -36,7 +36,7 @@ _NOTICES: Final = {
 
 
 def routes() -> Iterator[Route]:
-    yield Route(PATH, _list, methods=["GET"])
+    yield Route(PATH, _listed, methods=["GET"])
     yield Route(NEW, _new, methods=["GET"])
     yield Route(NEW, _create, methods=["POST"])
     yield Route(REVOKE, _revoke, methods=["POST"])
@@ -45,26 +45,18 @@ def routes() -> Iterator[Route]:
     yield Route(ONE, _change, methods=["POST"])
 
 
-async def _list(request: Request) -> Response:
-    return await _listed(request)
-
-
 async def _listed(request: Request, problem: ApiError | None = None) -> Response:
     shows_all = request.query_params.get("all") == "on"
-    answer: dict[str, Any] = {}
-    try:
-        answer = (await console_of(request).api.get(API, all=shows_all)).body
-    except ApiError as error:
-        problem = problem or error
+    found, refused = await console_of(request).api.found(API, all=shows_all)
+    answer = found or {}
     return render(
         request,
         "keys/list.html",
-        HTTPStatus.OK if problem is None else problem.status,
+        problem or refused,
         keys=keys.key_views(answer, _now_ms()),
         declared=answer.get("declared_keys", []),
         shows_all=shows_all,
         graces=keys.GRACES,
-        problem=problem,
         notice=_NOTICES.get(request.query_params.get("done", ""), "") or answer.get("notice", ""),
     )
 
@@ -77,7 +69,7 @@ async def _create(request: Request) -> Response:
     """The key is only in this answer, which browsers do not cache."""
     console = console_of(request)
     try:
-        made = (await console.api.post(API, keys.creation_body(console.form))).body
+        made = (await console.api.change("POST", API, keys.creation_body(console.form))).body
     except ApiError as error:
         return await _form(request, keys.fields_in(console.form), problem=error)
     return _shown_once(request, made)
@@ -87,7 +79,7 @@ async def _rotate(request: Request) -> Response:
     console = console_of(request)
     path = f"{API}/{request.path_params['id']}/rotate"
     try:
-        made = (await console.api.post(path, keys.rotation_body(console.form))).body
+        made = (await console.api.change("POST", path, keys.rotation_body(console.form))).body
     except ApiError as error:
         return await _listed(request, error)
     return _shown_once(request, made, keys.GRACES.get(console.form.text("grace"), ""))
@@ -106,7 +98,7 @@ async def _one(request: Request) -> Response:
 async def _change(request: Request) -> Response:
     console, key = console_of(request), await _found(request)
     try:
-        await console.api.patch(f"{API}/{key.id}", keys.change_body(console.form))
+        await console.api.change("PATCH", f"{API}/{key.id}", keys.change_body(console.form))
     except ApiError as error:
         return await _form(request, keys.fields_in(console.form), key, error)
     return RedirectResponse(f"{PATH}?done=changed", HTTPStatus.SEE_OTHER)
@@ -114,7 +106,7 @@ async def _change(request: Request) -> Response:
 
 async def _revoke(request: Request) -> Response:
     try:
-        await console_of(request).api.delete(f"{API}/{request.path_params['id']}")
+        await console_of(request).api.change("DELETE", f"{API}/{request.path_params['id']}")
     except ApiError as error:
         return await _listed(request, error)
     return RedirectResponse(f"{PATH}?done=revoked", HTTPStatus.SEE_OTHER)
@@ -124,16 +116,16 @@ async def _form(
     request: Request, fields: KeyFields, key: KeyView | None = None, problem: ApiError | None = None
 ) -> Response:
     """The form that makes a key, or changes `key`."""
-    known = await _endpoints(console_of(request).api)
+    listed, _ = await console_of(request).api.found(ENDPOINTS)
+    known = [] if listed is None else [each["name"] for each in listed["endpoints"]]
     return render(
         request,
         "keys/form.html",
-        HTTPStatus.OK if problem is None else problem.status,
+        problem,
         key=key,
         fields=fields,
         scopes=keys.SCOPES,
         endpoints=sorted({*known, *fields.endpoints}),
-        problem=problem,
         wrong=None if problem is None else field_in(problem.message),
     )
 
@@ -146,15 +138,6 @@ async def _found(request: Request) -> KeyView:
         if key.id == id:
             return key
     raise RouteNotFound("there is no such key")
-
-
-async def _endpoints(api: PublicApi) -> list[str]:
-    """The endpoint names that a key may be limited to; empty if the API refuses the list."""
-    try:
-        listed: Any = (await api.get(ENDPOINTS)).body
-    except ApiError:
-        return []
-    return [each["name"] for each in listed["endpoints"]]
 
 
 def _now_ms() -> int:

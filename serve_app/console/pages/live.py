@@ -10,7 +10,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from serve_app.console.public_api import ApiError
 from serve_app.console.request import console_of
 from serve_app.console.templates import render
 
@@ -41,19 +40,13 @@ def routes() -> Iterator[Route]:
 
 async def _live(request: Request) -> Response:
     console = console_of(request)
-    problem: ApiError | None = None
-    names: list[str] = []
-    try:
-        seen = await console.api.get(API, since=time.time(), window=2)  # names alone, and no points
-        names = [each["endpoint"] for each in seen.body["endpoints"]]
-    except ApiError as error:
-        problem = error
+    seen, problem = await console.api.found(API, since=time.time(), window=2)  # names alone, and no points
+    names = [] if seen is None else [each["endpoint"] for each in seen["endpoints"]]
     chosen = request.query_params.get("endpoint", "")
     return render(
         request,
         "live.html",
-        200 if problem is None else problem.status,
-        problem=problem,
+        problem,
         names=names,
         chosen=chosen if chosen in names else "",
         pictures=PICTURES,

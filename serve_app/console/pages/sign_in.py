@@ -24,7 +24,7 @@ def routes(sessions: Sessions) -> list[Route]:
     """The page, its form, and the form for signing out. They need no signed-in session."""
 
     async def page(request: Request) -> Response:
-        return render(request, "sign_in.html", problem=None, next=_place(request.query_params.get("next")))
+        return render(request, "sign_in.html", next=_place(request.query_params.get("next")))
 
     async def sign_in(request: Request) -> Response:
         console = console_of(request)
@@ -34,7 +34,7 @@ def routes(sessions: Sessions) -> list[Route]:
                 key = "?"  # the API's error for an unknown key is the message
             await console.api.with_key(key or "?").get(ME)
         except ApiError as error:
-            return render(request, "sign_in.html", error.status, problem=error, next=place)
+            return render(request, "sign_in.html", error, next=place)
         answer = RedirectResponse(place, HTTPStatus.SEE_OTHER)
         # A new session: a token from before signing in is not valid after it.
         answer.headers["set-cookie"] = sessions.cookie(sessions.begin(key), secure=is_secure(request))

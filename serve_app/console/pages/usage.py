@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -57,7 +56,7 @@ async def _show(request: Request) -> Response:
     return render(
         request,
         "usage/usage.html",
-        HTTPStatus.OK if problem is None else problem.status,
+        problem,
         chosen=chosen,
         is_chosen="by" in params,
         periods=PERIODS,
@@ -70,17 +69,13 @@ async def _show(request: Request) -> Response:
         names=dict(zip(("endpoint", "key"), names, strict=True)),
         charts=[chart for chart in (token_chart(days, *span), cost_chart(costs, *span)) if chart],
         csv=f"/console/api{API}?{urlencode({**chosen.query(now), 'format': 'csv'})}",
-        problem=problem,
     )
 
 
 async def _report(api: PublicApi, query: Mapping[str, str]) -> dict[str, Any]:
     """A report; empty if the API refuses, as it does for too many sums."""
-    try:
-        found: dict[str, Any] = (await api.get(API, **query)).body
-    except ApiError:
-        return _NOTHING
-    return found
+    found, _ = await api.found(API, **query)
+    return found or _NOTHING
 
 
 async def _names(api: PublicApi, chosen: Chosen, now: datetime, field: str) -> list[str]:

@@ -146,11 +146,6 @@ def promotion_body(config: Json, entity: str) -> dict[str, Any]:
     return {"traffic_config": {"routes": routes}}
 
 
-def total(rows: list[ShareRow] | list[EntityRow]) -> int:
-    """The sum of the shares that are whole numbers."""
-    return sum(int(row.share) for row in rows if row.share.isascii() and row.share.isdigit())
-
-
 def _entity(row: EntityRow, former: Json | None) -> dict[str, Any]:
     """The entity for a body: the form's fields over the members without a field."""
     entity = {name: value for name, value in (former or {}).items() if name not in _UNASKED}

@@ -109,13 +109,15 @@ class KnownModel:
 def endpoint_view(endpoint: Json) -> EndpointView:
     """The view of one endpoint's JSON."""
     state = endpoint.get("state", {})
+    kind: str = endpoint.get("kind", "")
+    task: str = endpoint.get("task", "")
     config, pending = endpoint.get("config"), endpoint.get("pending_config")
     gateway = endpoint.get("ai_gateway") or {}
     return EndpointView(
         name=endpoint["name"],
         id=endpoint.get("id", ""),
-        kind=_in_words(_KINDS, endpoint.get("kind", "")),
-        task=_in_words(_TASKS, endpoint.get("task", "")),
+        kind=_KINDS.get(kind, kind),
+        task=_TASKS.get(task, task),
         is_declared=bool(endpoint.get("declared")),
         may_manage=endpoint.get("permission_level") == "CAN_MANAGE",
         status=status.of_endpoint(state),
@@ -184,10 +186,6 @@ def _entity(entity: Json, shares: Mapping[str, int]) -> EntityView:
         status=status.of_deployment(state),
         message=state.get("deployment_state_message", ""),
     )
-
-
-def _in_words(table: Mapping[str, str], name: str) -> str:
-    return table.get(name, name)
 
 
 def _counted(count: int | None, noun: str) -> str:

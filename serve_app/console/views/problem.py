@@ -1,4 +1,4 @@
-"""Mistakes in a form that the console finds itself, and the field that a refusal is about."""
+"""Failures that the console finds itself, and the field that a refusal is about."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _FIELD: Final = re.compile(r"(?:config\.)?([a-z_]+(?:\.[a-z_]+|\.[0-9]+)*): ")
 
 @dataclass(frozen=True, slots=True)
 class Problem(Exception):
-    """A mistake in a form that is found without calling the API. Templates show it like an API error."""
+    """A failure that is found without calling the API. Templates show it like an API error."""
 
     message: str
-    field: str | None = None
+    field: str | None = None  # of a form
     status: int = 400
 
 

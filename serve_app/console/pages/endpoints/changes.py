@@ -33,6 +33,9 @@ class Change:
         return found
 
 
+Do = Callable[[Change], Awaitable[None]]
+
+
 @dataclass(frozen=True, slots=True)
 class FormRoute:
     """What a form does, the page that it is on, and the notice after it.
@@ -40,7 +43,7 @@ class FormRoute:
     `do` raises ApiError or Problem.
     """
 
-    do: Callable[[Change], Awaitable[Any]]
+    do: Do
     tab: str
     done: str
 
@@ -60,14 +63,20 @@ def routes() -> Iterator[Route]:
         yield Route(f"{FORM}/{action}/{{name:path}}", form.__call__, methods=["POST"])
 
 
-async def _traffic(change: Change) -> None:
-    await change.api.put(api_path(change.name, "config"), config_form.traffic_body(change.form))
+def _call(method: str, below: str, body: Callable[[Form], Any] | None = None) -> Do:
+    """One call of the API at a path below the endpoint's, with the body that a form asks for."""
+
+    async def do(change: Change) -> None:
+        path = api_path(change.name, below)
+        await change.api.change(method, path, None if body is None else body(change.form))
+
+    return do
 
 
 async def _promote(change: Change) -> None:
     config = (await change.endpoint()).get("config") or {}
     body = config_form.promotion_body(config, change.form.text("entity"))
-    await change.api.put(api_path(change.name, "config"), body)
+    await change.api.change("PUT", api_path(change.name, "config"), body)
 
 
 async def _config(change: Change) -> None:
@@ -82,66 +91,46 @@ async def _config(change: Change) -> None:
             status=409,
         )
     body = config_form.config_body(change.form, config)
-    await change.api.put(api_path(change.name, "config"), body)
-
-
-async def _start_rollout(change: Change) -> None:
-    await change.api.post(api_path(change.name, "rollout"), rollouts.rollout_body(change.form))
-
-
-async def _stop_rollout(change: Change) -> None:
-    await change.api.delete(api_path(change.name, "rollout"))
-
-
-async def _promote_rollout(change: Change) -> None:
-    await change.api.post(api_path(change.name, "rollout/promote"))
-
-
-async def _shadow(change: Change) -> None:
-    await change.api.put(api_path(change.name, "shadow"), rollouts.shadow_body(change.form))
-
-
-async def _end_shadow(change: Change) -> None:
-    await change.api.delete(api_path(change.name, "shadow"))
+    await change.api.change("PUT", api_path(change.name, "config"), body)
 
 
 async def _ai_gateway(change: Change) -> None:
     body = endpoint_form.gateway_body(change.form, await change.endpoint())
-    await change.api.put(api_path(change.name, "ai-gateway"), body)
+    await change.api.change("PUT", api_path(change.name, "ai-gateway"), body)
 
 
 async def _grant(change: Change) -> None:
     path = permissions_path((await change.endpoint())["id"])
-    await change.api.patch(path, grants.grant_body(change.form))
+    await change.api.change("PATCH", path, grants.grant_body(change.form))
 
 
 async def _end_grant(change: Change) -> None:
     path = permissions_path((await change.endpoint())["id"])
     former = (await change.api.get(path)).body
-    await change.api.put(path, grants.rest_body(former, change.form))
+    await change.api.change("PUT", path, grants.rest_body(former, change.form))
 
 
 async def _tags(change: Change) -> None:
     body = endpoint_form.tags_body(change.form, await change.endpoint())
-    await change.api.patch(api_path(change.name, "tags"), body)
+    await change.api.change("PATCH", api_path(change.name, "tags"), body)
 
 
 async def _delete(change: Change) -> None:
     """Raises Problem unless the endpoint's name was typed."""
     if change.form.text("confirmed") != change.name:
         raise Problem(f"type the name of the endpoint, {change.name}, to delete it", "confirmed")
-    await change.api.delete(api_path(change.name))
+    await change.api.change("DELETE", api_path(change.name))
 
 
 FORMS: Final = {
-    "traffic": FormRoute(_traffic, "overview", "moved"),
+    "traffic": FormRoute(_call("PUT", "config", config_form.traffic_body), "overview", "moved"),
     "promote": FormRoute(_promote, "overview", "moved"),
     "config": FormRoute(_config, "config", "updated"),
-    "rollout": FormRoute(_start_rollout, "rollout", "rollout"),
-    "rollout-stop": FormRoute(_stop_rollout, "rollout", "stopped"),
-    "rollout-promote": FormRoute(_promote_rollout, "rollout", "promoted"),
-    "shadow": FormRoute(_shadow, "rollout", "shadowed"),
-    "shadow-end": FormRoute(_end_shadow, "rollout", "unshadowed"),
+    "rollout": FormRoute(_call("POST", "rollout", rollouts.rollout_body), "rollout", "rollout"),
+    "rollout-stop": FormRoute(_call("DELETE", "rollout"), "rollout", "stopped"),
+    "rollout-promote": FormRoute(_call("POST", "rollout/promote"), "rollout", "promoted"),
+    "shadow": FormRoute(_call("PUT", "shadow", rollouts.shadow_body), "rollout", "shadowed"),
+    "shadow-end": FormRoute(_call("DELETE", "shadow"), "rollout", "unshadowed"),
     "ai-gateway": FormRoute(_ai_gateway, "settings", "settings"),
     "grant": FormRoute(_grant, "permissions", "granted"),
     "grant-end": FormRoute(_end_grant, "permissions", "ungranted"),

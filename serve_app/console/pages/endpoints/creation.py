@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -12,7 +11,7 @@ from starlette.routing import Route
 from serve_app.console.forms import Form
 from serve_app.console.pages.endpoints.paths import API, NEW, page_path, to
 from serve_app.console.public_api import ApiError
-from serve_app.console.request import ConsoleRequest, console_of
+from serve_app.console.request import console_of
 from serve_app.console.templates import render
 from serve_app.console.views import config_form
 from serve_app.console.views.endpoint_form import creation_body
@@ -34,7 +33,7 @@ async def _show(request: Request) -> Response:
 async def _create(request: Request) -> Response:
     console = console_of(request)
     try:
-        made = await console.api.post(API, creation_body(console.form))
+        made = await console.api.change("POST", API, creation_body(console.form))
     except ApiError as error:
         rows = config_form.rows_in(console.form) or [config_form.blank_row()]
         return await _form(request, console.form, rows, error)
@@ -44,23 +43,14 @@ async def _create(request: Request) -> Response:
 async def _form(
     request: Request, form: Form, rows: list[config_form.EntityRow], problem: ApiError | None = None
 ) -> Response:
+    listed, _ = await console_of(request).api.found(API)
     return render(
         request,
         "endpoints/new.html",
-        200 if problem is None else problem.status,
+        problem,
         texts={name: form.text(name) for name in _TEXTS},
         rows=rows,
         blank=config_form.blank_row(len(rows), share=0),
-        models=known_models(await _listed(console_of(request))),
-        problem=problem,
+        models=known_models(listed or {}),
         wrong=None if problem is None else field_in(problem.message),
     )
-
-
-async def _listed(console: ConsoleRequest) -> dict[str, Any]:
-    """The list of endpoints, for the names of models; empty if the API refuses it."""
-    try:
-        answer: dict[str, Any] = (await console.api.get(API)).body
-    except ApiError:
-        return {}
-    return answer

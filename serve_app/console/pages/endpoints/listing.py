@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from http import HTTPStatus
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from serve_app.console.pages.endpoints.paths import API, LIST, notice_of
-from serve_app.console.public_api import ApiError
 from serve_app.console.request import console_of
 from serve_app.console.templates import render
 from serve_app.console.views.endpoint_list import SORTS, ListQuery, endpoint_page
-from serve_app.console.views.endpoints import EndpointView, endpoint_views
+from serve_app.console.views.endpoints import endpoint_views
 
 
 def routes() -> Iterator[Route]:
@@ -23,21 +21,15 @@ def routes() -> Iterator[Route]:
 
 async def _list(request: Request) -> Response:
     """The page, or only its table for `part=table`, which the page polls while an endpoint starts."""
-    api = console_of(request).api
-    problem: ApiError | None = None
-    endpoints: list[EndpointView] = []
-    try:
-        endpoints = endpoint_views((await api.get(API)).body)
-    except ApiError as error:
-        problem = error
+    answer, problem = await console_of(request).api.found(API)
+    endpoints = endpoint_views(answer or {})
     is_part = request.query_params.get("part") == "table"
     return render(
         request,
         "endpoints/_table.html" if is_part else "endpoints/list.html",
-        HTTPStatus.OK if problem is None else problem.status,
+        problem,
         page=endpoint_page(endpoints, ListQuery.of(request.query_params)),
         total=len(endpoints),
         columns={name: title for name, (title, _) in SORTS.items()},
-        problem=problem,
         notice=notice_of(request),
     )

@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from serve_app.console.forms import Form
 from serve_app.console.pages.endpoints.paths import ONE, api_path, notice_of
-from serve_app.console.pages.endpoints.tabs import PARTS, TABS, TITLES, TabRequest
+from serve_app.console.pages.endpoints.tabs import PARTS, TABS, TabRequest
 from serve_app.console.public_api import ApiError
 from serve_app.console.request import console_of
 from serve_app.console.templates import render
@@ -47,19 +47,18 @@ async def show(
         needs_key=not console_of(request).needs_no_key,
     )
     part = None if form is not None else PARTS.get(request.query_params.get("part", ""))
-    build, template = part or (TABS[tab], f"endpoints/{tab}.html")
+    build, template = part or (TABS[tab][1], f"endpoints/{tab}.html")
     shown = await build(asked)
     problem = problem or shown.refused
     return render(
         request,
         template,
-        200 if problem is None else problem.status,
+        problem,
         endpoint=asked.view,
         is_part=part is not None,
         tab=tab,
-        tabs=TITLES,
+        tabs={name: title for name, (title, _) in TABS.items()},
         notice=notice_of(request),
-        problem=problem,
         wrong=None if problem is None else problem.field or field_in(problem.message),
         **shown.values,
     )

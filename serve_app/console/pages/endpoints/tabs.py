@@ -52,13 +52,7 @@ class TabRequest:
 
     async def ask(self, below: str, **query: Any) -> tuple[Any, ApiError | None]:
         """The JSON at a path below the endpoint's, or None and the refusal."""
-        return await self.ask_at(api_path(self.name, below), **query)
-
-    async def ask_at(self, path: str, **query: Any) -> tuple[Any, ApiError | None]:
-        try:
-            return (await self.api.get(path, **query)).body, None
-        except ApiError as error:
-            return None, error
+        return await self.api.found(api_path(self.name, below), **query)
 
 
 async def _overview(asked: TabRequest) -> Shown:
@@ -69,7 +63,7 @@ async def _overview(asked: TabRequest) -> Shown:
 
 
 async def _config(asked: TabRequest) -> Shown:
-    listed, refused = await asked.ask_at(API)
+    listed, refused = await asked.api.found(API)
     config = asked.config or {}
     rows = config_form.rows_of(config) if asked.form is None else config_form.rows_in(asked.form)
     return Shown(
@@ -124,7 +118,7 @@ async def _logs(asked: TabRequest) -> Shown:
 
 
 async def _query(asked: TabRequest) -> Shown:
-    document, refused = await asked.ask_at("/openapi.json")
+    document, refused = await asked.api.found("/openapi.json")
     chosen = asked.query.get("protocol", "")
     view = None
     if document is not None:
@@ -170,41 +164,31 @@ async def _permissions(asked: TabRequest) -> Shown:
     if not asked.view.may_manage:
         return Shown(values=values)
     path = permissions_path(asked.view.id)
-    found, refused = await asked.ask_at(path)
-    known, refused_levels = await asked.ask_at(f"{path}/permissionLevels")
+    found, refused = await asked.api.found(path)
+    known, refused_levels = await asked.api.found(f"{path}/permissionLevels")
     values |= {"grants": grants.grant_views(found or {}), "levels": grants.levels_in(known or {})}
     return Shown(values=values, refused=refused or refused_levels)
 
 
 async def _load(asked: TabRequest) -> Shown:
     """Nothing if the caller may not see metrics."""
-    live, _ = await asked.ask_at(LIVE, endpoint=asked.name, since=time.time())
+    live, _ = await asked.api.found(LIVE, endpoint=asked.name, since=time.time())
     return Shown(values={"loads": load_views(live or {}, asked.name)})
 
 
 Build = Callable[[TabRequest], Awaitable[Shown]]
 
-TABS: Final[Mapping[str, Build]] = {
-    "overview": _overview,
-    "query": _query,
-    "config": _config,
-    "rollout": _rollout,
-    "comparison": _comparison,
-    "requests": _requests,
-    "logs": _logs,
-    "permissions": _permissions,
-    "settings": _settings,
-}
-TITLES: Final = {
-    "overview": "Overview",
-    "query": "Query",
-    "config": "Configuration",
-    "rollout": "Rollout",
-    "comparison": "Comparison",
-    "requests": "Requests",
-    "logs": "Logs",
-    "permissions": "Permissions",
-    "settings": "Settings",
+# page -> its title, and its values
+TABS: Final[Mapping[str, tuple[str, Build]]] = {
+    "overview": ("Overview", _overview),
+    "query": ("Query", _query),
+    "config": ("Configuration", _config),
+    "rollout": ("Rollout", _rollout),
+    "comparison": ("Comparison", _comparison),
+    "requests": ("Requests", _requests),
+    "logs": ("Logs", _logs),
+    "permissions": ("Permissions", _permissions),
+    "settings": ("Settings", _settings),
 }
 # Parts of pages that pages ask for again.
 PARTS: Final[Mapping[str, tuple[Build, str]]] = {
