@@ -16,7 +16,7 @@ from serve_app.json_schema.closing import Closing, combined_in_place
 from serve_app.json_schema.counts import KEYWORDS as COUNTS
 from serve_app.json_schema.counts import rewrite_counts
 from serve_app.json_schema.dates import DATES
-from serve_app.json_schema.endings import POINTER, ROOT, Endings
+from serve_app.json_schema.endings import Endings
 from serve_app.json_schema.exact.plain import can_count
 from serve_app.json_schema.exclusive import exclusive
 from serve_app.json_schema.members import disjoint
@@ -30,12 +30,15 @@ from serve_app.json_schema.vocabulary import (
     FORMATS,
     NOTES,
     NUMBER_FORMATS,
+    POINTER,
     REFERENCES,
+    ROOT,
     Path,
     Schema,
     UnusableSchema,
     check_form,
     place,
+    shallow,
     subschemas,
 )
 
@@ -146,11 +149,8 @@ class _Adapter:
 
     def _copied(self, schema: Schema, path: Path) -> Schema:
         """A copy whose subschemas are adapted, without those of keywords that are lost."""
-        node = {
-            key: dict(value) if isinstance(value, dict) else list(value) if isinstance(value, list) else value
-            for key, value in schema.items()
-            if key not in NOTES and not key.startswith("x-")
-        }
+        said = {key: value for key, value in schema.items() if key not in NOTES and not key.startswith("x-")}
+        node = shallow(said)
         for keyword, key, child in subschemas(schema):
             if keyword in (*_LOST, *NOTES, "propertyNames"):
                 continue

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from serve_app.json_schema.vocabulary import Schema, subschemas
+from serve_app.json_schema.vocabulary import Schema, definitions_of, shallow, subschemas
 
-ROOT: Final = "#"
-POINTER: Final = "#/$defs/"  # and a name
 _MAX_STEPS: Final = 200_000  # schemas to visit, about 0.3 s; beyond that the rest counts as ending
 _SCALARS: Final = frozenset({"string", "number", "integer", "boolean", "null"})
 _ALL: Final = _SCALARS | {"object", "array"}
@@ -22,10 +20,7 @@ class Endings:
     """The definitions of `root` that have an answer of finite length."""
 
     def __init__(self, root: Schema) -> None:
-        self._definitions: dict[str, Any] = {
-            POINTER + name: each for name, each in root.get("$defs", {}).items()
-        }
-        self._definitions[ROOT] = root
+        self._definitions = definitions_of(root)
         self._steps = 0
         self._ending: set[str] = set()
         self._open: set[int] = set()  # ids of the schemas that are being looked at
@@ -43,10 +38,7 @@ class Endings:
             return schema
         if not self._ends([schema]):
             return False
-        pruned = {
-            key: dict(value) if isinstance(value, dict) else list(value) if isinstance(value, list) else value
-            for key, value in schema.items()
-        }
+        pruned = shallow(schema)
         for keyword, key, child in subschemas(schema):
             if key is None:
                 pruned[keyword] = self.pruned(child)

@@ -6,7 +6,7 @@ from itertools import combinations
 from typing import Any, Final
 
 from serve_app.json_schema.references import References
-from serve_app.json_schema.vocabulary import Schema
+from serve_app.json_schema.vocabulary import Schema, type_of
 
 MAX_OPTIONS: Final = 64
 _MAX_VALUES: Final = 64
@@ -47,7 +47,7 @@ def _differ(a: Any, b: Any, references: References, depth: int) -> bool:
 def _types(schema: Schema) -> frozenset[str]:
     values = _values(schema)
     if values is not None:
-        return frozenset(_type_of(value) for value in values)
+        return frozenset(map(type_of, values))
     named = schema.get("type", list(_ALL))
     names = named if isinstance(named, list) else [named]
     # An integer is a number too.
@@ -67,13 +67,6 @@ def _apart(a: list[Any], b: list[Any]) -> bool:
         return set(a).isdisjoint(b)
     except TypeError:  # arrays and objects
         return False
-
-
-def _type_of(value: Any) -> str:
-    if value is None:
-        return "null"
-    kinds: dict[type, str] = {bool: "boolean", str: "string", list: "array", dict: "object"}
-    return kinds.get(type(value), "number")
 
 
 def _tags(a: Schema, b: Schema) -> list[str]:

@@ -11,6 +11,8 @@ from typing import Any, Final
 Schema = dict[str, Any]
 Path = tuple[str, ...]  # of keywords and names, from the root
 
+ROOT: Final = "#"
+POINTER: Final = "#/$defs/"  # and a name
 _MAX_PLACE_CHARS: Final = 200
 _MAX_NAME_CHARS: Final = 50
 REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
@@ -88,6 +90,27 @@ def subschemas(schema: Schema) -> Iterator[tuple[str, Any, Any]]:
                 for name, each in schema[keyword].items()
                 if isinstance(each, dict | bool)
             )
+
+
+def definitions_of(root: Schema) -> dict[str, Any]:
+    """What the references of an adapted schema lead to, by pointer."""
+    return {**{POINTER + name: each for name, each in root.get("$defs", {}).items()}, ROOT: root}
+
+
+def shallow(schema: Schema) -> Schema:
+    """A copy whose subschemas can be replaced."""
+    return {
+        key: dict(value) if isinstance(value, dict) else list(value) if isinstance(value, list) else value
+        for key, value in schema.items()
+    }
+
+
+def type_of(value: Any) -> str:
+    """The type of a JSON value; an integer is a number here."""
+    if value is None:
+        return "null"
+    kinds: dict[type, str] = {bool: "boolean", str: "string", list: "array", dict: "object"}
+    return kinds.get(type(value), "number")
 
 
 def asserts(schema: Schema, *, besides: tuple[str, ...] = ()) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 from serve_app.json_schema.exact.documents import Definitions
 from serve_app.json_schema.exact.plain import is_plain
 from serve_app.json_schema.numerals import exact, is_number
-from serve_app.json_schema.vocabulary import DEFINITIONS, Schema, UnusableSchema
+from serve_app.json_schema.vocabulary import DEFINITIONS, Schema, UnusableSchema, type_of
 
 Parts: TypeAlias = tuple[Schema, ...]  # schemas that a value must all match
 
@@ -86,7 +86,7 @@ def types(parts: Parts) -> list[str]:
     found = list(_ALL_TYPES)
     for part in parts:
         if "enum" in part:
-            found = [name for name in found if name in {_type_of(value) for value in part["enum"]}]
+            found = [name for name in found if name in set(map(type_of, part["enum"]))]
         if "type" in part:
             named = part["type"] if isinstance(part["type"], list) else [part["type"]]
             allowed = {"number" if name == "integer" else name for name in named if isinstance(name, str)}
@@ -120,10 +120,3 @@ def only(parts: Parts, names: Iterable[str], type_names: list[str]) -> Schema:
     if kept:
         schema["allOf"] = kept
     return schema
-
-
-def _type_of(value: Any) -> str:
-    if value is None:
-        return "null"
-    kinds: dict[type, str] = {bool: "boolean", str: "string", list: "array", dict: "object"}
-    return kinds.get(type(value), "number")

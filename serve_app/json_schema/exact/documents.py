@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from serve_app.json_schema.numerals import dumps
-from serve_app.json_schema.vocabulary import DEFINITIONS, Schema, subschemas
+from serve_app.json_schema.vocabulary import DEFINITIONS, POINTER, Schema, shallow, subschemas
 
 Definitions: TypeAlias = Mapping[str, Any]  # what the references of an adapted schema lead to
-
-_ROOT: Final = "#"
-_POINTER: Final = "#/$defs/"
-
-
-def definitions_of(root: Schema) -> Definitions:
-    return {_ROOT: root, **{_POINTER + name: each for name, each in root.get("$defs", {}).items()}}
 
 
 def document(schema: Schema, definitions: Definitions, options: Schema) -> str:
@@ -34,18 +27,16 @@ class _Copier:
     def copied(self, schema: Any) -> Any:
         if not isinstance(schema, dict):
             return schema
-        node = {key: value for key, value in schema.items() if key not in DEFINITIONS}
+        node = shallow({key: value for key, value in schema.items() if key not in DEFINITIONS})
         for keyword, key, child in subschemas(schema):
             if keyword in DEFINITIONS:
                 continue
             if key is None:
                 node[keyword] = self.copied(child)
-                continue
-            if node[keyword] is schema[keyword]:
-                node[keyword] = schema[keyword].copy()
-            node[keyword][key] = self.copied(child)
+            else:
+                node[keyword][key] = self.copied(child)
         if "$ref" in node:
-            node["$ref"] = _POINTER + self._names.setdefault(node["$ref"], str(len(self._names)))
+            node["$ref"] = POINTER + self._names.setdefault(node["$ref"], str(len(self._names)))
         return node
 
     def needed(self) -> dict[str, Any]:

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from serve_app.json_schema.exact.alternatives import Parts, alternatives, only, types
-from serve_app.json_schema.exact.documents import Definitions, definitions_of, document
+from serve_app.json_schema.exact.documents import Definitions, document
 from serve_app.json_schema.exact.numbers import Numbers
 from serve_app.json_schema.exact.plain import Inexact
 from serve_app.json_schema.numerals import MAX_DIGITS, dumps
-from serve_app.json_schema.vocabulary import Schema, UnusableSchema
+from serve_app.json_schema.vocabulary import Schema, UnusableSchema, definitions_of
 
 _MAX_RULES: Final = 4_000
 _MAX_CHARS: Final = 2**20  # of the grammar; each schema inside of it has its own definitions
@@ -27,7 +27,6 @@ _OBJECTS: Final = (
     *("minProperties", "maxProperties"),
 )
 _ARRAYS: Final = ("items", "prefixItems", "additionalItems", "minItems", "maxItems")
-_NUMBERS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 
 
 def lark(schema: Schema, space: str) -> str | None:
@@ -160,9 +159,7 @@ class _Writer:
             ]
             value = self._value(_all(judges), f"{at}.properties.{name}")
             if value is not None:
-                members.append(
-                    (f'{_literal(json.dumps(name, ensure_ascii=False))} ":" {value}', name in required)
-                )
+                members.append((f'{_quoted(name)} ":" {value}', name in required))
             elif name in required:
                 return None
         low = max((part.get("minProperties", 0) for part in parts), default=0) - len(required)
@@ -184,7 +181,7 @@ class _Writer:
         value = self._value(_all(judges), f"{at}.additionalProperties")
         if value is None:
             return None
-        taken = " | ".join(_literal(json.dumps(name, ensure_ascii=False)) for name in names)
+        taken = " | ".join(map(_quoted, names))
         key = self._rule(_STRING + (f" & ~({taken})" if taken else ""), "T")
         return self._rule(f'{key} ":" {value}')
 
@@ -253,8 +250,9 @@ def _rest(part: Schema) -> Any:
     return part.get("additionalItems") if isinstance(part.get("items"), list) else part.get("items")
 
 
-def _literal(text: str) -> str:
-    return json.dumps(text)
+def _quoted(name: str) -> str:
+    """The literal of a name as JSON has it."""
+    return json.dumps(json.dumps(name, ensure_ascii=False))
 
 
 def _more(item: str, low: int, high: int | None) -> str:

@@ -13,6 +13,7 @@ from typing import Final
 
 from serve_app.json_schema.lark.definitions import Definitions
 from serve_app.json_schema.lark.notation import Expression, Statements, Token
+from serve_app.json_schema.patterns.classes import char_of, range_of
 from serve_app.json_schema.patterns.reading import ForeignSyntax, PatternError, read
 from serve_app.json_schema.patterns.tree import Chars, Choice, Node, Range, Repeat, Sequence
 
@@ -182,7 +183,7 @@ class Terminals:
 
     def _chars(self, chars: Chars) -> Terminal:
         self._definitions.spend(20)
-        letters = "".join(_code(ord(to)) for char, to in _ESCAPED.items() if _contains(chars, char))
+        letters = "".join(char_of(ord(to)) for char, to in _ESCAPED.items() if _contains(chars, char))
         ways = [_plain(chars), rf"\x{{5c}}[{letters}]" if letters else ""]
         if not any(ways):
             raise PatternError("a control character without a short escape in JSON is not available")
@@ -213,7 +214,7 @@ def _plain(chars: Chars) -> str:
     only_escaped = all(a == b and (a < 0x20 or chr(a) in _ESCAPED) for a, b in chars.ranges)
     if only_escaped and not chars.negated and not chars.classes:
         return ""
-    inside = "".join(_code(a) if a == b else f"{_code(a)}-{_code(b)}" for a, b in chars.ranges)
+    inside = "".join(map(range_of, chars.ranges))
     inside += "".join(f"\\{name}" for name in chars.classes)
     text = f"[^{inside}]" if chars.negated and inside else f"[{inside}]" if inside else _AS_IT_IS
     if (
@@ -225,11 +226,6 @@ def _plain(chars: Chars) -> str:
     elif len(chars.ranges) == 1 and chars.ranges[0][0] == chars.ranges[0][1]:
         text = inside
     return f"(?i:{text})" if chars.fold else text
-
-
-def _code(code: int) -> str:
-    char = chr(code)
-    return char if char.isascii() and char.isalnum() else f"\\x{{{code:x}}}"
 
 
 def _contains(chars: Chars, char: str) -> bool:

@@ -63,7 +63,7 @@ def write(chars: Chars) -> str:
     """The set as the parser reads it."""
     maybe = chars.negated  # so that what is left out of `\w` is not let in by `[^\w]`
     classes = (_CLASSES[name][maybe] if name in _CLASSES else f"\\{name}" for name in chars.classes)
-    inside = "".join([*map(_range, _scalars(chars.ranges)), *classes])
+    inside = "".join([*map(range_of, _scalars(chars.ranges)), *classes])
     if len(inside) == 1 and not chars.negated:
         text = inside
     elif not inside:
@@ -73,12 +73,13 @@ def write(chars: Chars) -> str:
     return f"(?i:{text})" if chars.fold else text
 
 
-def _range(chars: Range) -> str:
+def range_of(chars: Range) -> str:
     low, high = chars
-    return _char(low) if low == high else f"{_char(low)}-{_char(high)}"
+    return char_of(low) if low == high else f"{char_of(low)}-{char_of(high)}"
 
 
-def _char(code: int) -> str:
+def char_of(code: int) -> str:
+    """A character as regexes have it."""
     char = chr(code)
     return char if char.isascii() and char.isalnum() else f"\\x{{{code:x}}}"
 

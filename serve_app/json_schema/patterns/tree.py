@@ -57,5 +57,21 @@ class Unsure:
 
 Node = Chars | Sequence | Choice | Repeat | Anchor | Ahead | Unsure
 
+
+def parts(node: Node) -> tuple[Node, ...]:
+    """The parts of a node that stand in the text; what a look-ahead looks at does not."""
+    match node:
+        case Sequence():
+            return node.items
+        case Choice():
+            return node.options
+        case Repeat():
+            return (node.item,)
+        case Unsure():
+            return (node.instead,)
+        case Chars() | Anchor() | Ahead():
+            return ()
+
+
 EMPTY = Sequence()
 ANYTHING = Repeat(Chars(negated=True), 0, None)

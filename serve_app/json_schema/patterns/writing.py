@@ -21,6 +21,7 @@ from serve_app.json_schema.patterns.tree import (
     Repeat,
     Sequence,
     Unsure,
+    parts,
 )
 
 
@@ -101,12 +102,12 @@ class _Writer:
     def _sequence(self, node: Sequence, left: _Side, right: _Side) -> str:
         starts = self._sides(node.items, Anchor.START, left)
         ends = self._sides(node.items[::-1], Anchor.END, right)[::-1]
-        parts = [
+        written = [
             self.write(item, start, end) for item, start, end in zip(node.items, starts, ends, strict=True)
         ]
         # Anchors stand outside of each other, whichever was written first.
-        body = "".join(part for part in parts if part not in ("^", "$"))
-        return f"{'^' * ('^' in parts)}{body}{'$' * ('$' in parts)}"
+        body = "".join(part for part in written if part not in ("^", "$"))
+        return f"{'^' * ('^' in written)}{body}{'$' * ('$' in written)}"
 
     def _sides(self, items: tuple[Node, ...], anchor: Anchor, side: _Side) -> list[_Side]:
         """The context before each of `items`, from one end."""
@@ -136,32 +137,10 @@ class _Writer:
 
 def _takes_room(node: Node) -> bool:
     """Whether the part may match a nonempty text."""
-    match node:
-        case Chars():
-            return True
-        case Sequence():
-            return any(map(_takes_room, node.items))
-        case Choice():
-            return any(map(_takes_room, node.options))
-        case Repeat():
-            return node.high != 0 and _takes_room(node.item)
-        case Unsure():
-            return _takes_room(node.instead)
-        case Anchor() | Ahead():
-            return False
+    if isinstance(node, Repeat) and node.high == 0:
+        return False
+    return isinstance(node, Chars) or any(map(_takes_room, parts(node)))
 
 
 def has_anchor(node: Node) -> bool:
-    match node:
-        case Anchor():
-            return True
-        case Sequence():
-            return any(map(has_anchor, node.items))
-        case Choice():
-            return any(map(has_anchor, node.options))
-        case Repeat():
-            return has_anchor(node.item)
-        case Unsure():
-            return has_anchor(node.instead)
-        case Chars() | Ahead():
-            return False
+    return isinstance(node, Anchor) or any(map(has_anchor, parts(node)))
