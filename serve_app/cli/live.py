@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final
-from urllib.parse import urlencode
 
 import click
 from rich.console import Console
@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from serve_app.cli.output import format_option, number, print_json, print_table, printable
+from serve_app.cli.output import format_option, number, print_json, print_table, printable, three_digits
 from serve_app.cli.server import Server, ServerError, server_options
 
 PATH: Final = "/api/2.0/live"
@@ -38,9 +38,8 @@ def live(server: Server, endpoint: str | None, window: float, once: bool, form: 
 
     Renewed every two seconds in a terminal, until Ctrl-C. The key needs the scope metrics or manage.
     """
-    given = {"endpoint": endpoint, "window": window}
-    path = f"{PATH}?{urlencode({name: value for name, value in given.items() if value is not None})}"
-    body = server.read(path)
+    read = partial(server.read, PATH, endpoint=endpoint, window=window)
+    body = read()
     if form == "json":
         print_json(body)
     elif once or not Console().is_terminal:
@@ -48,17 +47,17 @@ def live(server: Server, endpoint: str | None, window: float, once: bool, form: 
         click.echo()
         print_table(LOADS, list(_loads(body)), right=LOADS[1:])
     else:
-        _renew(server, path, body)
+        _renew(read, body)
 
 
-def _renew(server: Server, path: str, body: Mapping[str, Any]) -> None:
+def _renew(read: Callable[[], Mapping[str, Any]], body: Mapping[str, Any]) -> None:
     """Show `body`, and newer ones after it, until the user ends it."""
     with Live(_shown(body), auto_refresh=False) as shown:
         try:
             while True:
                 time.sleep(EVERY_S)
                 try:
-                    shown.update(_shown(server.read(path)), refresh=True)
+                    shown.update(_shown(read()), refresh=True)
                 except ServerError as error:
                     if not error.may_pass:
                         raise
@@ -101,17 +100,13 @@ def _loads(body: Mapping[str, Any]) -> Iterator[list[str]]:
 
 
 def _cells(figures: Mapping[str, Any]) -> list[str]:
-    rates = [_digits(figures[name]) for name in ("requests_per_s", "errors_per_s", "tokens_per_s")]
+    rates = [three_digits(figures[name]) for name in ("requests_per_s", "errors_per_s", "tokens_per_s")]
     first, inter = figures["first_token_s"], figures["inter_token_s"]
     times = (first["p50"], first["p95"], inter["p50"], inter["p95"])
     return [*rates, number(figures["in_flight"]), *(_seconds(each) for each in times)]
 
 
-def _digits(value: float) -> str:
-    return number(float(f"{value:.3g}"))
-
-
 def _seconds(value: float | None) -> str:
     if value is None:
         return "-"
-    return f"{_digits(value * 1000)} ms" if value < 1 else f"{_digits(value)} s"
+    return f"{three_digits(value * 1000)} ms" if value < 1 else f"{three_digits(value)} s"

@@ -63,6 +63,11 @@ def number(value: float) -> str:
     return f"{value:,.6f}".rstrip("0").rstrip(".")
 
 
+def three_digits(value: float) -> str:
+    """`number` of a value with three significant digits."""
+    return number(float(f"{value:.3g}"))
+
+
 def rounded_down(value: float, digits: int = 3) -> str:
     """A positive number to its first digits, as YAML reads it: `51900` for 51987.3, `7.12` for 7.128."""
     step = 10.0 ** (math.floor(math.log10(value)) - digits + 1)

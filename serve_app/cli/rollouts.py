@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import time
 from typing import Any, Final
-from urllib.parse import urlencode
 
 import click
 
 from serve_app.cli.endpoints.api import path_of
-from serve_app.cli.output import format_option, number, print_json, print_note, print_table, printable
+from serve_app.cli.output import format_option, print_json, print_note, print_table, printable, three_digits
 from serve_app.cli.server import Server, ServerError, server_options
 from serve_app.cli.time_option import METAVAR, unix_seconds
 
 LOOK_S: Final = 2.0  # between two polls while waiting for a rollout
 RUNNING: Final = "RUNNING"
+ALLOWED: Final = "95th percentile that is allowed."
 COLUMNS: Final = ("entity", "requests", "error rate", "first token", "total", "output tokens")
 
 
@@ -25,8 +25,16 @@ COLUMNS: Final = ("entity", "requests", "error rate", "first token", "total", "o
 @click.option("--steps", metavar="5,25,...", help="Rising percentages, 100 the last.  [default: 5,25,50,100]")
 @click.option("--interval", metavar="SECONDS", type=float, help="That a step lasts at least.  [default: 60]")
 @click.option("--max-error-rate", type=float, help="Share of its requests that may fail.  [default: 0.05]")
-@click.option("--max-first-token", metavar="SECONDS", type=float, help="95th percentile that is allowed.")
-@click.option("--max-total", metavar="SECONDS", type=float, help="95th percentile that is allowed.")
+@click.option(
+    "--max-first-token",
+    "max_first_token_s",
+    metavar="SECONDS",
+    type=float,
+    help="95th percentile that is allowed.",
+)
+@click.option(
+    "--max-total", "max_total_s", metavar="SECONDS", type=float, help="95th percentile that is allowed."
+)
 @click.option("--min-requests", type=int, help="That a step sees before the next one.  [default: 20]")
 @click.option("--wait", is_flag=True, help="Tell each step, until the rollout ends.")
 @click.option("--stop", is_flag=True, help="End the rollout: the former traffic comes back.")
@@ -37,13 +45,10 @@ def rollout(
     entity: str | None,
     steps: str | None,
     interval: float | None,
-    max_error_rate: float | None,
-    max_first_token: float | None,
-    max_total: float | None,
-    min_requests: int | None,
     wait: bool,
     stop: bool,
     promote: bool,
+    **guards: float | None,
 ) -> None:
     """Move the traffic of ENDPOINT to ENTITY in guarded steps, or show how that stands.
 
@@ -53,12 +58,6 @@ def rollout(
     if sum((entity is not None, stop, promote)) > 1:
         raise click.UsageError("only one of ENTITY, --stop and --promote")
     path = path_of(endpoint, "rollout")
-    guards = {
-        "max_error_rate": max_error_rate,
-        "max_first_token_s": max_first_token,
-        "max_total_s": max_total,
-        "min_requests": min_requests,
-    }
     body = {
         "entity": entity,
         "steps": None if steps is None else _steps(steps),
@@ -93,10 +92,12 @@ def compare(
 
     Intervals and p-values hold however often they are looked at.
     """
-    query = {"metric": metric, "confidence": str(confidence)}
-    if since is not None:
-        query["since_timestamp"] = str(round(since * 1000))
-    report = server.read(f"{path_of(endpoint, 'comparison')}?{urlencode(query)}")
+    report = server.read(
+        path_of(endpoint, "comparison"),
+        metric=metric,
+        confidence=confidence,
+        since_timestamp=None if since is None else round(since * 1000),
+    )
     if form == "json":
         print_json(report)
         return
@@ -151,10 +152,10 @@ def _estimate(estimate: dict[str, Any] | None, scale: float, unit: str) -> str:
     """`1.5 % (0.8 to 2.9)`."""
     if estimate is None or estimate["mean"] is None:
         return "-"
-    shown = f"{_digits(estimate['mean'] * scale)}{unit}"
+    shown = f"{three_digits(estimate['mean'] * scale)}{unit}"
     if estimate["low"] is None:
         return shown
-    return f"{shown} ({_digits(estimate['low'] * scale)} to {_digits(estimate['high'] * scale)})"
+    return f"{shown} ({three_digits(estimate['low'] * scale)} to {three_digits(estimate['high'] * scale)})"
 
 
 def _verdict(test: dict[str, Any]) -> str:
@@ -162,7 +163,3 @@ def _verdict(test: dict[str, Any]) -> str:
     difference = _estimate(test["difference"], 1, "")
     word = "differs from" if test["is_significant"] else "may be equal to"
     return f"{name} {word} {test['against']} in {test['metric']}: {difference}, p = {test['p_value']:.2g}"
-
-
-def _digits(value: float) -> str:
-    return number(float(f"{value:.3g}"))

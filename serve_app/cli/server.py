@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
+from urllib.parse import urlencode
 
 import click
 import httpx
@@ -58,8 +59,10 @@ class Server:
         with self._client(READ_TIMEOUT_S) as client, self._reached():
             return client.get(path)
 
-    def read(self, path: str) -> dict[str, Any]:
-        """The JSON object at `path`. Raises ServerError."""
+    def read(self, path: str, **query: Any) -> dict[str, Any]:
+        """The JSON object at `path`; a query of None is left out. Raises ServerError."""
+        given = {name: value for name, value in query.items() if value is not None}
+        path = f"{path}?{urlencode(given)}" if given else path
         return self._object(path, self.get(path))
 
     def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:

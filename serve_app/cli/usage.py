@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlencode
 
 import click
 import msgspec
@@ -22,6 +21,7 @@ from serve_app.types import UsageRecord
 
 OUTCOMES: Final = ("finished", "failed", "aborted", "lost")
 _TOKENS: Final = ("prompt_tokens", "cached_tokens", "completion_tokens")
+_SUMS: Final = ("requests", *_TOKENS, "migrations", "cost")
 PATH: Final = "/api/2.0/usage"
 
 
@@ -97,12 +97,12 @@ def usage(
     if form == "json":
         print_json([_plain(total, by) for total in totals])
         return
-    rows = _Rows(totals, by)
+    header, cells = _rows(totals, by)
     if form == "csv":
-        csv.writer(sys.stdout, lineterminator="\n").writerows([rows.header, *rows.cells])
+        csv.writer(sys.stdout, lineterminator="\n").writerows([header, *cells])
     elif totals:
-        texts = [[cell if isinstance(cell, str) else number(cell) for cell in row] for row in rows.cells]
-        print_table(rows.header, texts, right=rows.header[len(by) :])
+        texts = [[cell if isinstance(cell, str) else number(cell) for cell in row] for row in cells]
+        print_table(header, texts, right=header[len(by) :])
     else:
         print_note("no requests in that time")
 
@@ -120,52 +120,37 @@ def _read(folder: Path, since: float | None, until: float | None) -> Iterator[Us
 
 def _asked(server: Server, since: float | None, until: float | None, by: Sequence[str]) -> list[Total]:
     """The totals of the server's ledger. Raises ServerError."""
-    query = {"by": ",".join(by), "since": since, "until": until}
-    given = {name: value for name, value in query.items() if value is not None}
-    rows = server.read(f"{PATH}?{urlencode(given)}").get("rows", [])
+    rows = server.read(PATH, by=",".join(by), since=since, until=until).get("rows", [])
     return [
         Total(
             tuple(str(row[name]) for name in by),
-            **{name: row[name] for name in ("requests", *_TOKENS, "migrations", "cost")},
+            **{name: row[name] for name in _SUMS},
         )
         for row in rows
     ]
 
 
 def _plain(total: Total, by: Sequence[str]) -> dict[str, Any]:
-    return {
-        **dict(zip(by, total.group, strict=True)),
-        "requests": total.requests,
-        "prompt_tokens": total.prompt_tokens,
-        "cached_tokens": total.cached_tokens,
-        "completion_tokens": total.completion_tokens,
-        "migrations": total.migrations,
-        "cost": total.cost,
-    }
+    return dict(zip(by, total.group, strict=True)) | {name: getattr(total, name) for name in _SUMS}
 
 
-class _Rows:
-    """Totals as rows, with a column for each way to end that there was, and for each currency.
+def _rows(totals: Sequence[Total], by: Sequence[str]) -> tuple[list[str], list[list[str | int | float]]]:
+    """The header and the cells of a table, with a column for each outcome and each currency that there is.
 
     There is a column of migrations where there were some.
     """
-
-    def __init__(self, totals: Sequence[Total], by: Sequence[str]) -> None:
-        outcomes = [name for name in OUTCOMES if any(name in total.requests for total in totals)]
-        currencies = sorted({currency for total in totals for currency in total.cost})
-        tokens = ["prompt_tokens", "cached_tokens", "completion_tokens"]
-        moved = ["migrations"] if any(total.migrations for total in totals) else []
-        self.header = [*by, "requests", *outcomes, *tokens, *moved, *(f"cost_{name}" for name in currencies)]
-        self.cells: list[list[str | int | float]] = [
-            [
-                *total.group,
-                sum(total.requests.values()),
-                *(total.requests.get(name, 0) for name in outcomes),
-                total.prompt_tokens,
-                total.cached_tokens,
-                total.completion_tokens,
-                *(total.migrations for _ in moved),
-                *(total.cost.get(name, "") for name in currencies),
-            ]
-            for total in totals
+    outcomes = [name for name in OUTCOMES if any(name in total.requests for total in totals)]
+    currencies = sorted({currency for total in totals for currency in total.cost})
+    counts = [*_TOKENS, *(["migrations"] if any(total.migrations for total in totals) else [])]
+    header = [*by, "requests", *outcomes, *counts, *(f"cost_{name}" for name in currencies)]
+    cells = [
+        [
+            *total.group,
+            sum(total.requests.values()),
+            *(total.requests.get(name, 0) for name in outcomes),
+            *(getattr(total, name) for name in counts),
+            *(total.cost.get(name, "") for name in currencies),
         ]
+        for total in totals
+    ]
+    return header, cells
