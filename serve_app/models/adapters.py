@@ -69,11 +69,11 @@ def read_tensors(config: Tensor, weights: Tensor, accepts: Accepts) -> list[Upda
     """The adapter in a request's two tensors. Raises InvalidField, which names tensor, row and range."""
     rows = _read_config(config, accepts)
     if weights.dtype not in DTYPES:
-        raise _refused(WEIGHTS, f"must be of type {', '.join(DTYPES)}")
+        raise InvalidField(WEIGHTS, f"must be of type {', '.join(DTYPES)}")
     dtype = DTYPES[weights.dtype]
     _check_shape(WEIGHTS, weights, dtype, "must have the shape [rows, width]", None)
     if weights.shape[0] != len(rows):
-        raise _refused(WEIGHTS, f"must have a row for each of the {len(rows)} rows of {CONFIG}")
+        raise InvalidField(WEIGHTS, f"must have a row for each of the {len(rows)} rows of {CONFIG}")
     width = weights.shape[1]
     values = torch.frombuffer(bytearray(weights.data), dtype=dtype).view(len(rows), width)
     updates: list[Update] = []
@@ -81,42 +81,44 @@ def read_tensors(config: Tensor, weights: Tensor, accepts: Accepts) -> list[Upda
         n, k = accepts.whole(layer, module) or (0, 0)
         need = rank * (n + k)
         if width < need:
-            raise _refused(
+            raise InvalidField(
                 WEIGHTS,
                 f"row {at}: {module} with rank {rank} has {need} numbers ({rank} x {k} and {n} x {rank}), "
                 f"but rows are {width} wide",
             )
         row = values[at, :need]
         if not accepts.is_finite(row):
-            raise _refused(WEIGHTS, f"row {at}: must hold finite numbers of the model's type only")
+            raise InvalidField(WEIGHTS, f"row {at}: must hold finite numbers of the model's type only")
         a, b = row[: rank * k].view(rank, k), row[rank * k :].view(n, rank)
         updates += split_modules(Update(layer, module, a, b), accepts)
     if (place := duplicated_place(updates)) is not None:
-        raise _refused(CONFIG, f"{place[1]} of layer {place[0]} is there twice")
+        raise InvalidField(CONFIG, f"{place[1]} of layer {place[0]} is there twice")
     return updates
 
 
 def _read_config(config: Tensor, accepts: Accepts) -> list[tuple[int, str, int]]:
     """(layer, module, rank) a row."""
     if config.dtype != "INT32":
-        raise _refused(CONFIG, "must be of type INT32")
+        raise InvalidField(CONFIG, "must be of type INT32")
     _check_shape(CONFIG, config, torch.int32, "must have the shape [rows, 3]", 3)
     if not accepts.shapes:
-        raise _refused(CONFIG, "this model takes no adapters")
+        raise InvalidField(CONFIG, "this model takes no adapters")
     if not 1 <= config.shape[0] <= len(accepts.shapes):
-        raise _refused(CONFIG, f"must have 1 to {len(accepts.shapes)} rows")
+        raise InvalidField(CONFIG, f"must have 1 to {len(accepts.shapes)} rows")
     rows: list[tuple[int, str, int]] = []
     table = torch.frombuffer(bytearray(config.data), dtype=torch.int32).view(-1, 3).tolist()
     for at, (module_id, layer, rank) in enumerate(table):
         if not 0 <= module_id < len(MODULE_IDS):
-            raise _refused(CONFIG, f"row {at}: the module id must be from 0 to {len(MODULE_IDS) - 1}")
+            raise InvalidField(CONFIG, f"row {at}: the module id must be from 0 to {len(MODULE_IDS) - 1}")
         if not 0 <= layer < accepts.num_layers:
-            raise _refused(CONFIG, f"row {at}: the layer must be from 0 to {accepts.num_layers - 1}")
+            raise InvalidField(CONFIG, f"row {at}: the layer must be from 0 to {accepts.num_layers - 1}")
         if not 1 <= rank <= accepts.max_rank:
-            raise _refused(CONFIG, f"row {at}: the rank must be from 1 to {accepts.max_rank}")
+            raise InvalidField(CONFIG, f"row {at}: the rank must be from 1 to {accepts.max_rank}")
         module = MODULE_IDS[module_id]
         if accepts.whole(layer, module) is None:
-            raise _refused(CONFIG, f"row {at}: this model has no {module} (module id {module_id}) to adapt")
+            raise InvalidField(
+                CONFIG, f"row {at}: this model has no {module} (module id {module_id}) to adapt"
+            )
         rows.append((layer, module, rank))
     return rows
 
@@ -124,9 +126,9 @@ def _read_config(config: Tensor, accepts: Accepts) -> list[tuple[int, str, int]]
 def _check_shape(name: str, tensor: Tensor, dtype: torch.dtype, words: str, columns: int | None) -> None:
     shape = tensor.shape
     if len(shape) != 2 or min(shape) < 1 or (columns is not None and shape[1] != columns):
-        raise _refused(name, words)
+        raise InvalidField(name, words)
     if len(tensor.data) != math.prod(shape) * dtype.itemsize:
-        raise _refused(name, f"must hold {math.prod(shape)} numbers of {dtype.itemsize} bytes")
+        raise InvalidField(name, f"must hold {math.prod(shape)} numbers of {dtype.itemsize} bytes")
 
 
 def fingerprint(updates: Sequence[Update]) -> str:
@@ -156,7 +158,3 @@ def duplicated_place(updates: Sequence[Update]) -> tuple[int, str] | None:
             return layer, module
         seen.add((layer, module))
     return None
-
-
-def _refused(name: str, words: str) -> InvalidField:
-    return InvalidField(name, words)

@@ -11,14 +11,14 @@ import json
 from collections.abc import Iterator
 from hashlib import blake2b
 from importlib.metadata import version
-from io import FileIO
 from itertools import chain
 from pathlib import Path
 from typing import Final
 
 from serve_app.config import ModelConfig
-from serve_app.models.files import INDEX, WEIGHTS, read_json
+from serve_app.models.files import INDEX, WEIGHTS
 from serve_app.models.peft import find_folder
+from serve_app.models.stored import StoredTensor, stored_tensors, tensors_of
 
 BLOCK: Final = 512  # bytes read at the start, in the middle and at the end of each tensor
 # Files of a model besides its weights: configuration, tokenizer, templates.
@@ -69,34 +69,20 @@ def _folder(folder: Path, role: str) -> Iterator[bytes]:
         if path.suffix in _TEXT_SUFFIXES and path.name != INDEX and path.is_file():
             yield path.relative_to(folder).as_posix().encode()
             yield path.read_bytes()
+    adapter = folder / _ADAPTER_WEIGHTS
+    is_adapter = adapter.is_file() and not (folder / WEIGHTS).is_file()
+    tensors = tensors_of(adapter) if is_adapter else stored_tensors(folder)
     # A model may be cut into shards in many ways, so tensors are put into one order.
-    yield from (part for _, part in sorted(pair for path in _weights(folder) for pair in _tensors(path)))
+    for tensor in sorted(tensors, key=lambda each: each.name):
+        yield _sample(tensor)
 
 
-def _weights(folder: Path) -> list[Path]:
-    """The files that hold the weights; others may lie beside them."""
-    for name in (WEIGHTS, _ADAPTER_WEIGHTS):
-        if (folder / name).is_file():
-            return [folder / name]
-    names = read_json(folder / INDEX).get("weight_map") or {}
-    return [folder / name for name in sorted(set(names.values()))]
-
-
-def _tensors(path: Path) -> Iterator[tuple[str, bytes]]:
-    """The name of each tensor in a safetensors file, and its header entry with some of its bytes."""
-    with path.open("rb", buffering=0) as file:
-        length = int.from_bytes(file.read(8), "little")
-        for name, entry in json.loads(file.read(length)).items():
-            if name == "__metadata__":
-                continue
-            start, end = entry["data_offsets"]
-            head = f"{name} {entry['dtype']} {entry['shape']} {end - start} ".encode()
-            yield name, head + b"".join(_blocks(file, 8 + length + start, end - start))
-
-
-def _blocks(file: FileIO, start: int, size: int) -> Iterator[bytes]:
-    """Some bytes of a tensor of `size` bytes at `start`; all of a small one."""
-    places = (0, size // 2, size - BLOCK) if size > 3 * BLOCK else range(0, size, BLOCK)
-    for place in places:
-        file.seek(start + place)
-        yield file.read(min(BLOCK, size - place)) or b""
+def _sample(tensor: StoredTensor) -> bytes:
+    """A tensor's entry in the header, and some of its bytes; all of a small one."""
+    size = tensor.num_bytes
+    sample = f"{tensor.name} {tensor.dtype} {list(tensor.shape)} {size} ".encode()
+    with tensor.path.open("rb", buffering=0) as file:
+        for place in (0, size // 2, size - BLOCK) if size > 3 * BLOCK else range(0, size, BLOCK):
+            file.seek(tensor.start + place)
+            sample += file.read(min(BLOCK, size - place)) or b""
+    return sample

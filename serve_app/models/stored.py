@@ -39,10 +39,11 @@ def stored_tensors(folder: Path) -> list[StoredTensor]:
     if not paths[0].is_file():
         names: set[str] = set(read_json(folder / INDEX)["weight_map"].values())
         paths = [folder / name for name in sorted(names)]
-    return [tensor for path in paths for tensor in _of_file(path)]
+    return [tensor for path in paths for tensor in tensors_of(path)]
 
 
-def _of_file(path: Path) -> Iterator[StoredTensor]:
+def tensors_of(path: Path) -> Iterator[StoredTensor]:
+    """The tensors of one file. Raises OSError or ValueError as `stored_tensors`."""
     with path.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
         if not 0 < size <= _MAX_HEADER_BYTES:
