@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
 import grpc
+from google.protobuf.message import DecodeError, Message
 from starlette.types import Scope
 
 from serve_app.api.context import RequestContext, context_of
@@ -40,6 +41,7 @@ logger = logging.getLogger(__name__)
 
 _RETRY_HEADERS: Final = ("retry-after", SHOULD_RETRY)
 _NO_RETRY: Final = (b"grpc-retry-pushback-ms", b"-1")  # gRPC's own word to channels that retry by policy
+Parsed = TypeVar("Parsed", bound=Message)
 _STREAMING: Final = frozenset({"streaming", "stream"})  # what a client may call it
 
 
@@ -108,6 +110,14 @@ class RpcCall:
         if SHOULD_RETRY in said:
             headers.append(_NO_RETRY)
         await self._rpc.abort(code_of(error), message_of(error), _metadata(headers))
+
+
+def parsed(kind: type[Parsed], raw: bytes) -> Parsed:
+    """The message of this type in `raw`. Raises InvalidBody."""
+    try:
+        return kind.FromString(raw)
+    except DecodeError:
+        raise InvalidBody(f"the message is not a {kind.DESCRIPTOR.name}") from None
 
 
 def public(error: Exception, context: RequestContext) -> ServeError:

@@ -7,7 +7,6 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from google.protobuf.json_format import ParseDict
-from google.protobuf.message import DecodeError, Message
 from starlette.types import Scope as AsgiScope
 
 from serve_app.api.dialects.triton import repository
@@ -15,11 +14,11 @@ from serve_app.api.dialects.triton.metadata import server_metadata
 from serve_app.api.dialects.triton.pages import ConfigPage, ModelPage, everything, find, is_ready, statistics
 from serve_app.api.pages.condition import condition
 from serve_app.api.services import Services
-from serve_app.errors import InvalidBody, ModelNotFound, VersionNotFound
+from serve_app.errors import ModelNotFound, VersionNotFound
 from serve_app.limits import MAX_BODY_BYTES
 from serve_app.rpc import health_pb2
 from serve_app.rpc import kserve_pb2 as pb
-from serve_app.rpc.call import RpcCall
+from serve_app.rpc.call import RpcCall, parsed
 from serve_app.rpc.infer import model_infer, model_stream_infer
 from serve_app.rpc.reflection import reflect
 from serve_app.types import Scope
@@ -40,28 +39,6 @@ class Method(NamedTuple):
 
     scope: Scope | None
     run: Callable[[RpcCall, Services], Awaitable[None]]
-
-
-class Page:
-    """A method with one small message in and one out."""
-
-    def __init__(self, request: type[Message], response: type[Message], answer: Handler) -> None:
-        self._request = request
-        self._response = response
-        self._answer = answer
-
-    async def __call__(self, call: RpcCall, services: Services) -> None:
-        """Raises ServeError."""
-        with services.bodies.lease() as lease:
-            raw = await call.read_only(MAX_BODY_BYTES)
-            lease.take(len(raw))
-            message = self._request()
-            try:
-                message.ParseFromString(raw)
-            except DecodeError:
-                raise InvalidBody(f"the message is not a {message.DESCRIPTOR.name}") from None
-            body = await self._answer(services, call.scope, message)
-        await call.write(ParseDict({**body}, self._response()).SerializeToString())
 
 
 async def _server_live(services: Services, scope: AsgiScope, message: Any) -> Mapping[str, object]:
@@ -129,30 +106,39 @@ def _names(message: Any) -> dict[str, str]:
     return {"model": message.name, **version}
 
 
-def _page(name: str, answer: Handler) -> tuple[str, Method]:
+def _page(name: str, answer: Handler) -> Method:
+    """A method with one small message in and one out."""
     request, response = getattr(pb, f"{name}Request"), getattr(pb, f"{name}Response")
-    return f"/{SERVICE}/{name}", Method(Scope.INFERENCE, Page(request, response, answer))
+
+    async def run(call: RpcCall, services: Services) -> None:
+        """Raises ServeError."""
+        with services.bodies.lease() as lease:
+            raw = await call.read_only(MAX_BODY_BYTES)
+            lease.take(len(raw))
+            body = await answer(services, call.scope, parsed(request, raw))
+        await call.write(ParseDict({**body}, response()).SerializeToString())
+
+    return Method(Scope.INFERENCE, run)
 
 
+_PAGES: Final[Mapping[str, Handler]] = {
+    "ServerLive": _server_live,
+    "ServerReady": _server_ready,
+    "ServerMetadata": _server_metadata,
+    "ModelReady": _model_ready,
+    "ModelMetadata": _model_metadata,
+    "ModelConfig": _model_config,
+    "ModelStatistics": _model_statistics,
+    "RepositoryIndex": _repository_index,
+    "RepositoryModelLoad": _load,
+    "RepositoryModelUnload": _unload,
+}
 METHODS: Final[Mapping[str, Method]] = MappingProxyType(
     {
         HEALTH: Method(None, _health),  # as /readyz: orchestrators have no key
         **dict.fromkeys(REFLECTION, Method(Scope.INFERENCE, reflect)),
         f"/{SERVICE}/ModelInfer": Method(Scope.INFERENCE, model_infer),
         f"/{SERVICE}/ModelStreamInfer": Method(Scope.INFERENCE, model_stream_infer),
-        **dict(
-            (
-                _page("ServerLive", _server_live),
-                _page("ServerReady", _server_ready),
-                _page("ServerMetadata", _server_metadata),
-                _page("ModelReady", _model_ready),
-                _page("ModelMetadata", _model_metadata),
-                _page("ModelConfig", _model_config),
-                _page("ModelStatistics", _model_statistics),
-                _page("RepositoryIndex", _repository_index),
-                _page("RepositoryModelLoad", _load),
-                _page("RepositoryModelUnload", _unload),
-            )
-        ),
+        **{f"/{SERVICE}/{name}": _page(name, answer) for name, answer in _PAGES.items()},
     }
 )

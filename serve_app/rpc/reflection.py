@@ -6,13 +6,11 @@ from typing import Any, Final
 
 import grpc
 from google.protobuf.descriptor_pool import DescriptorPool
-from google.protobuf.message import DecodeError
 
 from serve_app.api.services import Services
-from serve_app.errors import InvalidBody
 from serve_app.rpc import health_pb2, kserve_pb2
 from serve_app.rpc import reflection_pb2 as pb
-from serve_app.rpc.call import RpcCall
+from serve_app.rpc.call import RpcCall, parsed
 
 MAX_QUESTION_BYTES: Final = 8_192  # the name of a file or a symbol
 
@@ -27,11 +25,7 @@ for _file in _FILES:
 async def reflect(call: RpcCall, services: Services) -> None:
     """Answer questions until the client has no more. Raises ServeError."""
     while (raw := await call.read_soon(MAX_QUESTION_BYTES)) is not None:
-        try:
-            question = pb.ServerReflectionRequest.FromString(raw)
-        except DecodeError:
-            raise InvalidBody("the message is not a ServerReflectionRequest") from None
-        await call.write(answer(question).SerializeToString())
+        await call.write(answer(parsed(pb.ServerReflectionRequest, raw)).SerializeToString())
 
 
 def answer(question: Any) -> Any:

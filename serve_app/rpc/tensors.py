@@ -11,13 +11,13 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
-from google.protobuf.message import DecodeError
 
 from serve_app.api.kserve.datatype import BF16, BYTES, ELEMENTS, checked, refused
 from serve_app.api.kserve.http_body import MAX_INPUTS, request_id
 from serve_app.api.kserve.message import InferRequest, InferResponse, Parameter
-from serve_app.errors import InvalidBody, InvalidField
+from serve_app.errors import InvalidField
 from serve_app.rpc import kserve_pb2 as pb
+from serve_app.rpc.call import parsed
 from serve_app.types import Tensor
 
 FINAL: Final = "triton_final_response"  # parameter of every response of a stream
@@ -58,12 +58,7 @@ _REGION: Final = "shared_memory_region"
 
 def infer_message(raw: bytes) -> pb.ModelInferRequest:
     """Raises InvalidBody unless `raw` is a ModelInferRequest."""
-    message = pb.ModelInferRequest()
-    try:
-        message.ParseFromString(raw)
-    except DecodeError:
-        raise InvalidBody("the message is not a ModelInferRequest") from None
-    return message
+    return parsed(pb.ModelInferRequest, raw)
 
 
 def decoded(message: pb.ModelInferRequest) -> InferRequest:
