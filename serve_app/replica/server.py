@@ -38,7 +38,6 @@ from serve_app.types import (
     EngineOutput,
     EngineRequest,
     EngineStats,
-    FinishReason,
     GenerateRequest,
     Grammar,
     ModelInfo,
@@ -53,6 +52,7 @@ logger = logging.getLogger(__name__)
 HEARTBEAT_LIMIT_S = 30.0  # a step that lasts longer means the engine hangs
 STOP_TIMEOUT_S = 10.0
 
+_FAILED: Final = GenerationFailed("generation failed; the request may be retried").info()
 _NAMING_S: Final = 2.0  # to find which of a request's tools is refused
 
 
@@ -242,7 +242,7 @@ class ModelServer:
                 # Text handling of one request must never stop the others.
                 logger.exception("request %s: text handling failed", output.request_id)
                 self._driver.abort(output.request_id)
-                by_sink[entry.sink].append(_internal_failure(entry.state, output.index))
+                by_sink[entry.sink].append(entry.state.failed(output.index, _FAILED))
                 ended.append(entry)
                 continue
             if step.cut is not None:
@@ -271,13 +271,3 @@ class ModelServer:
         self._grammars.close()
         self._adapters.close()
         await asyncio.to_thread(self._driver.stop, STOP_TIMEOUT_S)
-
-
-def _internal_failure(state: RequestState, index: int) -> TokenDelta:
-    return TokenDelta(
-        request_id=state.request.id,
-        index=min(index, state.request.n - 1),
-        finish=FinishReason.ERROR,
-        error=GenerationFailed("generation failed; the request may be retried").info(),
-        usage=state.usage,
-    )

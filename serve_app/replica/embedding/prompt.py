@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from serve_app.config import EmbeddingConfig
 from serve_app.errors import InvalidField, PromptTooLong, UnsupportedField
 from serve_app.limits import MAX_PROMPT_CHARS
 from serve_app.models.sentence import SentenceFormat
@@ -26,19 +25,6 @@ class EmbeddingPrompt:
     template: str | None  # for an instruction and an input
     window: int  # tokens
     vocab_size: int
-
-    @classmethod
-    def of(
-        cls,
-        tokenizer: Tokenizer,
-        sentence: SentenceFormat,
-        config: EmbeddingConfig,
-        *,
-        window: int,
-        vocab_size: int,
-    ) -> EmbeddingPrompt:
-        """From the model's files and the operator's settings."""
-        return cls(tokenizer, sentence, config.instruction_template, window, vocab_size)
 
     async def encode(self, request: EmbedRequest) -> list[Sequence[int]]:
         """Ids of each input, at least one each.

@@ -155,5 +155,5 @@ def _load(config: ModelConfig, progress: Progress) -> tuple[ModelInfo, Embedding
         pad_token_id=tokenizer.pad_token_id,
         end_token_id=tokenizer.eos_token_id,
     )
-    prompt = EmbeddingPrompt.of(tokenizer, own, settings, window=model.window, vocab_size=vocab_size)
+    prompt = EmbeddingPrompt(tokenizer, own, settings.instruction_template, model.window, vocab_size)
     return info, prompt, Embedder(encoder, pooler, config.engine)

@@ -22,6 +22,7 @@ from serve_app.text.answer.parser import AnswerParser
 from serve_app.types import (
     ChoiceSoFar,
     EngineOutput,
+    ErrorInfo,
     FinishReason,
     GenerateRequest,
     PositionLogprobs,
@@ -213,18 +214,19 @@ class RequestState:
         return StepOutput([self._final(output.index, choice)] if output.index < self.request.n else [], cut)
 
     def _fail(self, output: EngineOutput) -> StepOutput:
-        choice = self._choices[output.index]
-        choice.finish = FinishReason.ERROR
+        self._choices[output.index].finish = FinishReason.ERROR
         self._open -= 1
-        index = min(output.index, self.request.n - 1)
-        delta = TokenDelta(
+        return StepOutput([self.failed(output.index, output.error)])
+
+    def failed(self, index: int, error: ErrorInfo | None) -> TokenDelta:
+        """The delta that ends the choice of the sequence `index` with `error`."""
+        return TokenDelta(
             request_id=self.request.id,
-            index=index,
+            index=min(index, self.request.n - 1),
             finish=FinishReason.ERROR,
-            error=output.error,
+            error=error,
             usage=self.usage,
         )
-        return StepOutput([delta])
 
     def _best(self) -> list[ChoiceState]:
         """The `n` likeliest candidates; the earlier one wins a tie."""
