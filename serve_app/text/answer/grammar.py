@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -81,50 +82,40 @@ def fault(grammar: Grammar, refusal: Callable[[str], str | None]) -> str | None:
     return None if found is None else f"{place(found[0])}: {found[1]}"
 
 
+@contextmanager
+def _usable() -> Iterator[None]:
+    """Raises InvalidField for a schema that cannot be used."""
+    try:
+        yield
+    except UnusableSchema as error:
+        raise refused(f"the schema cannot be used: {error}") from error
+
+
+@_usable()
 def _of_schema(grammar: Grammar) -> str:
     schema, space = _schema(grammar)
-    try:
-        lark = exact.lark(schema, space)
-        if lark is not None:
-            return LLMatcher.grammar_from_lark(lark)
-        return LLMatcher.grammar_from_json_schema(exact.with_options(schema, space))
-    except UnusableSchema as error:
-        raise _unusable(error) from error
+    lark = exact.lark(schema, space)
+    if lark is not None:
+        return LLMatcher.grammar_from_lark(lark)
+    return LLMatcher.grammar_from_json_schema(exact.with_options(schema, space))
 
 
+@_usable()
 def form_of(grammar: Grammar) -> str:
     """A grammar of JSON as a part of a larger one, in Lark's notation. Raises InvalidField."""
-    schema, space = _schema(grammar)
-    return _expression(schema, space)
+    return exact.expression(*_schema(grammar))
 
 
+@_usable()
 def form_of_schema(schema: Mapping[str, Any], space: str) -> str:
     """A schema as a part of a grammar in Lark's notation. Raises InvalidField."""
-    return _expression(_adapted(schema), space)
-
-
-def _expression(schema: dict[str, Any], space: str) -> str:
-    try:
-        return exact.expression(schema, space)
-    except UnusableSchema as error:
-        raise _unusable(error) from error
+    return exact.expression(adapt(dict(schema)).schema, space)
 
 
 def _schema(grammar: Grammar) -> tuple[dict[str, Any], str]:
-    """The adapted schema of a grammar of JSON, and what may stand between tokens."""
+    """The adapted schema of a grammar of JSON, and what may stand between tokens. Raises UnusableSchema."""
     schema = {"type": "object"} if grammar.kind is GrammarKind.JSON else _read(grammar.text)
-    return _adapted(schema), SPACE if grammar.space is None else grammar.space
-
-
-def _adapted(schema: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        return adapt(dict(schema)).schema
-    except UnusableSchema as error:
-        raise _unusable(error) from error
-
-
-def _unusable(error: UnusableSchema) -> InvalidField:
-    return refused(f"the schema cannot be used: {error}")
+    return adapt(schema).schema, SPACE if grammar.space is None else grammar.space
 
 
 def _read(text: str) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from serve_app.text.answer.stop import StopMatcher, StopStrings
 from serve_app.text.tokens.tokenizer import Tokenizer
-from serve_app.types import PositionLogprobs, TextLogprob
 
 
 class TextStep(NamedTuple):
@@ -46,7 +45,7 @@ class OutputText:
         The choices of a request may share one `StopStrings`, which then brings its own `include_stop`.
         """
         stops = stop if isinstance(stop, StopStrings) else StopStrings(stop, include_stop=include_stop)
-        self._tokenizer = tokenizer
+        self.describe = tokenizer.describe
         self._detokenizer = tokenizer.detokenizer(
             skip_special_tokens=skip_special_tokens, continues=continues, shown_ids=shown_ids
         )
@@ -97,7 +96,3 @@ class OutputText:
         # Bytes that never became a character may still complete a stop string with U+FFFD.
         text, self._stop = self._matcher.push(tail, may_end=self._searched and self._left < 0)
         return text if self._stop is not None else text + self._matcher.flush()
-
-    def describe(self, position: PositionLogprobs) -> TextLogprob:
-        """The log-probabilities of a position with the tokens' own texts."""
-        return self._tokenizer.describe(position)
