@@ -115,9 +115,10 @@ class RpcCall:
 def parsed(kind: type[Parsed], raw: bytes) -> Parsed:
     """The message of this type in `raw`. Raises InvalidBody."""
     try:
-        return kind.FromString(raw)
+        message: Parsed = kind.FromString(raw)
     except DecodeError:
         raise InvalidBody(f"the message is not a {kind.DESCRIPTOR.name}") from None
+    return message
 
 
 def public(error: Exception, context: RequestContext) -> ServeError:
