@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from serve_app.console import reading
-
-Json = Mapping[str, Any]
+from serve_app.console.views import Json
 
 # metric -> (what it is called, its unit: a share, seconds or a count)
 METRICS: Final[Mapping[str, tuple[str, str]]] = {

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from serve_app.console.forms import Form
+from serve_app.console.views import Json
 from serve_app.console.views.fields import number
-
-Json = Mapping[str, Any]
 
 TEXTS: Final = ("name", "entity_name", "entity_version", "workload_size")
 NUMBERS: Final = (

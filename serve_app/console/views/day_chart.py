@@ -6,11 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
+from serve_app.console.views import Json
 from serve_app.console.views.usage import usage_rows
-
-Json = Mapping[str, Any]
 
 # A day is at least some pixels wide; of more days than these the last ones are drawn.
 MAX_DAYS: Final = 366

@@ -8,12 +8,11 @@ from types import MappingProxyType
 from typing import Any
 
 from serve_app.console.forms import Form
+from serve_app.console.views import Json
 from serve_app.console.views.config_form import config_body
 from serve_app.console.views.fields import listed, words
 from serve_app.console.views.gateway_form import FORM, PARTS, settings_body
 from serve_app.console.views.problem import Problem
-
-Json = Mapping[str, Any]
 
 
 def creation_body(form: Form) -> dict[str, Any]:

@@ -7,10 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from serve_app.console.views import status
+from serve_app.console.views import Json, status
 from serve_app.console.views.status import Status, Tone
-
-Json = Mapping[str, Any]
 
 _KINDS: Final = {
     "pay_per_token": "shared replicas",

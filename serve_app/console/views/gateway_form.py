@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from serve_app.console.forms import Form
+from serve_app.console.views import Json
 from serve_app.console.views.fields import listed, number, words
-
-Json = Mapping[str, Any]
 
 # The parts of an AI gateway that the API replaces as a whole; a shadow has a route of its own.
 PARTS: Final = (

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from serve_app.console.forms import Form
+from serve_app.console.views import Json
 from serve_app.console.views.problem import Problem
-
-Json = Mapping[str, Any]
 
 # the API's name of a principal -> what it is
 KINDS: Final[Mapping[str, str]] = {

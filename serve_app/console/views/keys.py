@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
 
+import msgspec
+from msgspec.structs import replace
+
 from serve_app.console.forms import Form
+from serve_app.console.views import Json
 from serve_app.console.views.fields import listed, number, words
 from serve_app.console.views.status import Status, Tone
-
-Json = Mapping[str, Any]
 
 # scope -> what it allows
 SCOPES: Final[Mapping[str, str]] = {
@@ -25,36 +27,49 @@ _DAY_S: Final = 86_400
 _SOON_MS: Final = 7 * _DAY_S * 1000
 _EVERY_ENDPOINT: Final = "every endpoint"
 _NEAR: Final = 0.9
+_ACTIVE: Final = Status("active", Tone.GOOD)
 _FORMER: Final = Status("old secret", Tone.BUSY)
 # How long the former secret of a rotated key is still accepted: seconds -> in words.
 GRACES: Final = {"0": "at once", "3600": "in an hour", "86400": "in a day", "604800": "in a week"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyView:
+# Fields of a key -> what the API calls them.
+_TIMES: Final = {
+    "created": "creation_time",
+    "expires": "expiry_time",
+    "revoked": "revocation_time",
+    "last_used": "last_used_time",
+}
+
+
+class KeyView(msgspec.Struct, frozen=True, kw_only=True, rename=_TIMES):
     """What is kept of a key. Times are milliseconds since 1970; None: never."""
 
     id: str
     name: str
-    prefix: str
-    user: str
-    is_service_principal: bool
-    groups: tuple[str, ...]
-    scopes: tuple[str, ...]
-    endpoints: tuple[str, ...]
-    reach: str  # the endpoints in words
-    creator: str
-    created: int
-    expires: int | None
-    revoked: int | None
-    budget: float | None
-    soft_budget: float | None
-    spent: float | None  # in this month; None: unknown
-    last_used: int | None
-    currency: str
-    comment: str
-    status: Status
+    prefix: str = ""
+    user: str = ""
+    is_service_principal: bool = False
+    groups: tuple[str, ...] = ()
+    scopes: tuple[str, ...] = ()
+    endpoints: tuple[str, ...] = ()
+    creator: str = ""
+    created: int = 0
+    expires: int | None = None
+    revoked: int | None = None
+    budget: float | None = None
+    soft_budget: float | None = None
+    spent: float | None = None  # in this month; None: unknown
+    last_used: int | None = None
+    currency: str = ""
+    comment: str = ""
+    status: Status = _ACTIVE
     is_former: bool = False  # a secret that was rotated, and is still accepted
+
+    @property
+    def reach(self) -> str:
+        """The endpoints in words."""
+        return ", ".join(self.endpoints) or _EVERY_ENDPOINT
 
     @property
     def spent_share(self) -> float:
@@ -91,30 +106,9 @@ _TEXTS: Final = ("name", "user", "groups", "days", "budget", "soft_budget", "cur
 
 def key_view(key: Json, now_ms: int) -> KeyView:
     """The view of one key's JSON."""
-    expires, revoked = key.get("expiry_time"), key.get("revocation_time")
-    endpoints = tuple(key.get("endpoints", ()))
-    return KeyView(
-        id=key["id"],
-        name=key["name"],
-        prefix=key.get("prefix", ""),
-        user=key.get("user", ""),
-        is_service_principal=bool(key.get("is_service_principal")),
-        groups=tuple(key.get("groups", ())),
-        scopes=tuple(scope for scope in SCOPES if scope in key.get("scopes", ())),
-        endpoints=endpoints,
-        reach=", ".join(endpoints) or _EVERY_ENDPOINT,
-        creator=key.get("creator", ""),
-        created=key.get("creation_time", 0),
-        expires=expires,
-        revoked=revoked,
-        budget=key.get("budget"),
-        soft_budget=key.get("soft_budget"),
-        spent=key.get("spent"),
-        last_used=key.get("last_used_time"),
-        currency=key.get("currency", ""),
-        comment=key.get("comment", ""),
-        status=_status(expires, revoked, now_ms),
-    )
+    view = msgspec.convert(key, KeyView)
+    scopes = tuple(scope for scope in SCOPES if scope in view.scopes)
+    return replace(view, scopes=scopes, status=_status(view.expires, view.revoked, now_ms))
 
 
 def key_views(answer: Json, now_ms: int) -> list[KeyView]:
@@ -202,5 +196,5 @@ def _status(expires: int | None, revoked: int | None, now_ms: int) -> Status:
     if revoked is not None:
         return Status("revoked", Tone.IDLE)
     if expires is None or expires - now_ms > _SOON_MS:
-        return Status("active", Tone.GOOD)
+        return _ACTIVE
     return Status("ends soon", Tone.BUSY) if expires > now_ms else Status("expired", Tone.IDLE)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-Json = Mapping[str, Any]
+from serve_app.console.views import Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

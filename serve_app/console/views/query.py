@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from serve_app.console.playground.protocols import Protocol, protocols_of
 from serve_app.console.playground.snippets import KEY, curl, literal, python
 from serve_app.console.playground.translate import Ask
-
-Json = Mapping[str, Any]
+from serve_app.console.views import Json
 
 EMBEDDINGS_TASK: Final = "llm/v1/embeddings"
 EMBEDDINGS: Final = "openai-embeddings"

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
+from serve_app.console.views import Json
 from serve_app.console.views.status import Status, Tone
-
-Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
 from serve_app.console.forms import Form
-from serve_app.console.views import status
+from serve_app.console.views import Json, status
 from serve_app.console.views.fields import number, words
 from serve_app.console.views.status import Status
-
-Json = Mapping[str, Any]
 
 STEPS: Final = "5, 25, 50, 100"
 GUARDS: Final = ("max_error_rate", "max_first_token_s", "max_total_s", "min_requests")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-Json = Mapping[str, Any]
+from serve_app.console.views import Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
