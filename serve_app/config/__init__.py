@@ -22,24 +22,3 @@ from serve_app.config.model import (
 from serve_app.config.places import default_usage_dir, state_dir
 from serve_app.config.protocols import MindieConfig, OvmsConfig, TrtllmConfig
 from serve_app.config.responses import ResponsesConfig
-
-__all__ = [
-    "WATERMARK_KEY",
-    "ConfigModel",
-    "ConsoleConfig",
-    "ControlConfig",
-    "EmbeddingConfig",
-    "EngineConfig",
-    "GatewayConfig",
-    "GenerationDefaults",
-    "MindieConfig",
-    "ModelConfig",
-    "OfferedModel",
-    "OvmsConfig",
-    "ProvisionedConfig",
-    "ResponsesConfig",
-    "TrtllmConfig",
-    "Version",
-    "default_usage_dir",
-    "state_dir",
-]

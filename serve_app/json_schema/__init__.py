@@ -3,7 +3,4 @@
 from serve_app.json_schema.adapting import Adapted, adapt
 from serve_app.json_schema.faults import narrowed
 from serve_app.json_schema.references import References
-from serve_app.json_schema.spacing import COMPACT, SPACE
-from serve_app.json_schema.vocabulary import UnusableSchema, place
-
-__all__ = ["COMPACT", "SPACE", "Adapted", "References", "UnusableSchema", "adapt", "narrowed", "place"]
+from serve_app.json_schema.vocabulary import COMPACT, SPACE, UnusableSchema, place

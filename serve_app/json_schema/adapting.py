@@ -23,7 +23,6 @@ from serve_app.json_schema.members import disjoint
 from serve_app.json_schema.numerals import is_number
 from serve_app.json_schema.patterns import Overlaps, PatternError, Translation, translate
 from serve_app.json_schema.references import References
-from serve_app.json_schema.sizes import rewrite_sizes
 from serve_app.json_schema.vocabulary import (
     CONDITIONS,
     ENFORCED,
@@ -33,6 +32,7 @@ from serve_app.json_schema.vocabulary import (
     POINTER,
     REFERENCES,
     ROOT,
+    SIZES,
     Path,
     Schema,
     UnusableSchema,
@@ -45,6 +45,7 @@ from serve_app.json_schema.vocabulary import (
 _MAX_CONDITIONS: Final = 6  # `dependentRequired` and its like of one object: each doubles the grammar
 _MAX_COMPARED: Final = 10_000  # pairs of options of a schema's `oneOf`s, about 0.3 s
 _MAX_SCHEMAS: Final = 50_000  # adapted schemas, counted once for each reference: the parser's limit
+_MAX_SIZE: Final = 2**31  # no answer is so long
 _QUOTED_CHARS: Final = 60  # of a wrong pattern, in an error
 _MAX_LISTED: Final = 10_000  # names of a schema's `propertyNames`
 # Keywords that are never enforced, and are skipped with their subschemas.
@@ -127,7 +128,7 @@ class _Adapter:
         except UnusableSchema as error:
             raise error.at(path) from None
         node = self._copied(schema, path)
-        rewrite_sizes(node)
+        _rewrite_sizes(node)
         more = [
             *self._reference(schema, node, path),
             *self._one_of(schema, node, path),
@@ -330,6 +331,19 @@ class _Adapter:
         node["properties"] = {**node["properties"], **{n: {} for n in names if n not in node["properties"]}}
         node["additionalProperties"] = False
         return []
+
+
+def _rewrite_sizes(node: Schema) -> None:
+    """Write `2.0` as `2`, and take out upper bounds that no answer reaches, such as an int64's.
+
+    The parser reads lengths and counts as whole numbers of 32 bits.
+    """
+    for key in SIZES:
+        value = node.get(key)
+        if isinstance(value, float) and value.is_integer():
+            node[key] = value = int(value)
+        if key.startswith("max") and isinstance(value, int) and value >= _MAX_SIZE:
+            del node[key]
 
 
 def _known_format(schema: Schema) -> bool:

@@ -11,6 +11,10 @@ from typing import Any, Final
 Schema = dict[str, Any]
 Path = tuple[str, ...]  # of keywords and names, from the root
 
+# What may stand between two tokens of JSON, as a regex: what a pretty printer writes, to 8 levels of 4
+# spaces, but no endless run; or nothing.
+SPACE: Final = r"(\r?\n)?[ \t]{0,32}"
+COMPACT: Final = ""
 ROOT: Final = "#"
 POINTER: Final = "#/$defs/"  # and a name
 _MAX_PLACE_CHARS: Final = 200
@@ -58,7 +62,7 @@ FORMATS: Final = frozenset(
 NUMBER_FORMATS: Final = frozenset({"int32", "int64", "float", "double"})
 
 TYPES: Final = ("string", "number", "integer", "boolean", "object", "array", "null")
-_SIZES: Final = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
+SIZES: Final = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 
 IN_PLACE_LISTS: Final = ("allOf", "anyOf", "oneOf")
 IN_PLACE: Final = ("not", "if", "then", "else")
@@ -136,7 +140,7 @@ def check_form(schema: Schema) -> None:
     for name in types if isinstance(types, list) else [types]:
         if not isinstance(name, str) or name not in TYPES:
             raise UnusableSchema(f"type {str(name)[:_MAX_NAME_CHARS]!r} is none of {', '.join(TYPES)}")
-    for keyword in _SIZES:
+    for keyword in SIZES:
         size = schema.get(keyword, 0)
         if isinstance(size, bool) or not isinstance(size, int | float) or size < 0 or size != size // 1:
             raise UnusableSchema(f"{keyword} must be a whole number, 0 or more")

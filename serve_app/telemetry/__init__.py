@@ -4,14 +4,3 @@ from serve_app.telemetry.absent import UNKNOWN, EntityName
 from serve_app.telemetry.answer_counts import AnswerCounts
 from serve_app.telemetry.logs import JsonFormatter, log_request
 from serve_app.telemetry.metrics import CONTENT_TYPE, Metrics, Timings
-
-__all__ = [
-    "CONTENT_TYPE",
-    "UNKNOWN",
-    "AnswerCounts",
-    "EntityName",
-    "JsonFormatter",
-    "Metrics",
-    "Timings",
-    "log_request",
-]

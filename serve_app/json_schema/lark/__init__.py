@@ -2,5 +2,3 @@
 
 from serve_app.json_schema.lark.notation import LarkError
 from serve_app.json_schema.lark.writing import in_json
-
-__all__ = ["LarkError", "in_json"]

@@ -3,5 +3,3 @@
 from serve_app.json_schema.patterns.overlap import Overlaps
 from serve_app.json_schema.patterns.reading import PatternError
 from serve_app.json_schema.patterns.writing import Translation, translate
-
-__all__ = ["Overlaps", "PatternError", "Translation", "translate"]
