@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from serve_app.channel.frames import encoder
-from serve_app.channel.replies import read_reply, reply_types
+from serve_app.channel.replies import named, read_reply, reply_types
 from serve_app.types import Caller, control
 from serve_app.types.control import Command, ReplyT
 
@@ -24,7 +24,6 @@ _commands: Final = {
 _replies: Final[dict[type[Command[Any]], msgspec.msgpack.Decoder[Any]]] = {
     kind: msgspec.msgpack.Decoder(reply) for kind, reply in REPLIES.items()
 }
-_named: Final = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
 
 
 def encode_command(command: Command[Any], caller: Caller) -> bytes:
@@ -33,7 +32,7 @@ def encode_command(command: Command[Any], caller: Caller) -> bytes:
 
 def decode_command(data: bytes) -> tuple[Command[Any], Caller]:
     """The command in `data`, and who sent it. Raises msgspec.ValidationError for anything else."""
-    name, raw = _named.decode(data)
+    name, raw = named.decode(data)
     if name not in _commands:
         raise msgspec.ValidationError("there is no such command")
     return cast("tuple[Command[Any], Caller]", _commands[name].decode(raw))

@@ -11,7 +11,7 @@ import msgspec
 
 from serve_app.channel.frames import encoder
 from serve_app.channel.numbers import number_of
-from serve_app.channel.replies import read_reply, reply_types
+from serve_app.channel.replies import named, read_reply, reply_types
 from serve_app.types import question as questions
 from serve_app.types.question import Question, ReplyT
 
@@ -22,7 +22,6 @@ _questions: Final = {kind.__name__: msgspec.msgpack.Decoder(kind, ext_hook=numbe
 _replies: Final[dict[type[Question[Any]], msgspec.msgpack.Decoder[Any]]] = {
     kind: msgspec.msgpack.Decoder(reply) for kind, reply in REPLIES.items()
 }
-_named: Final = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
 
 
 def encode_question(question: Question[Any]) -> bytes:
@@ -31,7 +30,7 @@ def encode_question(question: Question[Any]) -> bytes:
 
 def decode_question(data: bytes) -> Question[Any]:
     """The question in `data`. Raises msgspec.ValidationError for an unknown name or a wrong type."""
-    name, raw = _named.decode(data)
+    name, raw = named.decode(data)
     if name not in _questions:
         raise msgspec.ValidationError("there is no such question")
     return cast("Question[Any]", _questions[name].decode(raw))

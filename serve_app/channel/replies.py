@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar, get_args
 
 import msgspec
 
-from serve_app.channel.frames import Refused, encoder
+from serve_app.channel.frames import Refused, encoder, refusal_decoder
 from serve_app.errors import from_info
 
 T = TypeVar("T")
@@ -15,8 +15,7 @@ T = TypeVar("T")
 _REFUSED: Final = "Refused"
 _REPLY: Final = "Reply"
 
-_named: Final = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
-_refusal: Final = msgspec.msgpack.Decoder(Refused)
+named: Final = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
 
 
 def encode_reply(reply: object) -> bytes:
@@ -26,9 +25,9 @@ def encode_reply(reply: object) -> bytes:
 
 def read_reply(data: bytes, decoder: msgspec.msgpack.Decoder[T]) -> T:
     """The reply in `data`, as `decoder` reads it. Raises the ServeError of a refusal."""
-    name, raw = _named.decode(data)
+    name, raw = named.decode(data)
     if name == _REFUSED:
-        raise from_info(_refusal.decode(raw).error)
+        raise from_info(refusal_decoder.decode(raw).error)
     return decoder.decode(raw)
 
 
