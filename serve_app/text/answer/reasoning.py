@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Final
 
 from serve_app.text.answer.source import BLANK, Malformed, Scan, Source, find_marker
@@ -33,15 +32,11 @@ class ReasoningFormat:
         return prompt.rstrip(BLANK).endswith(self.open)
 
 
-FORMATS: Final[Mapping[str, ReasoningFormat]] = MappingProxyType(
-    {
-        format.name: format
-        for format in (
-            ReasoningFormat("think", "<think>", "</think>"),  # DeepSeek-R1, Qwen3 and most others
-            ReasoningFormat("magistral", "[THINK]", "[/THINK]"),
-        )
-    }
+_FORMATS: Final = (
+    ReasoningFormat("think", "<think>", "</think>"),  # DeepSeek-R1, Qwen3 and most others
+    ReasoningFormat("magistral", "[THINK]", "[/THINK]"),
 )
+FORMATS: Final[Mapping[str, ReasoningFormat]] = {each.name: each for each in _FORMATS}
 
 
 def find_reasoning_format(setting: str, tokenizer: Tokenizer) -> ReasoningFormat | None:

@@ -27,24 +27,6 @@ class Detokenizer(Protocol):
         ...
 
 
-def new_detokenizer(
-    table: TokenBytes,
-    *,
-    skip_special_tokens: bool,
-    continues: bool = False,
-    shown_ids: frozenset[int] = frozenset(),
-) -> Detokenizer:
-    """A detokenizer for one text, without special tokens but for `shown_ids` if they are skipped.
-
-    `continues`: the text follows another one, so its opening space belongs to it. SentencePiece tokenizers
-    drop that space at the start of a text.
-    """
-    skipped = table.special_ids - shown_ids if skip_special_tokens else frozenset()
-    if table.exact:
-        return ByteDetokenizer(table, skipped, continues=continues)
-    return WindowDetokenizer(table, skipped)
-
-
 class ByteDetokenizer:
     """For tokenizers whose tokens are bytes: exact, at most 3 bytes withheld, O(1) a token.
 

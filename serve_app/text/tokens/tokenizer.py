@@ -17,7 +17,7 @@ from typing import TypeVar
 from serve_app.errors import InvalidField, PromptTooLong
 from serve_app.limits import MAX_PROMPT_CHARS
 from serve_app.text.tokens.control_tokens import ControlTokens, PromptPiece
-from serve_app.text.tokens.detokenizer import Detokenizer, new_detokenizer
+from serve_app.text.tokens.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer
 from serve_app.text.tokens.files import TokenizerFiles, read_files
 from serve_app.text.tokens.lower_bound import bytes_per_token
 from serve_app.text.tokens.token_bytes import TokenBytes
@@ -211,13 +211,15 @@ class Tokenizer:
         continues: bool = False,
         shown_ids: frozenset[int] = frozenset(),
     ) -> Detokenizer:
-        """An incremental detokenizer; `continues`: the text follows another one directly.
+        """A detokenizer for one text, without special tokens but for `shown_ids` if they are skipped.
 
-        `shown_ids` are shown although special tokens are skipped.
+        `continues`: the text follows another one, so its opening space belongs to it. SentencePiece
+        tokenizers drop that space at the start of a text.
         """
-        return new_detokenizer(
-            self.table, skip_special_tokens=skip_special_tokens, continues=continues, shown_ids=shown_ids
-        )
+        skipped = self.special_ids - shown_ids if skip_special_tokens else frozenset()
+        if self.table.exact:
+            return ByteDetokenizer(self.table, skipped, continues=continues)
+        return WindowDetokenizer(self.table, skipped)
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """The text of `token_ids`; invalid bytes become U+FFFD, unknown ids are skipped."""

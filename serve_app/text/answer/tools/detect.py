@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Final
 
 from serve_app.text.answer.tools.format import ToolFormat
@@ -13,9 +12,7 @@ from serve_app.text.answer.tools.llama3 import LLAMA3
 from serve_app.text.answer.tools.mistral import ARGS, MISTRAL, MISTRAL_ARGS
 from serve_app.text.tokens.tokenizer import Tokenizer
 
-FORMATS: Final[Mapping[str, ToolFormat]] = MappingProxyType(
-    {format.name: format for format in (HERMES, LLAMA3, MISTRAL, JSON)}
-)
+FORMATS: Final[Mapping[str, ToolFormat]] = {each.name: each for each in (HERMES, LLAMA3, MISTRAL, JSON)}
 # Templates that put something else than JSON between Hermes' markers: Qwen3-Coder, GLM.
 _NOT_JSON: Final = ("<function=", "<arg_key>")
 
