@@ -60,16 +60,10 @@ async def model_infer(call: RpcCall, services: Services) -> None:
         raw = await call.read_only()
         lease.take(len(raw))
         message = await services.aside(len(raw), infer_message, raw)
-        asked = await _understood(message, call.scope, services, can_stream=False)
-        if isinstance(asked, Stop):
-            await emit(_told(services, call.scope, asked, message))
-            return
-        if isinstance(asked, EnsembleStep):
-            await answer_text(asked, message.model_name, call.scope, services, emit)
-            return
-        _record(services, call.scope, asked, message)
+        asked = await _inference(message, call.scope, services, emit, can_stream=False)
         del raw, message  # they would live as long as the answer takes
-        await answer(asked, call.scope, services, emit)
+        if asked is not None:
+            await answer(asked, call.scope, services, emit)
 
 
 async def model_stream_infer(call: RpcCall, services: Services) -> None:
@@ -125,14 +119,9 @@ class Stream:
     async def _answer(self, message: pb.ModelInferRequest, scope: Scope) -> None:
         services, context = self._services, context_of(scope)
         emit = partial(self._emit, context)
-        asked = await _understood(message, scope, services, can_stream=True)
-        if isinstance(asked, Stop):
-            await emit(_told(services, scope, asked, message))
+        asked = await _inference(message, scope, services, emit, can_stream=True)
+        if asked is None:
             return
-        if isinstance(asked, EnsembleStep):
-            await answer_text(asked, message.model_name, scope, services, emit)
-            return
-        _record(services, scope, asked, message)
         # A stop that comes before the model has begun finds the request here, a later one in the backend.
         task, was_stopped = asyncio.current_task(), False
 
@@ -219,14 +208,27 @@ async def answer_text(step: EnsembleStep, model: str, scope: Scope, services: Se
             await emit(response)
 
 
-async def _understood(
-    message: pb.ModelInferRequest, scope: Scope, services: Services, *, can_stream: bool
-) -> Inference | Stop | EnsembleStep:
-    """Parse the request. Raises ModelNotFound first, then InvalidField or UnsupportedField."""
+async def _inference(
+    message: pb.ModelInferRequest, scope: Scope, services: Services, emit: Emit, *, can_stream: bool
+) -> Inference | None:
+    """The inference that a message asks for, recorded where its endpoint has an inference table.
+
+    None: it asks for a stop or for the tokenizer, and has its answer. Raises ModelNotFound first, then
+    InvalidField or UnsupportedField.
+    """
     meant = meaning(services, scope, message.model_name)
     find_model(services, scope, meant.endpoint)
     understand = partial(_parsed, services.config.trtllm, meant, can_stream)
-    return await services.aside(message.ByteSize(), understand, message)
+    asked = await services.aside(message.ByteSize(), understand, message)
+    if isinstance(asked, Stop):
+        await emit(_told(services, scope, asked, message))
+        return None
+    if isinstance(asked, EnsembleStep):
+        await answer_text(asked, message.model_name, scope, services, emit)
+        return None
+    name = endpoint_name(services, scope, asked.answer.model)
+    record(services, context_of(scope), name, message.SerializeToString, RpcTensors())
+    return asked
 
 
 def _parsed(
@@ -236,12 +238,6 @@ def _parsed(
     if not meant.role.generates:
         return PARSERS[meant.role](request)
     return parse(request, config, can_stream=can_stream, role=meant.role)
-
-
-def _record(services: Services, scope: Scope, asked: Inference, message: pb.ModelInferRequest) -> None:
-    """Record the request where its endpoint has an inference table."""
-    name = endpoint_name(services, scope, asked.answer.model)
-    record(services, context_of(scope), name, message.SerializeToString, RpcTensors())
 
 
 def _told(services: Services, scope: Scope, stop: Stop, message: pb.ModelInferRequest) -> InferResponse:

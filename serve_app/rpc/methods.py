@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from google.protobuf.json_format import ParseDict
@@ -133,12 +132,10 @@ _PAGES: Final[Mapping[str, Handler]] = {
     "RepositoryModelLoad": _load,
     "RepositoryModelUnload": _unload,
 }
-METHODS: Final[Mapping[str, Method]] = MappingProxyType(
-    {
-        HEALTH: Method(None, _health),  # as /readyz: orchestrators have no key
-        **dict.fromkeys(REFLECTION, Method(Scope.INFERENCE, reflect)),
-        f"/{SERVICE}/ModelInfer": Method(Scope.INFERENCE, model_infer),
-        f"/{SERVICE}/ModelStreamInfer": Method(Scope.INFERENCE, model_stream_infer),
-        **{f"/{SERVICE}/{name}": _page(name, answer) for name, answer in _PAGES.items()},
-    }
-)
+METHODS: Final[Mapping[str, Method]] = {
+    HEALTH: Method(None, _health),  # as /readyz: orchestrators have no key
+    **dict.fromkeys(REFLECTION, Method(Scope.INFERENCE, reflect)),
+    f"/{SERVICE}/ModelInfer": Method(Scope.INFERENCE, model_infer),
+    f"/{SERVICE}/ModelStreamInfer": Method(Scope.INFERENCE, model_stream_infer),
+    **{f"/{SERVICE}/{name}": _page(name, answer) for name, answer in _PAGES.items()},
+}

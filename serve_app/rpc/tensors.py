@@ -7,7 +7,6 @@ go out raw. Shared memory and classification are refused, as over HTTP.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -23,34 +22,30 @@ from serve_app.types import Tensor
 FINAL: Final = "triton_final_response"  # parameter of every response of a stream
 
 # Datatype -> the field of InferTensorContents with its elements; what is missing travels raw.
-CONTENTS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "BOOL": "bool_contents",
-        "INT8": "int_contents",
-        "INT16": "int_contents",
-        "INT32": "int_contents",
-        "INT64": "int64_contents",
-        "UINT8": "uint_contents",
-        "UINT16": "uint_contents",
-        "UINT32": "uint_contents",
-        "UINT64": "uint64_contents",
-        "FP32": "fp32_contents",
-        "FP64": "fp64_contents",
-        BYTES: "bytes_contents",
-    }
-)
+CONTENTS: Final[Mapping[str, str]] = {
+    "BOOL": "bool_contents",
+    "INT8": "int_contents",
+    "INT16": "int_contents",
+    "INT32": "int_contents",
+    "INT64": "int64_contents",
+    "UINT8": "uint_contents",
+    "UINT16": "uint_contents",
+    "UINT32": "uint_contents",
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    BYTES: "bytes_contents",
+}
 # The types of elements in protobuf, also of fields that hold narrower types.
-_WIDE: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "bool_contents": "u1",
-        "int_contents": "<i4",
-        "int64_contents": "<i8",
-        "uint_contents": "<u4",
-        "uint64_contents": "<u8",
-        "fp32_contents": "<f4",
-        "fp64_contents": "<f8",
-    }
-)
+_WIDE: Final[Mapping[str, str]] = {
+    "bool_contents": "u1",
+    "int_contents": "<i4",
+    "int64_contents": "<i8",
+    "uint_contents": "<u4",
+    "uint64_contents": "<u8",
+    "fp32_contents": "<f4",
+    "fp64_contents": "<f8",
+}
 _NARROWED: Final = ("int_contents", "uint_contents")
 _RAW_ONLY: Final = ("FP16", BF16)
 _REGION: Final = "shared_memory_region"
