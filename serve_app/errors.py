@@ -106,11 +106,12 @@ class InvalidBody(ServeError):
 class FieldError(ServeError):
     """One field of the request is at fault.
 
-    `message` is composed here alone: `InvalidField("n", "must be an integer")` says "n: must be an integer".
+    Only this class composes the message: `InvalidField("n", "must be an integer")` says "n: must be an
+    integer".
     """
 
     def __init__(self, param: str | None, reason: str, *, joint: str | None = ": ") -> None:
-        """`joint` stands between the name and the reason. None: the reason says all by itself.
+        """`joint` stands between the name and the reason. None: the message is the reason alone.
 
         `param` is None for what has no name among the fields, such as a header.
         """

@@ -3,9 +3,9 @@
 Keys that were made at run time come with snapshots, and are checked in memory: no key, good or bad, is ever
 looked up in a database. A key is found by its digest, and compared in constant time.
 
-Covered: no key at rest, only loopback without keys, expiry by the clock, a bounded count of bad keys
-for each address. Not covered: answers under way when their key is revoked; the address of a client
-behind a proxy, whose bad keys count with those of all others behind it.
+Covered: no key at rest, only loopback without keys, expiry by the clock, a bounded count of bad keys for
+each address. Not covered: answers under way when their key is revoked; clients behind one proxy, whose bad
+keys are counted together.
 """
 
 from __future__ import annotations

@@ -38,10 +38,10 @@ def read(folder: Path, *, since: float | None = None, until: float | None = None
     """Each request of the journals in `folder` once, as it ended; safe while they are written.
 
     `since` <= `started` < `until`, in Unix seconds. A request without an end is "lost" if its process is
-    gone; it then has the tokens of its last line, or more if replicas settled more for it. A request whose
-    process lives still runs, and is left out. Lines that are torn or not understood are skipped, and counted
-    in the log unless they are the last of a file. Keeps the ids of one process's requests in memory.
-    Raises OSError for what cannot be read.
+    gone; it then has the tokens of its last line, or more if replicas settled more for it. Requests of
+    living processes are left out, since they still run. Lines that are torn or not understood are skipped,
+    and counted in the log unless they are the last of a file. Keeps the ids of one process's requests in
+    memory. Raises OSError for what cannot be read.
     """
     # The order matters. Files are listed again after the locks were looked at: a process that was gone
     # by then writes no more, so the later list has all its files. And a settlement is the newest line

@@ -58,7 +58,7 @@ class Ingress(FastAPI):
         self._layers = layers(Router(self.routes, redirect_slashes=False))
 
     def openapi(self) -> dict[str, Any]:
-        """The OpenAPI document, which is ours: FastAPI knows no body of these routes."""
+        """The OpenAPI document. FastAPI cannot make it, since these routes read their bodies themselves."""
         return self._document()
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:

@@ -56,8 +56,8 @@ class Gateways:
     def follow(self, version: int, endpoint: str, apps: frozenset[str] = frozenset()) -> bool:
         """Whether all gateways route `endpoint` by the snapshot `version` or a newer one, and reach `apps`.
 
-        True without any gateway: then no gateway routes by an older one. But after a start of the control
-        plane their reports are yet to come.
+        True without any gateway: then no gateway routes by an older one. After a start of the control
+        plane, their reports have not come yet.
         """
         return self.are_known and not any(
             _is_behind(report, version, endpoint) or not apps.issubset(report.ready) for report in self

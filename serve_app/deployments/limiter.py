@@ -204,7 +204,7 @@ class SharedQuota:
         self._wake.set()
 
     async def close(self) -> None:
-        """Send the rest, for at most `WAIT_S`; claims without an answer by then end in Unavailable."""
+        """Send the rest, for at most `WAIT_S`. Claims that have no answer by then raise Unavailable."""
         self._closed = True
         self._wake.set()
         await asyncio.wait({self._sender}, timeout=WAIT_S)

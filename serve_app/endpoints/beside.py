@@ -26,7 +26,7 @@ class Beside:
 
     @property
     def endpoints(self) -> Mapping[str, Endpoint]:
-        """All that fit, by name."""
+        """All endpoints that fit, by name."""
         return self._taken
 
     @property

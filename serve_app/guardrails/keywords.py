@@ -96,7 +96,7 @@ def _normal(text: str) -> str:
 
 
 def _whole(keyword: str) -> str:
-    """A pattern of the keyword with no letter or digit at either side, where it ends in one itself."""
+    """A pattern of the keyword as a whole word: no letter or digit next to its own first or last one."""
     before = f"(?<!{_LETTER})" if _IS_LETTER.match(keyword[0]) else ""
     after = f"(?!{_LETTER})" if _IS_LETTER.match(keyword[-1]) else ""
     return before + re.escape(keyword) + after

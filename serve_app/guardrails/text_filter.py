@@ -33,8 +33,8 @@ class TextFilter:
     def end(self, stop: str | None = None) -> str:
         """The rest; another text may follow.
 
-        `stop`: the stop string at which the text was cut, as far as it is not in the text. The rules read
-        it, so that no text passes because it was cut within what they look for.
+        `stop`: the part of the stop string that was cut from the text. The rules read it too, so that a match
+        which the cut divides is still found.
         """
         if self._keywords is None and self._pii is None:
             return ""

@@ -84,7 +84,7 @@ class Writer:
         return self._since is not None
 
     async def send(self, message: Message) -> None:
-        """Raises ClientGone if the connection broke. The block does if the client took nothing in time."""
+        """Raises ClientGone if the connection broke. The block raises it if the client takes too long."""
         self._since = self._loop.time()
         try:
             await self._send(message)

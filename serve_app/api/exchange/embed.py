@@ -1,7 +1,7 @@
 """A POST route that embeds: body, endpoint, permit, budget, entity, vectors, answer.
 
-The same for every dialect, and as `generate` in all but that one question takes the place
-of a stream of deltas.
+It is the same for every dialect, and like `generate` but for one thing: one call replaces the stream of
+deltas.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class Elements:
 
 
 def request_json(request: InferRequest) -> bytes:
-    """A request with the model that it names, which has a path on HTTP alone."""
+    """A request, with the name of its model: only HTTP has it in the path."""
     elements = Elements()
     outputs = {} if request.outputs is None else {"outputs": [{"name": name} for name in request.outputs]}
     return msgspec.json.encode(

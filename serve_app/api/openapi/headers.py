@@ -45,7 +45,7 @@ RESPONSE_HEADERS: Final[dict[str, dict[str, Any]]] = {
     "X-Gateways-Behind": _response(
         "After a change: how many gateways do not serve by it yet. Without it all of them do."
     ),
-    "X-Ignored-Fields": _response("The fields of the request that nothing comes of, separated by commas."),
+    "X-Ignored-Fields": _response("The fields of the request that have no effect here, separated by commas."),
     "X-Clamped-Fields": _response(
         "The length of the answer, where it is less than was asked for: max_tokens=993."
     ),

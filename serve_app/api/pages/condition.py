@@ -1,6 +1,6 @@
-"""The condition of a gateway: whether it can answer, and everything that is not as it is to be.
+"""The condition of a gateway: whether it can answer, and everything that is wrong.
 
-Each transport tells it in its own words: /readyz, KServe's readiness, gRPC's health.
+Each transport reports it in its own words: /readyz, KServe's readiness, gRPC's health.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""`serve-app endpoints`: what a running server offers, and what it is to offer."""
+"""`serve-app endpoints`: show and change what a running server offers."""

@@ -42,7 +42,7 @@ def get(server: Server, name: str, form: str) -> None:
 def logs(server: Server, name: str, entity: str | None, build: bool) -> None:
     """Show what the replicas of a served ENTITY of NAME logged.
 
-    Without an entity: of all of them, one after the other.
+    Without ENTITY: of all served entities, one after the other.
     """
     there = [str(each.get("name")) for each in _all_entities(read(server, name))]
     if entity is not None and entity not in there:

@@ -44,7 +44,10 @@ class Share:
 
 
 def share_estimate(share: Share, alpha: float) -> Estimate:
-    """The share, and an interval that ever misses the true one with a probability of at most `alpha`."""
+    """The share, and an interval for it.
+
+    The probability that the interval misses the true share at any time is at most `alpha`.
+    """
     low, high = share_interval(share, alpha)
     return Estimate(count=share.count, mean=share.mean, low=low, high=high)
 

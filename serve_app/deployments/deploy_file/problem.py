@@ -33,7 +33,7 @@ class Problem:
         return ": ".join(part for part in (self.severity, line, self.where, self.message) if part)
 
     def of(self, file: object) -> str:
-        """The problem behind the file's name and its line, as compilers and editors write it."""
+        """`FILE:LINE: problem`, as compilers and editors write it."""
         place = f"{file}" if self.line is None else f"{file}:{self.line}"
         return f"{place}: {replace(self, line=None)}"
 

@@ -36,7 +36,7 @@ def run_model(model: PreTrainedModel, recorder: Recorder | None = None) -> None:
 
 
 class FirstLayers:
-    """The results of a model's first layers, while they are transformers' own, for a short prompt."""
+    """The results of a model's first layers for a short prompt, before they are fused."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 
 class NormForm(Enum):
-    """What a norm multiplies by, and whether it takes the mean away first."""
+    """The weights of a norm, and whether it subtracts the mean first."""
 
     WEIGHT = "RMSNorm times its weight"
     ONE_PLUS_WEIGHT = "RMSNorm times one plus its weight"

@@ -99,9 +99,9 @@ class DecoderLayer(nn.Module, Generic[KernelsT]):
     def last(
         self, residual: torch.Tensor, pending: Pending | None, factors: Sequence[Factors], rows: torch.Tensor
     ) -> tuple[torch.Tensor, Pending]:
-        """As `forward`, where of this layer's outputs only `rows` [R] are wanted; keys and values are of all.
+        """As `forward`, but with outputs for `rows` [R] only. Keys and values are written for all rows.
 
-        `rows` are those that the step's context calls wanted. No row has an adapter. Returns their residual,
+        The step's context names `rows` as wanted. No row has an adapter. Returns their residual,
         and what is still to be added to it.
         """
         normed = self._kernels.add_norm(residual, pending, self._before_attention)
@@ -188,8 +188,8 @@ class DecoderStack(nn.Module):
     ) -> tuple[torch.Tensor, Pending | None]:
         """residual [T, N] float32, which it may change. `factors` by kind.
 
-        Returns the residual of `rows` [R], which are those that the step wants, or of all; and what is still
-        to be added to it, None: nothing.
+        Returns the residual of `rows` [R], the rows that the step wants, or of all rows. The second value is
+        still to be added to it; None: nothing is.
         """
         pending: Pending | None = None
         narrow = rows is not None and len(rows) < len(residual) and current().adapters is None

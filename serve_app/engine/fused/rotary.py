@@ -1,8 +1,9 @@
 """Rotary positions: which numbers of a head are turned together, and the factors by position.
 
-Kernels turn a whole head, in pairs of its two halves. A family that turns neighbours, or a part of the head
-alone, has the rows of its queries and keys put in another order once, at load: products of queries with keys
-do not depend on the order. Pairs that are not turned have the factors one and zero.
+Kernels rotate a whole head: each number of its first half with the number at the same place of the second.
+A family that turns neighbours, or a part of the head alone, has the rows of its queries and keys put in
+another order once, at load: products of queries with keys do not depend on the order. Pairs that are not
+turned have the factors one and zero.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class Arena:
 def zeros(count: int, dtype: torch.dtype) -> torch.Tensor:
     """A tensor [count] of zeros in memory of its own, which the system gives as it is touched.
 
-    It begins at a page, and those of several calls at different places of their huge pages. Raises OSError
+    It begins at a page. Different calls get different places within a huge page. Raises OSError
     where the system promises no such amount.
     """
     size = count * dtype.itemsize

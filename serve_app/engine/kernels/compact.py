@@ -49,7 +49,7 @@ def compact_size(n: int, k: int, exceptions: torch.Tensor) -> int | None:
 
 
 def write_codes(data: torch.Tensor, codes: torch.Tensor, exceptions: torch.Tensor) -> None:
-    """Write what comes after the tiles of a compact weight, with empty lists of exceptions."""
+    """Write the part of a compact weight after its tiles, with empty lists of exceptions."""
     firsts = functional.pad((exceptions + 1).cumsum(0), (1, 0))
     room = int(firsts[-1]) * EXCEPTION
     data[-room:] = 255  # an exception beyond every panel

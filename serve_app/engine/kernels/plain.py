@@ -86,7 +86,10 @@ def layer(
     dim: int,
     eps: float,
 ) -> torch.Tensor:
-    """One decoder layer over a whole sequence [L, N]. `eps`: of the norms of heads of `dim` numbers."""
+    """One decoder layer over a whole sequence [L, N].
+
+    A head has `dim` numbers; `eps` belongs to the norms of heads.
+    """
     normed = _normed(states, weights.norm_in)
     qkv = normed @ weights.qkv.T
     kv_heads = (qkv.shape[1] // dim - heads) // 2

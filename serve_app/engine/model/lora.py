@@ -43,7 +43,7 @@ class Site:
         return sum(self.widths.values())
 
     def arranged(self, update: LowRank) -> LowRank:
-        """`update` with its outputs where the site has them."""
+        """`update` with its outputs in the site's order."""
         if self.rows is None:
             return update
         place = dict(self.outputs())[update.module]

@@ -65,7 +65,7 @@ class PromptLookup:
         """None: proposals are always made."""
 
     def learn(self, proposed: int, accepted: int) -> None:
-        """Twice as long after a proposal that was right, half after one that was not; rarer if all fail."""
+        """Propose more after a right proposal and less after a wrong one, and less often if all fail."""
         if accepted == proposed:
             self._length = min(self._most, 2 * self._length)
         else:

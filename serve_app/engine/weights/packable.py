@@ -1,4 +1,4 @@
-"""Which linears of a model can be packed: those that it calls, and whose weight it never reads itself.
+"""Which linears of a model can be packed: those whose weight the model uses only by calling them.
 
 A packed linear has no `weight` any more. Some models multiply by a linear's weight in
 another type, or ask for its type, instead of calling the linear. One watched forward shows

@@ -36,7 +36,7 @@ def is_plain(value: float) -> bool:
 
 
 def factor(value: float) -> tuple[int, int] | None:
-    """`multipleOf` as the parser reads it: (a, b) of a / 10**b; None: refused, or another value."""
+    """`multipleOf` as the parser reads it: (a, b) for a / 10**b. None: it cannot read that value."""
     if not is_plain(value) or value <= 0:
         return None
     scaled, shift = float(value), 0

@@ -1,4 +1,4 @@
-"""A grammar of a text -> the grammar of the text as a JSON string has it.
+"""Turns a grammar of a text into the grammar of the same text inside a JSON string.
 
 The parser's lexer takes the longest terminal and looks one byte ahead, never further. In JSON two different
 characters may both begin with a backslash. A terminal that could go on with one of them, but must end before
@@ -170,7 +170,7 @@ class _Writer:
         return (False, True, bool(symbol.rest)) if isinstance(symbol, Terminal) else self._traits.get(symbol)
 
     def _can(self, symbol: Symbol, left: bool, right: bool) -> bool:
-        """Whether a part has a form."""
+        """Whether a part can be written in the form that `left` and `right` say."""
         traits = self._of(symbol)
         if traits is None:
             return False

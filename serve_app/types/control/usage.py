@@ -27,9 +27,9 @@ class SettledPart:
 class ShipUsage(Command[Shipped]):
     """Write records into the ledger. May be sent again: each request has one row, whatever is repeated.
 
-    The order of commands does not matter either. `ended` are requests that their own gateway closed, and
-    nothing replaces that. `lost` are requests of dead gateways by their journals, and `settled` the reports
-    of replicas about such requests: the row has the larger number of both.
+    The order of commands does not matter either. `ended` are requests that their own gateway closed; such
+    an entry is final. `lost` are requests of dead gateways by their journals, and `settled` the reports of
+    replicas about such requests: the row has the larger number of both.
     """
 
     ended: tuple[UsageRecord, ...] = ()

@@ -148,7 +148,7 @@ class PromptFields(TemplatingFields):
 
 
 class MessageBody(PromptFields, AnswerFields):
-    """What a message is to be. None: absent."""
+    """The body of a request for a message. None: the field is absent."""
 
     fields_beside: ClassVar[Mapping[str, Any]] = {
         _OLD_FORMAT: Annotated[shapes.JsonOutput, FieldDoc("the same, by its name in betas", accepts=_FORM)]
@@ -178,7 +178,7 @@ class MessageBody(PromptFields, AnswerFields):
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        """Fields with a value that nothing comes of, as the client spelt them."""
+        """Fields with a value that has no effect here, as the client spelt them."""
         known = (_OWN_CACHE, _OLD_FORMAT, *_NOT_HERE)
         extra = self.__pydantic_extra__ or {}
         return tuple(name for name, value in extra.items() if value is not None and name not in known)
@@ -225,7 +225,7 @@ class MessageBody(PromptFields, AnswerFields):
         return {**super().row_options(), "stop": self.stop_sequences or self.stop or ()}
 
     def _form_field(self) -> str:
-        """The field that has the form of the answer: the one of today, or its name in betas."""
+        """The field with the form of the answer: today's field, or the one of earlier betas."""
         is_new = self.output_config is not None and self.output_config.format is not None
         is_old = (self.__pydantic_extra__ or {}).get(_OLD_FORMAT) is not None
         return _OLD_FORMAT if is_old and not is_new else FORMAT

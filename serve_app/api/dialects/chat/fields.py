@@ -68,7 +68,7 @@ class UsageOptions(StreamOptions):
 
 
 class AnswerFields(WireModel):
-    """What every body says of the answer that it wants: how it is drawn, where it ends. None: absent."""
+    """Fields of every body about the answer: how tokens are drawn, where it ends. None: absent."""
 
     model: ModelName = None
     temperature: Temperature = None
@@ -172,7 +172,7 @@ class SharedFields(AnswerFields, BeamFields):
     )
 
     def check(self) -> None:
-        """What single fields cannot tell. Raises InvalidField."""
+        """Check combinations of fields. Raises InvalidField."""
         self._check_fields_of_chats()
         n, best_of = self.n or 1, self.best_of
         if best_of is not None and best_of < n:
@@ -226,7 +226,7 @@ class SharedFields(AnswerFields, BeamFields):
         return self.include_usage and bool(self.stream_options and self.stream_options.continuous_usage_stats)
 
     def form(self) -> Form:
-        """What the answer must match. Raises InvalidField or UnsupportedField."""
+        """The form of the answer. Raises InvalidField or UnsupportedField."""
         return parse_form(self.__pydantic_extra__ or {}, subset=True)
 
     def options(self, grammar: Grammar | None) -> dict[str, Any]:

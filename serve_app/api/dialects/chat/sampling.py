@@ -14,9 +14,9 @@ _NAMES: Final = frozenset(field.name for field in fields(SamplingParams)) - _OF_
 
 
 def sampling_params(body: WireModel, **others: Any) -> SamplingParams:
-    """The body's fields that are called as those of `SamplingParams`, where they are given.
+    """The sampling parameters, from the body's fields of the same names.
 
-    `others` go before them.
+    `others` take precedence.
     """
     given = {name: value for name, value in body.__dict__.items() if name in _NAMES and value is not None}
     return SamplingParams(**{**given, **others})

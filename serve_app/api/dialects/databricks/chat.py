@@ -48,7 +48,7 @@ _DATABRICKS: Final = Databricks()
 
 
 class ChatBody(GenerationFields):
-    """A chat request; `check` says what single fields cannot."""
+    """A chat request; `check` tests combinations of fields."""
 
     task: ClassVar[Task] = Task.CHAT
 

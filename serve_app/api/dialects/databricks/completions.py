@@ -33,7 +33,7 @@ _OVERFLOW: Final[Mapping[str | None, Overflow]] = {"truncate": Overflow.TRUNCATE
 
 
 class CompletionBody(GenerationFields):
-    """A completion request; `check` says what single fields cannot."""
+    """A completion request; `check` tests combinations of fields."""
 
     task: ClassVar[Task] = Task.COMPLETIONS
 

@@ -59,7 +59,7 @@ _DONE: Final = b"data: [DONE]\n\n"
 
 
 class ChatBody(SharedFields):
-    """A chat request; `check` says what single fields cannot."""
+    """A chat request; `check` tests combinations of fields."""
 
     model: ModelName = doc(
         "the endpoint that answers; an unknown one is a 422",

@@ -37,7 +37,9 @@ class GrammarForm(TypedDict):
 class ContinueParameters(Parameters):
     """How the prompt goes on. None: absent."""
 
-    seed: Annotated[int | None, Integer(0, limits.MAX_SEED)] = doc("default drawn anew; the details tell it")
+    seed: Annotated[int | None, Integer(0, limits.MAX_SEED)] = doc(
+        "default: a new one, drawn at random, which the details contain"
+    )
     frequency_penalty: Penalty = doc("sees the output", default=0.0)
     ignore_eos: Flag = doc("goes on behind the end token", default=False)
     best_of: BestOf = doc("this many are drawn, the likeliest is kept", accepts="; 1 in a stream", default=1)
@@ -68,7 +70,7 @@ class ContinueParameters(Parameters):
     perf_stat: Flag = doc("checked, no effect: events tell their times anyway")
 
     def check(self, *, stream: bool) -> None:
-        """What single fields cannot tell. Raises InvalidField."""
+        """Check combinations of fields. Raises InvalidField."""
         self.check_stop("parameters.stop")
         if (self.best_of or 1) > 1 and stream:
             raise InvalidField("parameters.best_of", "must be 1 in a stream")
@@ -84,7 +86,7 @@ class ContinueParameters(Parameters):
         return None if self.adapter_id == _NO_ADAPTER else self.adapter_id
 
     def form(self) -> Form:
-        """What the answer must match. Raises InvalidField or UnsupportedField."""
+        """The form of the answer. Raises InvalidField or UnsupportedField."""
         if self.grammar is None:
             return Form()
         known = self.grammar if isinstance(self.grammar, dict) else {}
@@ -98,7 +100,7 @@ class ContinueParameters(Parameters):
             raise error.renamed("parameters.grammar") from error
 
     def drawn(self, *, infer: bool, sees_prompt: bool) -> SamplingParams:
-        """How tokens are drawn. A seed that the client does not give is drawn here, so that details tell it.
+        """How tokens are drawn. Without a seed of the client, one is drawn here, for the details.
 
         `infer`: tokens are drawn where a field of sampling is given and `do_sample` is not.
         `sees_prompt`: the repetition penalty counts the prompt's tokens.

@@ -39,7 +39,7 @@ class TokenTimes:
     waits_us: list[int] = field(default_factory=list)  # before the step that made the token
 
     def add(self, token_id: int, step: StepTiming, first: Timing | None) -> None:
-        """`first`: with the first token, which may have taken several steps."""
+        """Add a token. `first` comes with the first one, which may have taken several steps."""
         cost_s, wait_s = (first.first_token_s, first.queue_s) if first else (step.run_s, step.wait_s)
         self.token_ids.append(token_id)
         self.costs_ms.append(round(cost_s * 1e3))

@@ -68,7 +68,7 @@ class Parameters(SharedFields):
     stop: Stop = doc("default none", accepts=f"; {MAX_ALL_STOP_CHARS} characters in all")
 
     def samples(self, *, infer: bool) -> bool:
-        """Whether tokens are drawn; `infer`: from what else is given, where the client does not say."""
+        """Whether tokens are drawn. With `infer`, other fields decide where the client does not say."""
         if self.do_sample is None and infer:
             named = (self.temperature, self.top_k, self.top_p, self.typical_p, self.seed)
             return any(value is not None for value in named)
@@ -87,7 +87,7 @@ class TextBody(WireModel):
     parameters: Parameters | None = doc("default empty; its members follow", accepts="an object")
 
     def check(self, max_chars: int) -> None:
-        """What single fields cannot tell. Raises InvalidField or PromptTooLong."""
+        """Check combinations of fields. Raises InvalidField or PromptTooLong."""
         check_id(self.id)
         if self.text_input is None:
             raise InvalidField("text_input", "is required")

@@ -40,7 +40,7 @@ from serve_app.types import GenerateRequest, ModelInfo, Prompt, TextLogprob, Tok
 
 
 class ChatBody(SharedFields):
-    """A chat request; `check` says what single fields cannot."""
+    """A chat request; `check` tests combinations of fields."""
 
     messages: Annotated[Any, Described(shapes.Messages), Mark.UNANSWERED, Sets("prompt")] = doc(
         "no order of roles but the template's",

@@ -115,7 +115,7 @@ class AnswerFields(BeamFields):
     diversity_penalty: DiversityPenalty = doc("between groups", default=1.0)
 
     def check(self, config: OvmsConfig) -> None:
-        """What single fields cannot tell. Raises InvalidField."""
+        """Check combinations of fields. Raises InvalidField."""
         if self.model is None:
             raise _refused("model", "is required")
         if self.ignore_eos and not config.is_current and (self.token_limit or 1) > MAX_IGNORE_EOS_TOKENS:
@@ -187,7 +187,7 @@ class AnswerFields(BeamFields):
         )
 
     def form(self) -> Form:
-        """What the answer must match. Raises InvalidField or UnsupportedField."""
+        """The form of the answer. Raises InvalidField or UnsupportedField."""
         return Form() if self.response_format is None else parse_response_format(self.response_format)
 
     def options(self, config: OvmsConfig, grammar: Grammar | None) -> dict[str, Any]:

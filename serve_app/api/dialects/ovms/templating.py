@@ -10,7 +10,7 @@ from serve_app.types import Templating
 
 
 def templating_of(variables: Any) -> Templating:
-    """What the field says of the template. Raises InvalidField."""
+    """The variables of the template, by the field's value. Raises InvalidField."""
     given = dict(variables) if isinstance(variables, dict) else variables
     begins = given.pop("add_generation_prompt", True) if isinstance(given, dict) else True
     if not isinstance(begins, bool):

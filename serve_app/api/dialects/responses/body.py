@@ -22,7 +22,7 @@ from serve_app.types import Prompt, Templating
 
 
 class ResponseBody(ResponseFields, AnswerFields, TemplatingFields):
-    """What a response is to be. None: absent."""
+    """The body of a request for a response. None: the field is absent."""
 
     previous_response_id: Annotated[str | None, Text(1, limits.MAX_KEPT_ID_CHARS)] = doc(
         "default none; goes on from a kept response of the same key: its input and its output come before "
@@ -46,7 +46,7 @@ class ResponseBody(ResponseFields, AnswerFields, TemplatingFields):
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        """Fields with a value that nothing comes of, as the client spelt them."""
+        """Fields with a value that has no effect here, as the client spelt them."""
         return (*self.unknown, *self.moot)
 
     @property

@@ -27,7 +27,7 @@ _LOCAL: Final = "local"  # where a shell may run: at the client
 
 @dataclass(frozen=True, slots=True)
 class ClientTool:
-    """One of them. Its type is its name."""
+    """A tool that the client runs. Its name is its type."""
 
     description: str
     properties: Mapping[str, Any]

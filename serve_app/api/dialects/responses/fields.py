@@ -218,7 +218,7 @@ class ResponseFields(WireModel):
 
     @property
     def moot(self) -> tuple[str, ...]:
-        """Known fields with a value that nothing comes of, wherever a response is asked for."""
+        """Known fields with a value that has no effect here, wherever a response is asked for."""
         text = self.text if isinstance(self.text, dict) else {}
         moot = {
             "truncation": self.truncation == "auto",
@@ -255,7 +255,7 @@ class ResponseFields(WireModel):
         return (self.top_logprobs or 0) if self.top_logprobs or LOGPROBS in (self.include or ()) else None
 
     def form_of_text(self) -> Form:
-        """What the answer must match, by `text.format`. Raises InvalidField or UnsupportedField."""
+        """The form of the answer, by `text.format`. Raises InvalidField or UnsupportedField."""
         if self.text is None:
             return Form()
         if not isinstance(self.text, dict):

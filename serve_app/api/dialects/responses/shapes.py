@@ -199,7 +199,7 @@ class ClientTool(TypedDict):
 
 @with_config(extra="allow")
 class UnaskedTool(TypedDict):
-    """A tool of a server that runs tools; nothing comes of it."""
+    """A tool for servers that run tools; it has no effect here."""
 
     type: Annotated[str, words(UNASKED)]
 

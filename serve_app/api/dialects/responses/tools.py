@@ -87,7 +87,7 @@ def parse_tools(
 
 
 def shown(tools: Any) -> list[dict[str, Any]]:
-    """Checked tools as a response tells them."""
+    """Checked tools as a response lists them."""
     return [_shown(tool) for tool in tools or ()]
 
 
@@ -107,7 +107,7 @@ def customs(tools: Any) -> frozenset[str]:
 
 
 def _flat(tools: Any) -> tuple[list[_Placed], dict[str, str]]:
-    """The tools, those of namespaces among them, and the places and types of those that nothing comes of.
+    """The tools, those of namespaces among them, and the places and types of those without effect.
 
     Raises InvalidField.
     """

@@ -140,7 +140,7 @@ class ModelConfig(TypedDict):
 
 
 class Duration(TypedDict):
-    """How many, and how many nanoseconds in all."""
+    """The number of events, and their nanoseconds in all."""
 
     count: int
     ns: int

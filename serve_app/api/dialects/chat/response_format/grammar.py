@@ -28,14 +28,14 @@ WHITESPACE: Final = "guided_whitespace_pattern"
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What an answer must match, and the parts of that wish that nothing comes of."""
+    """The form of an answer, and the parts of the request for it that have no effect here."""
 
     grammar: Grammar | None = None
     ignored: tuple[str, ...] = ()  # such as `response_format.json_schema.schema.properties.a.uniqueItems`
 
 
 def parse_form(body: Mapping[str, Any], *, subset: bool = False) -> Form:
-    """The form that one of the body's fields asks for; `subset`: `strict` means OpenAI's subset.
+    """The form that one of the body's fields asks for. With `subset`, `strict` means OpenAI's subset.
 
     Raises InvalidField for a wrong form and for two of them, UnsupportedField for a kind we do not have.
     """

@@ -32,7 +32,7 @@ _OWN_FORMAT: Final = "response_format"
 
 
 class ResponseBody(ResponseFields, AnswerFields):
-    """What a response is to be. None: absent."""
+    """The body of a request for a response. None: the field is absent."""
 
     of_chats: ClassVar[Mapping[str, str]] = {
         name: ours for name, ours in OF_CHATS.items() if name != _OWN_FORMAT
@@ -79,7 +79,7 @@ class ResponseBody(ResponseFields, AnswerFields):
     store: Flag = doc("nothing is kept; echoed in the answer, true is listed as ignored", default=True)
 
     def check(self, config: OvmsConfig) -> None:
-        """What single fields cannot tell. Raises InvalidField or UnsupportedField."""
+        """Check combinations of fields. Raises InvalidField or UnsupportedField."""
         self.check_response()
         super().check(config)
         if self.stream and (self.n or 1) > 1:
@@ -98,13 +98,13 @@ class ResponseBody(ResponseFields, AnswerFields):
 
     @property
     def names(self) -> dict[str, str]:
-        """A replica's names of fields -> those under which the client gave them, for its errors."""
+        """The client's names of fields, by the replica's names, for errors."""
         form = FORMAT if self.response_format is None else _OWN_FORMAT
         asked = "logprobs" if self.logprobs else "top_logprobs" if self.top_logprobs else "include"
         return {**super().names, "response_format": form, "logprobs": asked}
 
     def form(self) -> Form:
-        """What the answer must match, by `response_format` or `text.format`."""
+        """The form of the answer, by `response_format` or `text.format`."""
         own, openais = super().form(), self.form_of_text()
         if own.grammar is not None and openais.grammar is not None:
             raise InvalidField(_OWN_FORMAT, f"must not be given beside {FORMAT}")

@@ -74,7 +74,7 @@ class OvmsWire:
     end = DONE
 
     def __init__(self, id: str, body: ResponseBody, choice: ToolChoice) -> None:
-        """`choice`: what the body says of calls."""
+        """`choice`: the body's choice of tools."""
         self._head = _head(id, body, choice)
         self._tells_logprobs = body.num_logprobs is not None
         self._counts = {MESSAGE: 0, REASONING: 0}  # of items so far
