@@ -67,7 +67,7 @@ class WireModel(BaseModel):
 
     @property
     def names(self) -> dict[str, str]:
-        """A replica's names of fields -> those under which the client gave them, for its errors."""
+        """The client's names of fields, by the replica's names, for errors."""
         fields = type(self).model_fields
         return {
             name: path

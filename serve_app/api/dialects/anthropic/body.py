@@ -185,7 +185,7 @@ class MessageBody(PromptFields, AnswerFields):
 
     @property
     def names(self) -> dict[str, str]:
-        """A replica's names of fields -> those under which the client gave them, for its errors."""
+        """The client's names of fields, by the replica's names, for errors."""
         return {**super().names, "response_format": self._form_field()}
 
     @property

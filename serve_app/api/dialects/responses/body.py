@@ -51,7 +51,7 @@ class ResponseBody(ResponseFields, AnswerFields, TemplatingFields):
 
     @property
     def names(self) -> dict[str, str]:
-        """A replica's names of fields -> those under which the client gave them, for its errors."""
+        """The client's names of fields, by the replica's names, for errors."""
         asked = "top_logprobs" if self.top_logprobs else "include"
         return {**super().names, "response_format": FORMAT, "logprobs": asked}
 
