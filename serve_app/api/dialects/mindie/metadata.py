@@ -1,59 +1,24 @@
-"""MindIE's routes below /v2: the end of a text by request, and what can be asked of server and models.
+"""MindIE's GET routes below /v2: what can be asked of the server and of models.
 
-Its texts are in tensors.py, as they share a route with Triton.
 A version is one of the endpoint's served entities; one that has none counts as version 1.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Final
 
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from serve_app.api.admission.stoppable import StopKey
-from serve_app.api.context import context_of
 from serve_app.api.dialects.mindie import answers
-from serve_app.api.dialects.mindie.generate import check_id
-from serve_app.api.edge.body import WireModel, parse_body, read_body
 from serve_app.api.edge.connection import reply
 from serve_app.api.edge.version import VERSION
 from serve_app.api.exchange.dispatch import of_version, version_of
-from serve_app.api.protocol.field_doc import doc
-from serve_app.api.protocol.fields import Text
 from serve_app.api.services import Services
 from serve_app.endpoints.endpoint import Endpoint, ServedEntity
-from serve_app.errors import InvalidField, RouteNotFound, Unavailable
-from serve_app.limits import MAX_HEADER_ID_CHARS
+from serve_app.errors import Unavailable
 
 _JSON: Final = {"content-type": "application/json"}
-
-
-class StopBody(WireModel):
-    id: Annotated[str | None, Text(1, MAX_HEADER_ID_CHARS)] = doc(
-        "ends the caller's newest running request of this id", accepts=" of A-Z a-z 0-9 _ -", required=True
-    )
-
-
-class StopRoute:
-    """POST .../stopInfer: ends the caller's newest request of an id, if this gateway runs it."""
-
-    def __init__(self, services: Services) -> None:
-        self._services = services
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Raises InvalidBody, InvalidField, ModelNotFound, VersionNotFound or RouteNotFound."""
-        services, context, names = self._services, context_of(scope), scope["path_params"]
-        # Without a look at the gateway's load: to a full one a stop is the best that can come.
-        with services.bodies.lease() as lease:
-            body = parse_body(StopBody, await read_body(scope, receive, lease.take))
-        if body.id is None:
-            raise InvalidField("id", "is required")
-        check_id(body.id)
-        _found(services, scope)
-        if not services.stoppable.stop(StopKey.of(context, names["model"], body.id)):
-            raise RouteNotFound("id: no request of this id is running here")
-        await reply(send, 200, _JSON, msgspec.json.encode({"id": body.id}))
 
 
 class ServerPage:
@@ -75,7 +40,7 @@ class ModelPage:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises ModelNotFound, VersionNotFound, or what the page has to say."""
-        endpoint, entities = _found(self._services, scope)
+        endpoint, entities = named(self._services, scope)
         await reply(send, 200, _JSON, msgspec.json.encode(self._page(endpoint, entities)))
 
     def _page(
@@ -118,7 +83,7 @@ class ConfigPage(ModelPage):
         }
 
 
-def _found(services: Services, scope: Scope) -> tuple[Endpoint, tuple[ServedEntity, ...]]:
+def named(services: Services, scope: Scope) -> tuple[Endpoint, tuple[ServedEntity, ...]]:
     """What the path names. Raises ModelNotFound or VersionNotFound."""
     names = scope["path_params"]
     endpoint = services.endpoints(scope).find_known(names["model"], services.backend)

@@ -1,0 +1,49 @@
+"""MindIE's route that ends a text by the id of its request."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from serve_app.api.admission.stoppable import StopKey
+from serve_app.api.context import context_of
+from serve_app.api.dialects.mindie.generate import check_id
+from serve_app.api.dialects.mindie.metadata import named
+from serve_app.api.edge.body import WireModel, parse_body, read_body
+from serve_app.api.edge.connection import reply
+from serve_app.api.protocol.field_doc import doc
+from serve_app.api.protocol.fields import Text
+from serve_app.api.services import Services
+from serve_app.errors import InvalidField, RouteNotFound
+from serve_app.limits import MAX_HEADER_ID_CHARS
+
+_JSON: Final = {"content-type": "application/json"}
+
+
+class StopBody(WireModel):
+    id: Annotated[str | None, Text(1, MAX_HEADER_ID_CHARS)] = doc(
+        "ends the caller's newest running request of this id", accepts=" of A-Z a-z 0-9 _ -", required=True
+    )
+
+
+class StopRoute:
+    """POST .../stopInfer: ends the caller's newest request of an id, if this gateway runs it."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Raises InvalidBody, InvalidField, ModelNotFound, VersionNotFound or RouteNotFound."""
+        services, context, names = self._services, context_of(scope), scope["path_params"]
+        # Without a look at the gateway's load: to a full one a stop is the best that can come.
+        with services.bodies.lease() as lease:
+            body = parse_body(StopBody, await read_body(scope, receive, lease.take))
+        if body.id is None:
+            raise InvalidField("id", "is required")
+        check_id(body.id)
+        named(services, scope)
+        if not services.stoppable.stop(StopKey.of(context, names["model"], body.id)):
+            raise RouteNotFound("id: no request of this id is running here")
+        await reply(send, 200, _JSON, msgspec.json.encode({"id": body.id}))
