@@ -95,6 +95,6 @@ async def test_suites_of_embeddings_ask_a_running_server(tmp_path: Path) -> None
 
 @pytest.mark.full
 async def test_a_server_that_is_not_there_is_no_success(tmp_path: Path) -> None:
-    status, output = await ask("http://127.0.0.1:9", tmp_path / "report.xml", SOME[2])
+    status, output = await ask("http://127.0.0.1:9", tmp_path / "report.xml", SOME[1])
     assert status != 0
     assert "ConnectError" in output
