@@ -36,9 +36,8 @@ class TokenBytes:
     token reads as `opening(token_id)`.
     """
 
-    def __init__(self, backend: tokenizers.Tokenizer, special_ids: frozenset[int]) -> None:
+    def __init__(self, backend: tokenizers.Tokenizer) -> None:
         self.backend = backend
-        self.special_ids = special_ids
         self.exact = True
         self.leading_spaces = 0
         self._byte_level = False

@@ -40,7 +40,7 @@ class Tokenizer:
 
     def __init__(self, files: TokenizerFiles) -> None:
         backend = self._backend = files.backend
-        self.table = TokenBytes(backend, files.special_ids)
+        self.table = TokenBytes(backend)
         self.controls = ControlTokens(backend, files.special_ids)
         self.named_tokens = files.named_tokens
         self.templates = files.templates

@@ -138,7 +138,7 @@ def test_special_tokens_are_text_only_when_asked_for(byte_level: Tokenizer) -> N
 def test_an_added_token_beyond_ascii_keeps_its_text(byte_level: Tokenizer) -> None:
     backend = tokenizers.Tokenizer.from_str(byte_level.table.backend.to_str())
     backend.add_tokens(["naïve", "｜標｜"])
-    table = TokenBytes(backend, frozenset())
+    table = TokenBytes(backend)
     for text in ("naïve", "｜標｜"):
         token_id = backend.token_to_id(text)
         assert token_id is not None
@@ -165,7 +165,7 @@ def test_a_decoder_that_looks_at_neighbours_streams_to_the_text_of_the_whole(wor
 def test_a_decoder_that_is_no_plain_concatenation_is_recognised(steps: list[decoders.Decoder]) -> None:
     backend = tokenizers.Tokenizer(models.BPE(vocab={"a": 0, "▁b": 1}, merges=[]))
     backend.decoder = decoders.Sequence(steps)
-    assert not TokenBytes(backend, frozenset()).exact
+    assert not TokenBytes(backend).exact
 
 
 def test_growing_texts_only_append(exact_tokenizer: Tokenizer) -> None:
