@@ -9,7 +9,7 @@ from urllib.parse import quote
 import click
 
 from serve_app.accounts.keys import KeyFileError, new_key
-from serve_app.cli.output import format_option, print_json, print_note, print_table
+from serve_app.cli.output import format_option, option_group, print_json, print_note, print_table
 from serve_app.cli.server import Server, server_options
 from serve_app.types import Scope
 
@@ -59,27 +59,19 @@ def _names(context: click.Context, parameter: click.Parameter, value: str | None
     return None if value is None else [name.strip() for name in value.split(",") if name.strip()]
 
 
-def _limits(command: Any) -> Any:
-    """The options that `create` and `update` share."""
-    for option in reversed(
-        (
-            click.option("--scopes", callback=_names, metavar="SCOPE,...", help=f"Of {', '.join(Scope)}."),
-            click.option(
-                "--endpoints",
-                callback=_names,
-                metavar="NAME,...",
-                help="The only endpoints it may use; '': all.",
-            ),
-            click.option("--groups", callback=_names, metavar="NAME,...", help="For permissions and limits."),
-            click.option("--budget", type=click.FloatRange(min=0), help="Cost in a month that it may reach."),
-            click.option(
-                "--soft-budget", type=click.FloatRange(min=0), help="Cost in a month from which answers warn."
-            ),
-            click.option("--comment", help="A note."),
-        )
-    ):
-        command = option(command)
-    return command
+# The options that `create` and `update` share.
+_limits: Final = option_group(
+    click.option("--scopes", callback=_names, metavar="SCOPE,...", help=f"Of {', '.join(Scope)}."),
+    click.option(
+        "--endpoints", callback=_names, metavar="NAME,...", help="The only endpoints it may use; '': all."
+    ),
+    click.option("--groups", callback=_names, metavar="NAME,...", help="For permissions and limits."),
+    click.option("--budget", type=click.FloatRange(min=0), help="Cost in a month that it may reach."),
+    click.option(
+        "--soft-budget", type=click.FloatRange(min=0), help="Cost in a month from which answers warn."
+    ),
+    click.option("--comment", help="A note."),
+)
 
 
 @keys.command()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Sequence
-from typing import Final
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Final
 
 import click
 from rich.console import Console, JustifyMethod
@@ -61,6 +61,17 @@ def number(value: float) -> str:
     if value == int(value):
         return f"{int(value):,}"
     return f"{value:,.6f}".rstrip("0").rstrip(".")
+
+
+def option_group(*given: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A decorator that gives a command these options, in their order."""
+
+    def decorated(command: Any) -> Any:
+        for option in reversed(given):
+            command = option(command)
+        return command
+
+    return decorated
 
 
 def three_digits(value: float) -> str:

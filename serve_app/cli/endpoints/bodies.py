@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import click
 
-Result = TypeVar("Result")
+from serve_app.cli.output import option_group
 
 SIZES: Final = {
     "units": "provisioned_model_units",
@@ -23,20 +23,17 @@ SIZES: Final = {
 _TOLD: Final = frozenset({"state", "creator", "creation_timestamp", "foundation_model"})
 
 
-def size_options(command: Callable[..., Result]) -> Callable[..., Result]:
-    """The options that say how many replicas of their own the entities have."""
-    count = click.IntRange(min=0)
-    for option in (
-        click.option("--scale-to-zero/--no-scale-to-zero", default=None, help="Whether idle replicas stop."),
-        click.option("--size", type=click.Choice(["Small", "Medium", "Large"]), help="Requests at once."),
-        click.option("--concurrency", type=count, metavar="N", help="Most requests at once."),
-        click.option("--min-concurrency", type=count, metavar="N", help="Requests at once, always."),
-        click.option("--throughput", type=count, metavar="N", help="Most tokens a second."),
-        click.option("--min-throughput", type=count, metavar="N", help="Tokens a second, always."),
-        click.option("--units", type=count, metavar="N", help="Model units."),
-    ):
-        command = option(command)
-    return command
+# The size of the entities: how many replicas of their own they have.
+_COUNT: Final = click.IntRange(min=0)
+size_options: Final = option_group(
+    click.option("--units", type=_COUNT, metavar="N", help="Model units."),
+    click.option("--min-throughput", type=_COUNT, metavar="N", help="Tokens a second, always."),
+    click.option("--throughput", type=_COUNT, metavar="N", help="Most tokens a second."),
+    click.option("--min-concurrency", type=_COUNT, metavar="N", help="Requests at once, always."),
+    click.option("--concurrency", type=_COUNT, metavar="N", help="Most requests at once."),
+    click.option("--size", type=click.Choice(["Small", "Medium", "Large"]), help="Requests at once."),
+    click.option("--scale-to-zero/--no-scale-to-zero", default=None, help="Whether idle replicas stop."),
+)
 
 
 def sizes_of(options: Mapping[str, Any]) -> dict[str, Any]:

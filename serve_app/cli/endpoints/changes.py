@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import click
 from rich.console import Console
@@ -19,10 +19,8 @@ from serve_app.cli.endpoints.api import (
     running_rollout,
     until_settled,
 )
-from serve_app.cli.output import print_note
+from serve_app.cli.output import option_group, print_note
 from serve_app.cli.server import Server, ServerError, server_options
-
-Result = TypeVar("Result")
 
 _TASKS: Final = {
     "chat": "llm/v1/chat",
@@ -31,35 +29,9 @@ _TASKS: Final = {
 }
 
 
-def _change_options(command: Callable[..., Result]) -> Callable[..., Result]:
-    """The options of create and update alike."""
-    for option in (
-        click.option(
-            "--traffic",
-            multiple=True,
-            metavar="ENTITY=PERCENT",
-            callback=bodies.share,
-            help="Share of one served entity; once for each. Entities are called MODEL-VERSION.",
-        ),
-        click.option(
-            "--file",
-            "body",
-            type=click.Path(exists=True, dir_okay=False, path_type=Path),
-            callback=bodies.body_file,
-            help="JSON file with more fields, as the management API takes them.",
-        ),
-        _wait_options,
-        bodies.size_options,
-        server_options,
-    ):
-        command = option(command)
-    return command
-
-
-def _wait_options(command: Callable[..., Result]) -> Callable[..., Result]:
-    """The options of every command that waits for the server."""
-    command = click.option("--wait/--no-wait", default=True, help="Wait until it is in force.")(command)
-    return click.option(
+# The options of every command that waits for the server.
+_wait_options: Final = option_group(
+    click.option(
         "--timeout",
         "timeout_s",
         type=click.FloatRange(min=1),
@@ -67,7 +39,29 @@ def _wait_options(command: Callable[..., Result]) -> Callable[..., Result]:
         show_default=True,
         metavar="SECONDS",
         help="Longest wait.",
-    )(command)
+    ),
+    click.option("--wait/--no-wait", default=True, help="Wait until it is in force."),
+)
+# The options of create and update alike.
+_change_options: Final = option_group(
+    server_options,
+    bodies.size_options,
+    _wait_options,
+    click.option(
+        "--file",
+        "body",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        callback=bodies.body_file,
+        help="JSON file with more fields, as the management API takes them.",
+    ),
+    click.option(
+        "--traffic",
+        multiple=True,
+        metavar="ENTITY=PERCENT",
+        callback=bodies.share,
+        help="Share of one served entity; once for each. Entities are called MODEL-VERSION.",
+    ),
+)
 
 
 @click.command()
