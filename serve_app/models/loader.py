@@ -135,8 +135,7 @@ def read_weights(
 
     To a GPU the tensors go one by one, so the machine's own memory never holds all of them.
 
-    ModelLoadError when a tensor is missing, not used by a layer, or not of finite numbers, and when they do
-    not fit.
+    Raises ModelLoadError when a tensor is missing, unused or not finite, and when the weights do not fit.
     """
     architecture = architecture_of(config)
     try:

@@ -77,7 +77,7 @@ class PromptEncoder:
         return tuple(found)
 
     async def biased(self, sampling: SamplingParams, words: tuple[tuple[str, float], ...]) -> SamplingParams:
-        """`sampling` with the number of each word as a bias of all its tokens; -inf excludes them."""
+        """`sampling`, with each word's number as the bias of its tokens; -inf excludes them."""
         bias, banned = list(sampling.logit_bias), list(sampling.bad_words)
         for word, number in words:
             for token in await self.tokenizer.encode(word, add_special_tokens=False):

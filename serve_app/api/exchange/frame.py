@@ -32,7 +32,7 @@ class Work(Protocol):
 
     @property
     def num_prompts(self) -> int:
-        """How many prompts it has; each needs a permit."""
+        """The number of its prompts. Each needs a permit."""
         ...
 
     @property

@@ -105,7 +105,7 @@ def to_json(name: str, tensor: Tensor) -> msgspec.Raw:
 
 
 def single_to_json(name: str, tensor: Tensor) -> msgspec.Raw:
-    """The same, but the bare element where there is one alone."""
+    """As `to_json`, but a single element is written without its list."""
     listed = to_json(name, tensor)
     return msgspec.Raw(bytes(listed)[1:-1]) if math.prod(tensor.shape) == 1 else listed
 

@@ -137,7 +137,7 @@ class TritonKernels:
 
 
 def _power_of_two(number: int) -> int:
-    """The least one that is not below `number`."""
+    """The smallest power of two that is at least `number`."""
     return 1 << (number - 1).bit_length()
 
 

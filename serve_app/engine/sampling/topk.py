@@ -94,7 +94,7 @@ def _any_largest(x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def largest_by_keys(x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """As `largest`, of float32 x and k below V, by selections without ties: nothing hangs on what x holds.
+    """As `largest`, for float32 x and k below V. Keys have no ties, so no step depends on x's values.
 
     The first k blocks, by their maxima and then by their place, hold the first k tokens: of any block
     before a token's own, one token at least comes before it.

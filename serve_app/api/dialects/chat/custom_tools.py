@@ -108,7 +108,7 @@ class HeldCalls:
         return True
 
     def ended(self, choice: int, but: int | None = None) -> Iterator[tuple[int, str]]:
-        """The calls of a choice that are whole: numbers and texts. `but`: the one that goes on."""
+        """The complete calls of a choice: their numbers and texts. `but`: a call that still goes on."""
         for place in [each for each in self._held if each[0] == choice and each[1] != but]:
             yield place[1], text_of("".join(self._held.pop(place)))
 

@@ -75,7 +75,7 @@ def parse_response_format(value: Any) -> Form:
 
 
 def _with_name(value: Any) -> Any:
-    """The form with a schema as OpenAI has it: named, and below `schema`."""
+    """The form with its schema as OpenAI writes it: with a name, and the schema in the member `schema`."""
     form = _schema(value) if isinstance(value, dict) else None
     if not isinstance(form, dict) or value.get("type") != "json_schema":
         return value
@@ -193,7 +193,7 @@ class _Translator:
         return begin, f"{self.format(content, _join(at, 'content'), last=False)} {self._marker(end)}"
 
     def _triggered_tags(self, value: dict[str, Any], at: str, last: bool) -> str:
-        """Free text; what begins with a trigger is one of the tags that begin with it."""
+        """Free text. After a trigger, the text must be one of the tags that begin with that trigger."""
         if not last:
             raise _wrong(at, "triggered_tags must be the end of the answer")
         triggers, tags = _list(value, "triggers", at), _list(value, "tags", at)

@@ -21,7 +21,7 @@ class Renderer(ABC, Generic[BodyT, ChoiceT]):
     """Writes answers. The model is called as the client called it."""
 
     def __init__(self, kind: str, id: str, model: str, info: ModelInfo, body: BodyT) -> None:
-        """`kind` is the word of the answer's member `object`."""
+        """`kind` is the value of the answer's member `object`."""
         self._envelope = wire.Envelope(kind, id, model, info, include_usage=body.include_usage)
         self._body = body
         self._is_text = body.detokenize is not False

@@ -40,7 +40,10 @@ class Wire(Protocol):
 
 
 def reason_of(finish: FinishReason | None, too_long: str) -> str | None:
-    """Why what ended so is incomplete; None: it is not. `too_long`: the protocol's word for a length."""
+    """Why an answer that ended in this way is incomplete. None: it is complete.
+
+    `too_long`: the protocol's word for an answer that reached its limit.
+    """
     if finish in (FinishReason.LENGTH, FinishReason.CONTEXT):
         return too_long
     return "content_filter" if finish is FinishReason.FILTERED else None

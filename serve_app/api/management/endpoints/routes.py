@@ -98,7 +98,7 @@ _DELETE: Final = management(
 
 
 def routes(services: Services) -> Iterator[Entry]:
-    """All but those of one endpoint by its name alone."""
+    """All routes of endpoints except those of `last_routes`."""
 
     def changing(method: str, path: str, handle: Handle[Any], body: Any, operation: Operation) -> Entry:
         return Entry(method, path, CommandRoute(services, handle, body), Scope.MANAGE, operation=operation)
