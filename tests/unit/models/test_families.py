@@ -13,7 +13,7 @@ import torch
 from tests.support.families import Verdict, class_name, families, judge, judge_apart, table_row
 
 DOC = Path(__file__).parents[3] / "docs" / "models.md"
-ALWAYS = ("hunyuan_v1_moe", "longcat_flash", "roberta (decoder)", "gemma3")
+ALWAYS = ("hunyuan_v1_moe", "longcat_flash", "roberta (decoder)", "gemma3", "git")
 # The same handful on every run of one release of transformers.
 QUICK = (*ALWAYS, *random.Random(20).sample(sorted(set(families()) - set(ALWAYS)), 12))
 
