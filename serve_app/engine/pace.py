@@ -133,7 +133,7 @@ class Pace:
     def _of_decodes(self, decodes: int) -> float:
         """Seconds of a step of `decodes` decodes: at most those of larger steps.
 
-        A step of more decodes than any so far takes longer by what a prompt token adds, for each of them.
+        For more decodes than any step had so far, each one more adds what a prompt token adds.
         """
         size = decodes.bit_length()
         larger = [seconds for known, seconds in self._decode_s.items() if known >= size]

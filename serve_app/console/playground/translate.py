@@ -101,7 +101,7 @@ def _flat(body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _complete(body: dict[str, Any], options: Iterable[Option], target: Protocol, ask: Ask) -> None:
-    """What one protocol says by leaving a member out, and another one by a member."""
+    """Add or remove members where protocols write the same wish differently."""
     for each in options:
         if each.required:
             body.setdefault(each.path, int(each.at_first))

@@ -1,4 +1,4 @@
-"""The control plane's state for gateways, with which they serve without it."""
+"""The control plane's state as gateways hold it, so that they can serve without the control plane."""
 
 from __future__ import annotations
 

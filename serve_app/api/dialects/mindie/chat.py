@@ -294,7 +294,7 @@ class ChatRenderer:
 
 
 def _piece(piece: ToolCallDelta) -> shared.ToolCallPiece:
-    """A piece of a call, whole in its first chunk but for the rest of its arguments."""
+    """A piece of a call. The first chunk has all of it but the rest of the arguments."""
     function: shared.FunctionPiece = {"arguments": piece.arguments}
     if piece.name is not None:
         function = {"name": piece.name, "arguments": piece.arguments}

@@ -78,7 +78,7 @@ def expand(
     RANKS: tl.constexpr,
     OUTPUTS: tl.constexpr,
 ):
-    """OUTPUTS outputs of one module of a tile's rows take what the rows' adapter adds."""
+    """Adds the adapter's part to OUTPUTS outputs of one module, for the rows of a tile."""
     tile = tl.program_id(0)
     block = tl.program_id(1)
     count = tl.load(tiles + tile * 3 + 1)
