@@ -59,6 +59,7 @@ def outcomes(report: Path) -> tuple[Counter[str], set[str]]:
     return passed, reasons
 
 
+@pytest.mark.full
 async def test_some_suites_ask_a_running_server(tmp_path: Path) -> None:
     report = tmp_path / "report.xml"
     async with demo_app() as app, served(app) as (host, port):

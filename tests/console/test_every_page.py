@@ -10,7 +10,7 @@ import pytest
 from serve_app.console.pages import PAGES
 from tests.console.conftest import MANAGER, Server
 from tests.console.everybody import PHONE, grave
-from tests.console.places import EXPECTED, PLACES, TABS
+from tests.console.places import EXPECTED, PLACES
 from tests.support.browser import Visit
 
 FIRST_PAGE_BYTES = 100_000
@@ -26,7 +26,7 @@ async def opened(visit: Visit, place: str) -> None:
 
 @pytest.mark.parametrize(
     "place",
-    [pytest.param(place, marks=pytest.mark.full if place.endswith(TABS) else ()) for place in PLACES],
+    [pytest.param(place, marks=() if place in PLACES[::4] else pytest.mark.full) for place in PLACES],
 )
 async def test_a_page_is_for_everybody(visit: Visit, place: str) -> None:
     """Named, in its place in the menu, readable by machines in both themes, and on a phone."""

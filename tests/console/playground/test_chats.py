@@ -188,9 +188,9 @@ async def test_presets_of_options_are_saved_chosen_and_deleted(tab: Page, script
 
 async def test_a_link_to_what_is_not_there_says_so(tab: Page, scripted: Scripted) -> None:
     await open_playground(tab, scripted.url, ROUTER, "?endpoint=%3Cb%3Enone")
-    await expect(tab.get_by_role("alert")).to_contain_text("There is no endpoint <b>none")
+    await expect(tab.get_by_role("alert")).to_contain_text("no endpoint <b>none that generates text")
     await open_playground(tab, scripted.url, None, "?endpoint=vectors")
-    await expect(tab.get_by_role("alert")).to_contain_text("There is no endpoint vectors")
+    await expect(tab.get_by_role("alert")).to_contain_text("no endpoint vectors that generates text")
     await open_playground(tab, scripted.url, None, "?endpoint=assistant&entity=none")
     await expect(tab.get_by_role("alert")).to_contain_text("has no served entity none")
     await open_playground(tab, scripted.url, None, "?endpoint=assistant&entity=new")

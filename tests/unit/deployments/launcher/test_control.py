@@ -174,7 +174,11 @@ def test_ctrl_c_says_that_the_server_goes_on(tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
     file.write_text(FILE)
     command = [sys.executable, "-m", "serve_app.cli", "deploy", str(file)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as asked:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        # What runs in the background of a shell ignores it, and so would the command.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as asked:  # fmt: skip
         assert asked.stdout is not None
         assert asked.stdout.readline() == "deploy: step 1 of 2\n"
         asked.send_signal(signal.SIGINT)

@@ -114,8 +114,8 @@ def test_every_option_equals_the_reference(chosen: dict[str, Any], codes: bool) 
     ("heads", "shape", "dtype"),
     [
         (4, (4, 24, 16), torch.float32),  # values narrower than keys, no power of two, one head a group
-        (6, (2, 80, 80), torch.bfloat16),  # three heads a group
-        (20, (1, 64, 64), torch.float16),  # one head of keys for all
+        pytest.param(6, (2, 80, 80), torch.bfloat16, marks=LONG),  # three heads a group
+        pytest.param(20, (1, 64, 64), torch.float16, marks=LONG),  # one head of keys for all
         (4, (1, 576, 512), torch.float32),  # latent keys and values
     ],
     ids=str,
@@ -133,7 +133,9 @@ def test_a_prompt_of_many_tiles_after_a_prefix_equals_the_reference() -> None:
 
 # Softcap, a window, sinks, and keys wider than values. Families of fused layers: tests/unit/engine/cuda.
 @pytest.mark.usefixtures("one_thread")
-@pytest.mark.parametrize("architecture", ["gemma2", "gpt_oss", "deepseek_v3"])
+@pytest.mark.parametrize(
+    "architecture", [pytest.param("gemma2", marks=LONG), "gpt_oss", pytest.param("deepseek_v3", marks=LONG)]
+)
 def test_models_give_the_logits_and_greedy_tokens_of_transformers(architecture: str) -> None:
     check_parity(tiny_model(architecture).to(DEVICE), TritonAttention(), tolerance=1e-4)
 

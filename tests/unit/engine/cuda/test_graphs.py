@@ -328,7 +328,7 @@ def test_a_recording_that_breaks_leaves_the_stream_as_it_was(monkeypatch: pytest
 
 
 def test_a_model_that_is_not_fused_has_no_graphs() -> None:
-    graphed, backend = runner("gemma2")
+    graphed, backend = runner("gpt_oss")
     assert not graph_steps(graphed.module, backend, graphed.plan, 4, lambda _: None, Recorder())
 
 
