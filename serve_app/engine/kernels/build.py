@@ -49,22 +49,28 @@ def library(layout: str) -> Path:
     `layout`: C++ that is compiled with them (see layout.py).
     """
     compiler = command()
-    with _own_folder(compiler) as folder:
+    with _build_errors():
+        folder = _own_folder(compiler)
         path = folder / f"{hashlib.sha256(layout.encode()).hexdigest()[:16]}.so"
-        if not path.exists():
-            objects = compile_objects(compiler, folder)
-            link(compiler, objects, layout, path)
-            for each in objects:
-                each.unlink()
+        if path.exists():  # then the folder may be read-only, as in an image
+            return path
+        with _lock(folder):
+            if not path.exists():
+                objects = compile_objects(compiler, folder)
+                link(compiler, objects, layout, path)
+                for each in objects:
+                    each.unlink()
         return path
 
 
 def compile_early() -> None:
     """Compile what `library` links later, unless it was linked before. Raises BuildError."""
     compiler = command()
-    with _own_folder(compiler) as folder:
-        if not any(folder.glob("*.so")):
-            compile_objects(compiler, folder)
+    with _build_errors():
+        folder = _own_folder(compiler)
+        with _lock(folder):
+            if not any(folder.glob("*.so")):
+                compile_objects(compiler, folder)
 
 
 def cache_folder() -> Path:
@@ -87,26 +93,37 @@ def cpu_flags() -> frozenset[str]:
 
 
 @contextmanager
-def _own_folder(compiler: Sequence[str]) -> Iterator[Path]:
-    """The folder of the objects and the library, while no other process may write to it. Raises BuildError.
+def _build_errors() -> Iterator[None]:
+    """Errors of the system and of the compiler's process become a BuildError."""
+    try:
+        yield
+    except (OSError, subprocess.SubprocessError) as error:
+        raise BuildError(str(error)) from error
+
+
+@contextmanager
+def _lock(folder: Path) -> Iterator[None]:
+    """No other process builds in `folder` meanwhile: a second replica waits for the first one's library."""
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _own_folder(compiler: Sequence[str]) -> Path:
+    """The folder of the objects and the library.
 
     It is closed to other users: who can write to it can run code in this process.
     """
-    try:
-        base = cache_folder()
-        base.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = base.stat()
-        if status.st_uid != os.geteuid():
-            raise BuildError(f"{base} belongs to another user")
-        if stat.S_IMODE(status.st_mode) & 0o077:
-            base.chmod(0o700)
-        folder = base / _key(compiler)
-        folder.mkdir(exist_ok=True)
-        with (folder / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # a second replica waits for the first one's library
-            yield folder
-    except (OSError, subprocess.SubprocessError) as error:
-        raise BuildError(str(error)) from error
+    base = cache_folder()
+    base.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = base.stat()
+    if status.st_uid != os.geteuid():
+        raise BuildError(f"{base} belongs to another user")
+    if stat.S_IMODE(status.st_mode) & 0o077:
+        base.chmod(0o700)
+    folder = base / _key(compiler)
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 def _key(compiler: Sequence[str]) -> str:

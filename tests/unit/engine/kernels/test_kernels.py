@@ -51,6 +51,24 @@ echo library > "$last"'''
     assert sorted(p.name for p in first.parent.iterdir()) == sorted([first.name, "lock"])
 
 
+def test_a_library_in_a_read_only_folder_is_used(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in an image that cannot be written to; a namespace of its own mounts the folder anew."""
+    script = (
+        '[ "$1" = --version ] && echo v1 && exit; for argument; do last=$argument; done; echo x > "$last"'
+    )
+    monkeypatch.setenv("CXX", fake_compiler(tmp_path / "cxx", script))
+    path = kernels.library()
+    code = "from serve_app.engine import kernels; print(kernels.library())"
+    mount = f"mount --bind {folder} {folder} && mount -o remount,bind,ro {folder}"
+    inside = ["unshare", "--mount", "sh", "-c", f"{mount} || exit 77; exec {sys.executable} -c '{code}'"]
+    done = subprocess.run(inside, capture_output=True, text=True, timeout=120)
+    if done.returncode in (1, 77) and "BuildError" not in done.stderr:
+        pytest.skip(f"mounting is not permitted here; run as root: {done.stderr.strip()}")
+    assert done.stdout.strip() == str(path), done.stderr
+
+
 def test_the_script_compiles_with_the_standard_library_alone_what_the_library_is_linked_of(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
