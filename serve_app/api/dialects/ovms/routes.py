@@ -44,7 +44,7 @@ def errors(config: OvmsConfig) -> Errors:
 def routes(services: Services) -> Iterator[Entry]:
     """All of them. The last two exist at the bases of OpenVINO Model Server alone."""
     config, notes = services.config.ovms, services.config.pictures == "note"
-    told = errors(config)
+    failures = errors(config)
 
     def each(
         bases: Iterable[str], path: str, app: ASGIApp, summary: str, what: str, body: Body, *shapes: Answer
@@ -55,7 +55,7 @@ def routes(services: Services) -> Iterator[Entry]:
             what=f"{what} Unknown fields are ignored.",
             bodies=(body,),
             answers=shapes,
-            errors=told,
+            errors=failures,
             conditions=ASKS_MODEL,
         )
         for base in bases:
@@ -109,7 +109,7 @@ def routes(services: Services) -> Iterator[Entry]:
     yield from each(
         OVMS_BASES,
         "/tokenize",
-        QuestionRoute(parse_tokenize, services, told.render),
+        QuestionRoute(parse_tokenize, services, failures.render),
         "Tokenize",
         "Texts as tokens of a model.",
         Body(type=OvmsTokenizeBody, examples=examples.TOKENIZE),
