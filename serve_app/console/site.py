@@ -21,7 +21,11 @@ from serve_app.config import ConsoleConfig
 from serve_app.console.assets import STATIC, Assets
 from serve_app.console.forms import Form, read_form
 from serve_app.console.pages import PAGES, sign_in
-from serve_app.console.policy import (
+from serve_app.console.problem import problem_of
+from serve_app.console.public_api import ApiError, PublicApi, forward
+from serve_app.console.request import ME, ConsoleRequest, Visitor, console_of
+from serve_app.console.secret import load_secret
+from serve_app.console.security_policy import (
     CSRF_FIELD,
     CSRF_HEADER,
     SAFE_METHODS,
@@ -30,10 +34,6 @@ from serve_app.console.policy import (
     check_origin,
     check_token,
 )
-from serve_app.console.problem import problem_of
-from serve_app.console.public_api import ApiError, PublicApi, forward
-from serve_app.console.request import ME, ConsoleRequest, Visitor, console_of
-from serve_app.console.secret import load_secret
 from serve_app.console.session import COOKIE, Session, Sessions, ended, is_secure
 from serve_app.console.templates import MenuItem, Templates, render
 from serve_app.errors import RouteNotFound

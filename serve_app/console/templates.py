@@ -17,9 +17,9 @@ from starlette.responses import HTMLResponse
 
 from serve_app.console import reading
 from serve_app.console.assets import Assets
-from serve_app.console.policy import CSRF_FIELD
 from serve_app.console.public_api import ApiError
 from serve_app.console.request import ConsoleRequest, console_of
+from serve_app.console.security_policy import CSRF_FIELD
 from serve_app.console.views.problem import Problem, is_wrong
 
 FOLDER: Final = Path(__file__).parent / "templates"

@@ -7,42 +7,25 @@ throughput was bought.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from serve_app.config import ConfigModel, Version
 from serve_app.endpoints.ai_gateway import AiGateway, Shadow
-from serve_app.endpoints.names import app_name, entity_name
+from serve_app.endpoints.names import app_name
+from serve_app.endpoints.rules import (
+    MAX_ENTITIES,
+    RESERVED,
+    App,
+    Name,
+    Percentage,
+    check_name,
+    checked_traffic,
+    entity_name,
+)
 from serve_app.limits import MAX_N, MAX_PROMPT_CHARS, MAX_TOOLS
-
-MAX_ENTITIES: Final = 10  # as the Databricks API has it
-RESERVED: Final = frozenset({"chat", "completions", "embeddings"})  # routes of /serving-endpoints
-SYSTEM_APP: Final = "system"  # the gateway's own application
-
-_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._:/-]{0,254}[A-Za-z0-9])?")
-_APP: Final = re.compile(r"([A-Za-z0-9._-]{1,512})?")
-
-
-def _name(value: str) -> str:
-    if not _NAME.fullmatch(value):
-        raise ValueError(
-            "must be 1 to 256 characters of A-Z a-z 0-9 . _ : / - beginning and ending with a letter or digit"
-        )
-    return value
-
-
-def _app(value: str) -> str:
-    if not _APP.fullmatch(value) or value == SYSTEM_APP:
-        raise ValueError(f"must be the name of a model's application (not {SYSTEM_APP!r})")
-    return value
-
-
-Name = Annotated[str, AfterValidator(_name)]
-Percentage = Annotated[int, Field(ge=0, le=100, strict=True)]
 
 
 class Task(StrEnum):
@@ -117,9 +100,7 @@ class ServedEntity(ConfigModel):
     model: Annotated[Name, Field(description="Name of the model, as its application has it.")]
     version: Version = Field("", description="Which of several versions of the model; none: the only one.")
     name: str = Field("", description="Unique in the endpoint; none: MODEL-VERSION, or MODEL.")
-    app: Annotated[str, AfterValidator(_app)] = Field(
-        "", description="The Serve application with its replicas; none: the model's shared one."
-    )
+    app: App = Field("", description="The Serve application with its replicas; none: the model's shared one.")
     min_provisioned_throughput: int | None = Field(
         None, ge=0, le=10**9, description="Tokens a second that are always there. Needs the maximum."
     )
@@ -131,41 +112,13 @@ class ServedEntity(ConfigModel):
     def _fill(self) -> ServedEntity:
         if not self.name:
             object.__setattr__(self, "name", entity_name(self.model, self.version))
-        _name(self.name)
+        check_name(self.name)
         if not self.app:
             object.__setattr__(self, "app", app_name(self.model, self.version))
         low, high = self.min_provisioned_throughput, self.max_provisioned_throughput
         if low is not None and (high is None or low > high):
             raise ValueError("min_provisioned_throughput must not exceed max_provisioned_throughput")
         return self
-
-
-class BrokenRule(ValueError):
-    """An endpoint that breaks a rule of endpoints: its field, and what is wrong there."""
-
-    def __init__(self, field: str, problem: str) -> None:
-        super().__init__(f"{field}: {problem}")
-        self.field = field
-        self.problem = problem
-
-
-def checked_traffic(traffic: Mapping[str, int], names: Sequence[str]) -> dict[str, int]:
-    """The percentages of the served entities `names`; one entity alone has all. Raises BrokenRule."""
-    if (twice := repeated(names)) is not None:
-        raise BrokenRule("served_entities", f"{twice!r} is there twice; give each a name of its own")
-    if not traffic and len(names) == 1:
-        return {names[0]: 100}
-    unknown = sorted(set(traffic) - set(names))
-    if unknown:
-        raise BrokenRule("traffic", f"{unknown[0]!r} is no served entity; there is: {', '.join(names)}")
-    if (total := sum(traffic.values())) != 100:
-        raise BrokenRule("traffic", f"the percentages add up to {total}; they must add up to 100")
-    return dict(traffic)
-
-
-def repeated(names: Sequence[str]) -> str | None:
-    """The alphabetically first name that occurs more than once; None if each occurs once."""
-    return min((name for name in names if names.count(name) > 1), default=None)
 
 
 class Endpoint(ConfigModel):

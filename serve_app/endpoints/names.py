@@ -11,11 +11,6 @@ _APP_PREFIX: Final = "model-"  # keeps a model called "system" apart from the ap
 _VERSION_MARK: Final = "_v_"  # cannot arise from escaping: v is no hexadecimal digit
 
 
-def entity_name(model: str, version: str = "") -> str:
-    """The name of a served entity that was given none."""
-    return f"{model}-{version}" if version else model
-
-
 def app_name(model: str, version: str = "") -> str:
     """The Serve application of a model, of letters, digits, `-`, `.` and `_` only.
 

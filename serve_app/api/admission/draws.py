@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from serve_app.api.admission import spending
+from serve_app.api.admission.budget_reservation import COST, SCALE, cost, draw_of_budget, is_budgeted, refusal
 from serve_app.api.protocol.error_reply import whole_seconds
 from serve_app.endpoints.ai_gateway import RateLimit
 from serve_app.endpoints.endpoint import Endpoint, Kind, Price
@@ -35,14 +35,14 @@ def draws_of(endpoint: Endpoint, caller: Caller | None, ask: Callable[[], Usage]
     """All draws of one call. `ask` returns its largest use; it is called only if there is a limit."""
     limits = () if endpoint.ai_gateway is None else endpoint.ai_gateway.rate_limits
     is_limited = endpoint.kind is Kind.PROVISIONED or endpoint.limits is not None or bool(limits)
-    has_budget = spending.is_budgeted(endpoint.price, caller)
+    has_budget = is_budgeted(endpoint.price, caller)
     if not (is_limited or has_budget):
         return []
     reserved = ask()
     own = _of_throughput if endpoint.kind is Kind.PROVISIONED else _of_key
     draws = [*own(endpoint, caller, reserved), *_of_rate_limits(endpoint, limits, caller, reserved)]
     if has_budget and endpoint.price is not None and caller is not None:
-        draws.append(spending.draw_of_budget(endpoint.price, caller, reserved))
+        draws.append(draw_of_budget(endpoint.price, caller, reserved))
     return draws
 
 
@@ -53,7 +53,7 @@ def settlement_of(draws: Sequence[Draw], usage: Usage, price: Price | None, *, i
         INPUT: usage.prompt_tokens,
         OUTPUT: usage.generated_tokens,
         TOKENS: usage.prompt_tokens + usage.generated_tokens,
-        spending.COST: 0.0 if price is None else spending.cost(price, usage) * spending.SCALE,
+        COST: 0.0 if price is None else cost(price, usage) * SCALE,
     }
     return [
         replace(draw, amount=(0 if is_free else used[draw.unit]) - draw.amount, released=draw.amount)
@@ -65,8 +65,8 @@ def refusal_of(draws: Sequence[Draw], verdict: Verdict) -> QuotaExceeded:
     """The error for a client whose claim was refused."""
     of_unit = [draw for draw in draws if draw.unit == verdict.refused]
     draw = of_unit[0] if verdict.refused_draw is None else draws[verdict.refused_draw]
-    if draw.unit == spending.COST:
-        return spending.refusal(draw)
+    if draw.unit == COST:
+        return refusal(draw)
     name, limit = _NAMES[draw.unit], math.floor(draw.capacity)
     if limit == 0:
         return LargerThanQuota(f"a rate limit of 0 {name} a minute lets no request of this caller through")
@@ -86,7 +86,7 @@ def tightest(budgets: Sequence[Budget]) -> tuple[Budget, ...]:
     """One budget a unit but money: the one with the least left, as a share of its limit."""
     found: dict[str, Budget] = {}
     for budget in budgets:
-        if budget.unit == spending.COST:
+        if budget.unit == COST:
             continue
         other = found.get(budget.unit)
         if other is None or _share(budget) < _share(other):

@@ -15,9 +15,9 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Final, Protocol
 
+from serve_app.api.admission.budget_reservation import cost
 from serve_app.api.admission.draws import draws_of, refusal_of, settlement_of, tightest
 from serve_app.api.admission.progress import Progress
-from serve_app.api.admission.spending import cost
 from serve_app.api.admission.under_way import UnderWay
 from serve_app.api.backend import Journal, Quota
 from serve_app.api.context import RequestContext

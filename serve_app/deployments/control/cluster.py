@@ -28,7 +28,7 @@ from serve_app.deployments.control.node_room import rooms
 from serve_app.deployments.model.deployment import model_deployment, replicas
 from serve_app.deployments.rollout.cluster import ServeCluster, driver_handle, reason
 from serve_app.deployments.serve_details import details
-from serve_app.endpoints.endpoint import SYSTEM_APP
+from serve_app.endpoints.rules import SYSTEM_APP
 from serve_app.errors import Unavailable
 from serve_app.models.catalogue import DEMO_PREFIX, demo_names
 from serve_app.models.footprint import least_memory

@@ -18,7 +18,8 @@ from serve_app.deployments import build
 from serve_app.deployments.deploy_file.problem import Place, Problem
 from serve_app.deployments.model.gpu import ONE_GPU
 from serve_app.endpoints.catalogue import Catalogue, judging, suggestion
-from serve_app.endpoints.endpoint import SYSTEM_APP, Endpoint, Kind, ServedEntity
+from serve_app.endpoints.endpoint import Endpoint, Kind, ServedEntity
+from serve_app.endpoints.rules import SYSTEM_APP
 
 SYSTEM_PATH: Final = "serve_app.deployments.build:build_system_app"
 MODEL_PATH: Final = "serve_app.deployments.build:build_model_app"

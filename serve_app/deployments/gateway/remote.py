@@ -13,7 +13,7 @@ from ray.serve.handle import DeploymentHandle
 from serve_app.channel.frames import info_decoder
 from serve_app.deployments.gateway.presence import Presence, choices, presence
 from serve_app.deployments.gateway.route import Route
-from serve_app.deployments.gateway.silence import SilentReplicas
+from serve_app.deployments.gateway.silent_replicas import SilentReplicas
 from serve_app.endpoints.endpoint import ServedEntity
 from serve_app.errors import Unavailable
 from serve_app.types import ModelInfo

@@ -19,7 +19,7 @@ from ray.serve.handle import DeploymentHandle
 from serve_app.accounts.accounts import Accounts
 from serve_app.accounts.inference_table import InferenceTables
 from serve_app.accounts.journal import Journal
-from serve_app.api.admission.spending import cost
+from serve_app.api.admission.budget_reservation import cost
 from serve_app.api.app import build_app
 from serve_app.api.directory import Directory
 from serve_app.api.services import Services, gateway_services

@@ -21,7 +21,7 @@ from typing import Any, Final
 from serve_app.config import state_dir
 from serve_app.config.places import database_url
 from serve_app.deployments.launcher.errors import CannotServe
-from serve_app.endpoints.endpoint import SYSTEM_APP
+from serve_app.endpoints.rules import SYSTEM_APP
 
 CONNECT_S: Final = 10.0
 MAX_TEXT_BYTES: Final = 16 * 2**20  # of a deploy file

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from serve_app.endpoints.endpoint import SYSTEM_APP
+from serve_app.endpoints.rules import SYSTEM_APP
 
 
 def gateway_entry(config: dict[str, Any]) -> dict[str, Any]:

@@ -25,8 +25,8 @@ from serve_app.deployments.launcher import ports
 from serve_app.deployments.launcher.claims import Claims
 from serve_app.deployments.launcher.control import Control, Note, database
 from serve_app.deployments.launcher.errors import CannotServe
-from serve_app.deployments.launcher.finish import finish
 from serve_app.deployments.launcher.gateways import gateway_entry
+from serve_app.deployments.launcher.graceful_stop import finish
 from serve_app.deployments.launcher.guardian import SAID
 from serve_app.deployments.launcher.state import STATE_ADVICE, check_writable, kept
 from serve_app.deployments.launcher.terminal import complain, say, show, waiting

@@ -26,7 +26,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, Self
 
-from serve_app.deployments.proxy.config import adapted, admin_socket
+from serve_app.deployments.proxy.haproxy_config import adapted, admin_socket
 from serve_app.deployments.proxy.relay import Relay, ask
 from serve_app.deployments.proxy.settings import HaproxySettings
 

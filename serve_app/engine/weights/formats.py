@@ -11,8 +11,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from serve_app.config.quantization import FORMATS as SIZES
-from serve_app.engine.weights.codes import INT4, INT8
 from serve_app.engine.weights.format import WeightFormat
+from serve_app.engine.weights.int8_int4 import INT4, INT8
 from serve_app.engine.weights.packed_linear import Pack, PackedLinear
 from serve_app.engine.weights.plain import PLAIN
 

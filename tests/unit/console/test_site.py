@@ -12,8 +12,8 @@ import pytest
 from serve_app import console
 from serve_app.accounts.keys import new_key
 from serve_app.console.forms import MAX_FIELDS, MAX_FORM_BYTES
-from serve_app.console.policy import CONTENT_SECURITY_POLICY
 from serve_app.console.public_api import PublicApi
+from serve_app.console.security_policy import CONTENT_SECURITY_POLICY
 from serve_app.console.session import COOKIE, Session, Sessions
 from tests.support.gateway import CHAT, chat_body, events, gateway
 

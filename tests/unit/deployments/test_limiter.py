@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 from ray.serve.handle import DeploymentHandle
 
-from serve_app.accounts.reservations import LEASE_S
+from serve_app.accounts.open_claims import LEASE_S
 from serve_app.deployments import limiter as module
 from serve_app.deployments.limiter import Call, Limiter, SharedQuota, limiter_deployment
 from serve_app.errors import Unavailable

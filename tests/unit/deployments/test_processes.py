@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from serve_app.deployments.launcher.finish import unsent
+from serve_app.deployments.launcher.graceful_stop import unsent
 
 # A daemon: a session of its own, a dead parent, no signals, and a child that starts more.
 DAEMON = """

@@ -11,7 +11,7 @@ from serve_app.config import ModelConfig
 from serve_app.engine.cpu.fused import check_quantizable
 from serve_app.engine.kernels.quantized import Quantization
 from serve_app.engine.model.forward import UnsupportedModel
-from serve_app.engine.weights.codes import INT8
+from serve_app.engine.weights.int8_int4 import INT8
 from serve_app.models import loader
 from serve_app.models.embedder import load_embedder
 from serve_app.models.errors import ModelLoadError

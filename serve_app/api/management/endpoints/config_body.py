@@ -11,8 +11,7 @@ from serve_app.api.management.fields import EntityName, ListOf, ModelVersion, Te
 from serve_app.api.management.strict_body import StrictBody
 from serve_app.api.protocol.field_doc import doc
 from serve_app.api.protocol.fields import Boolean, Flag, Integer, OneOf, Text
-from serve_app.endpoints.endpoint import MAX_ENTITIES, BrokenRule, checked_traffic, repeated
-from serve_app.endpoints.names import entity_name
+from serve_app.endpoints.rules import MAX_ENTITIES, BrokenRule, checked_traffic, entity_name, repeated
 from serve_app.errors import InvalidField
 from serve_app.limits import MAX_STORED_CHARS
 from serve_app.types.control import ConfigWanted, EntityWanted

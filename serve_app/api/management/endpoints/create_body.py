@@ -13,7 +13,8 @@ from serve_app.api.management.fields import EndpointName, ListOf
 from serve_app.api.management.strict_body import StrictBody
 from serve_app.api.protocol.field_doc import doc
 from serve_app.api.protocol.fields import Flag, OneOf, Text
-from serve_app.endpoints.endpoint import RESERVED, Task
+from serve_app.endpoints.endpoint import Task
+from serve_app.endpoints.rules import RESERVED
 from serve_app.errors import InvalidField
 from serve_app.limits import MAX_DESCRIPTION_CHARS, MAX_STORED_CHARS, MAX_STORED_TEXTS, MAX_TAGS
 from serve_app.types.control import ConfigWanted, CreateEndpoint

@@ -1,6 +1,6 @@
 /** The list of chats: opens one, renames, exports and deletes the one that is open. */
 
-import { exported } from "./chats.js";
+import { exported } from "./chat_storage.js";
 import { toJson } from "./json_text.js";
 import { askName } from "./name_dialog.js";
 
@@ -13,8 +13,8 @@ export class ChatList {
   #current = "";
 
   /**
-   * @param {import("./chats.js").Chats} chats
-   * @param {{open: (chat: import("./chats.js").Chat) => void, deleted: (id: string) => void,
+   * @param {import("./chat_storage.js").Chats} chats
+   * @param {{open: (chat: import("./chat_storage.js").Chat) => void, deleted: (id: string) => void,
    *   renamed: (id: string, title: string) => void}} on
    */
   constructor(chats, on) {

@@ -1,7 +1,7 @@
 /** The Playground's page: wires the chat, its columns, the options and what this browser keeps. */
 
 import { ChatList } from "./chat_list.js";
-import { Chats, newId, titleOf } from "./chats.js";
+import { Chats, newId, titleOf } from "./chat_storage.js";
 import { CodeDialog } from "./code.js";
 import { Composer } from "./composer.js";
 import { applyValues, insertExample, valuesOf } from "./option_values.js";
@@ -10,9 +10,9 @@ import { Pane } from "./pane.js";
 import { closePanels, coversChat } from "./panels.js";
 import { Presets } from "./presets.js";
 import { inEveryShape, protocolOf, requestFor } from "./request.js";
-import { load, save } from "./store.js";
+import { load, save } from "./tab_state.js";
 import { Turn } from "./turn.js";
-import { Vault } from "./vault.js";
+import { Vault } from "./encrypted_storage.js";
 
 const MOST_PANES = 2;
 const KEEP_AFTER_MS = 300;

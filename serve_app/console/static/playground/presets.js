@@ -13,7 +13,7 @@ export class Presets {
   #delete = document.getElementById("preset-delete");
 
   /**
-   * @param {import("./vault.js").Vault} vault
+   * @param {import("./encrypted_storage.js").Vault} vault
    * @param {(said: string) => void} changed is called when a preset was chosen, saved or deleted
    */
   constructor(vault, changed) {

@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from serve_app.accounts.keys import new_key
+from serve_app.api.admission.budget_reservation import cost
 from serve_app.api.admission.estimates import prompt_tokens
-from serve_app.api.admission.spending import cost
 from serve_app.api.edge.ratelimit import budget_headers, duration
 from serve_app.endpoints.endpoint import Price
 from serve_app.errors import DeadlineExceeded, GenerationFailed, InvalidField, Overloaded, PromptTooLong

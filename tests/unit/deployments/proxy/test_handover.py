@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from serve_app.deployments.proxy.answers import UNREADY
-from serve_app.deployments.proxy.config import HANDED, MAX_HANDED
+from serve_app.deployments.proxy.haproxy_config import HANDED, MAX_HANDED
 from tests.support.haproxy import WAIT_S, Front, Replica, front, replica
 
 

@@ -46,7 +46,7 @@ from serve_app.engine.kernels import SWITCH, native
 from serve_app.engine.kernels.native import Native
 from serve_app.engine.model.forward import ATTENTION_NAME, UnsupportedModel, active
 from serve_app.engine.norm import Pending
-from serve_app.engine.weights.codes import INT8
+from serve_app.engine.weights.int8_int4 import INT8
 from serve_app.engine.weights.packed_linear import PackedLinear
 
 SHAPE: dict[str, Any] = {

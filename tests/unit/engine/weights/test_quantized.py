@@ -12,8 +12,8 @@ from serve_app.engine.kernels import SWITCH, native
 from serve_app.engine.kernels.native import Native
 from serve_app.engine.kernels.quantized import Quantization, QuantizedWeight, product, quantize_rows
 from serve_app.engine.kernels.structs import Product
-from serve_app.engine.weights.codes import INT4
 from serve_app.engine.weights.formats import FORMATS, packer
+from serve_app.engine.weights.int8_int4 import INT4
 from serve_app.engine.weights.packed_linear import PackedLinear
 from tests.support.tiny_models import tiny_model
 

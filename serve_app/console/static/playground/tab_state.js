@@ -1,6 +1,6 @@
 /** What the tab keeps while it is open: the chat that is shown, and what is typed. It ends with the tab. */
 
-import { withoutTokens } from "./chats.js";
+import { withoutTokens } from "./chat_storage.js";
 
 const KEY = "serve-app-playground";
 const VERSION = 2;

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from serve_app.deployments.launcher import finish as module
-from serve_app.deployments.launcher.finish import finish
+from serve_app.deployments.launcher import graceful_stop as module
+from serve_app.deployments.launcher.graceful_stop import finish
 
 BUSY = None  # a gateway that does not reply in time
 

@@ -5,7 +5,7 @@ import pytest
 
 from serve_app.api.protocol.family import Family
 from serve_app.deployments.proxy import answers
-from serve_app.deployments.proxy.config import adapted, admin_socket
+from serve_app.deployments.proxy.haproxy_config import adapted, admin_socket
 from serve_app.deployments.proxy.settings import HaproxySettings
 from tests.support.haproxy import BINARY, ray_config
 

@@ -15,7 +15,7 @@ export class Chats {
   #vault;
   #all = new Map();
 
-  /** @param {import("./vault.js").Vault} vault */
+  /** @param {import("./encrypted_storage.js").Vault} vault */
   constructor(vault) {
     this.#vault = vault;
   }

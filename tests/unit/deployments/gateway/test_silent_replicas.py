@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from serve_app.deployments.gateway import silence
-from serve_app.deployments.gateway.silence import SilentReplicas
+from serve_app.deployments.gateway import silent_replicas as silence
+from serve_app.deployments.gateway.silent_replicas import SilentReplicas
 from tests.support.routed import until
 
 

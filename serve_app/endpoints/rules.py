@@ -1,0 +1,68 @@
+"""Rules for the names, shares and traffic of an endpoint's configuration, wherever it comes from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Final
+
+from pydantic import AfterValidator, Field
+
+MAX_ENTITIES: Final = 10  # as the Databricks API has it
+RESERVED: Final = frozenset({"chat", "completions", "embeddings"})  # routes of /serving-endpoints
+SYSTEM_APP: Final = "system"  # the gateway's own application
+
+_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._:/-]{0,254}[A-Za-z0-9])?")
+_APP: Final = re.compile(r"([A-Za-z0-9._-]{1,512})?")
+
+
+def check_name(value: str) -> str:
+    if not _NAME.fullmatch(value):
+        raise ValueError(
+            "must be 1 to 256 characters of A-Z a-z 0-9 . _ : / - beginning and ending with a letter or digit"
+        )
+    return value
+
+
+def _app(value: str) -> str:
+    if not _APP.fullmatch(value) or value == SYSTEM_APP:
+        raise ValueError(f"must be the name of a model's application (not {SYSTEM_APP!r})")
+    return value
+
+
+Name = Annotated[str, AfterValidator(check_name)]
+Percentage = Annotated[int, Field(ge=0, le=100, strict=True)]
+App = Annotated[str, AfterValidator(_app)]
+
+
+def entity_name(model: str, version: str = "") -> str:
+    """The name of a served entity that was given none."""
+    return f"{model}-{version}" if version else model
+
+
+class BrokenRule(ValueError):
+    """An endpoint that breaks a rule of endpoints: its field, and what is wrong there."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}")
+        self.field = field
+        self.problem = problem
+
+
+def checked_traffic(traffic: Mapping[str, int], names: Sequence[str]) -> dict[str, int]:
+    """The percentages of the served entities `names`; one entity alone has all. Raises BrokenRule."""
+    if (twice := repeated(names)) is not None:
+        raise BrokenRule("served_entities", f"{twice!r} is there twice; give each a name of its own")
+    if not traffic and len(names) == 1:
+        return {names[0]: 100}
+    unknown = sorted(set(traffic) - set(names))
+    if unknown:
+        raise BrokenRule("traffic", f"{unknown[0]!r} is no served entity; there is: {', '.join(names)}")
+    if (total := sum(traffic.values())) != 100:
+        raise BrokenRule("traffic", f"the percentages add up to {total}; they must add up to 100")
+    return dict(traffic)
+
+
+def repeated(names: Sequence[str]) -> str | None:
+    """The alphabetically first name that occurs more than once; None if each occurs once."""
+    return min((name for name in names if names.count(name) > 1), default=None)
