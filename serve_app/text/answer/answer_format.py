@@ -13,17 +13,17 @@ from serve_app.json_schema import COMPACT, SPACE
 from serve_app.text.answer.grammar import FIELD, form_of
 from serve_app.text.answer.parser import AnswerParser
 from serve_app.text.answer.reasoning import ReasoningFormat, ReasoningParser, find_reasoning_format
+from serve_app.text.answer.thinking_budget import FIELD as THINKING_FIELD
+from serve_app.text.answer.thinking_budget import ThinkingRules
 from serve_app.text.answer.tools.detect import find_tool_format
 from serve_app.text.answer.tools.forcing import FIELD as TOOLS_FIELD
-from serve_app.text.answer.tools.forcing import CallRules, ThinkingRules, answer_grammar, call_grammar
+from serve_app.text.answer.tools.forcing import CallRules, answer_grammar, call_grammar
 from serve_app.text.answer.tools.format import ToolFormat
 from serve_app.text.answer.tools.parser import ToolParser
 from serve_app.text.tokens.tokenizer import Tokenizer
 from serve_app.types import GenerateRequest, Grammar, GrammarKind, ToolMode
 
-THINKING_FIELD: Final = "thinking_tokens"  # as the replica calls it
 _JSON: Final = (GrammarKind.JSON, GrammarKind.SCHEMA)
-_PROMPT_END_TOKENS: Final = 16  # enough for an opening marker and whitespace after it
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,10 @@ class AnswerReader:
             if request.prompt.tools and choice.mode is not ToolMode.NONE:
                 self._offer(format, request)
             # Any other grammar is one of the whole answer, and leaves no room for thoughts.
-            if request.reasoning and (request.grammar is None or self._is_json):
-                self._thoughts = _thoughts(format, token_ids, tokenizer, request.thinking_tokens)
+            if request.reasoning and format.reasoning and (request.grammar is None or self._is_json):
+                self._thoughts = ThinkingRules.after(
+                    token_ids, tokenizer, format.reasoning, request.thinking_tokens
+                )
         self._token_ids = self._markers(tokenizer)
         self._written_ids = _written(self._grammar, tokenizer)
         if self._thoughts is not None and not self._thoughts.can_be_limited(self._token_ids):
@@ -167,12 +169,3 @@ def _written(grammar: Grammar | None, tokenizer: Tokenizer) -> frozenset[int]:
     texts = [] if grammar is None else [rule.text for rule in grammar.markers]
     names = {name for text in texts for name in tokenizer.controls.pattern.findall(text)}
     return frozenset(i for name in names if (i := tokenizer.token_id(name)) is not None)
-
-
-def _thoughts(
-    format: AnswerFormat, token_ids: list[int], tokenizer: Tokenizer, most: int | None
-) -> ThinkingRules | None:
-    if format.reasoning is None:
-        return None
-    end = tokenizer.decode(token_ids[-_PROMPT_END_TOKENS:], skip_special_tokens=False)
-    return ThinkingRules(format.reasoning, format.reasoning.opened_by(end), most)

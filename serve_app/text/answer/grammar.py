@@ -24,6 +24,7 @@ from serve_app.text.tokens.tokenizer import Tokenizer
 from serve_app.types import Grammar, GrammarKind, MarkerRule
 
 FIELD: Final = "response_format"  # as the replica calls it; a dialect has its own name for it
+ANY_TEXT: Final = r"/(.|\n)*/"  # no control token is part of it
 
 _COMPARED: Final = 4_096  # tokens; a wrong alphabet or a wrong space shows in any few
 _NO_CONTROLS: Final[Mapping[str, int]] = MappingProxyType({})
@@ -164,6 +165,13 @@ def _marker_rule(rule: MarkerRule, markers: Mapping[str, int]) -> str:
         ways.append(f"{before} <[{markers[token[0]]}]> {terms(rule.text[token.end() :])}")
         rules.append(f"{before}: TEXT {json.dumps(rule.text[: token.start()])}")
     return "\n".join([f"{rule.name}: {' | '.join(ways)}", *rules])
+
+
+def terms(text: str, token_ids: Mapping[str, int]) -> str:
+    """`text` as terms of the notation: its markers as tokens, all else as literals."""
+    pattern = "|".join(map(re.escape, token_ids))
+    parts = re.split(f"({pattern})", text) if pattern else [text]
+    return " ".join(f"<[{token_ids[p]}]>" if p in token_ids else json.dumps(p) for p in parts if p)
 
 
 def refused(reason: str) -> InvalidField:

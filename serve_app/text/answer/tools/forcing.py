@@ -8,7 +8,6 @@ parser of it.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,30 +15,15 @@ from typing import Any, Final
 from serve_app.errors import InvalidField
 from serve_app.json_schema.lark import LarkError, in_json
 from serve_app.json_schema.numerals import dumps
-from serve_app.text.answer.grammar import form_of_schema
-from serve_app.text.answer.reasoning import ReasoningFormat
+from serve_app.text.answer.grammar import ANY_TEXT, form_of_schema, terms
+from serve_app.text.answer.thinking_budget import ThinkingRules
 from serve_app.text.answer.tools.format import Spelling
 from serve_app.types import Grammar, GrammarKind
 
 FIELD: Final = "tools"  # as the replica calls it
 
-_TEXT: Final = r"/(.|\n)*/"  # no control token is part of it
-_BLANKS: Final = r"/[ \n]{0,4}/"
 # With one of these, arguments may have members though `properties` has none.
 _OPEN: Final = ("additionalProperties", "patternProperties", "allOf", "anyOf", "oneOf", "$ref", "if")
-
-
-@dataclass(frozen=True, slots=True)
-class ThinkingRules:
-    """The thoughts that an answer may begin with; `opened`: the prompt has already opened them."""
-
-    format: ReasoningFormat
-    opened: bool
-    most: int | None = None  # tokens; None: as many as it likes
-
-    def can_be_limited(self, token_ids: Mapping[str, int]) -> bool:
-        """Whether a grammar sees where they begin and end. `token_ids`: of the markers that are tokens."""
-        return self.format.close in token_ids and (self.opened or self.format.open in token_ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,25 +54,25 @@ def answer_grammar(
     """
     said = "TEXT" if form is None else form
     if thoughts is not None and form is None and calls is None:
-        said = _free(thoughts, token_ids)
-    rules = [f"said: {said}", f"TEXT: {_TEXT}"]
+        said = thoughts.free(token_ids)
+    rules = [f"said: {said}", f"TEXT: {ANY_TEXT}"]
     answer = "said"
     if calls is not None:
         rules += _call_rules(calls, token_ids)
         answer = "calls" if calls.forced else "TEXT calls?" if form is None else "(said | calls)"
     if thoughts is not None:
-        rules += _thought_rules(thoughts, token_ids)
+        rules += thoughts.rules(token_ids)
         answer = f"thoughts {answer}"
     return Grammar(kind=GrammarKind.LARK, text="\n".join(["%llguidance {}", f"start: {answer}", *rules, ""]))
 
 
 def _call_rules(calls: CallRules, token_ids: Mapping[str, int]) -> list[str]:
     spelling = calls.spelling
-    more = f" ({_terms(spelling.between, token_ids)} call)*" if calls.several else ""
-    rules = [f"calls: {_terms(spelling.first, token_ids)} call{more} {_terms(spelling.last, token_ids)}"]
+    more = f" ({terms(spelling.between, token_ids)} call)*" if calls.several else ""
+    rules = [f"calls: {terms(spelling.first, token_ids)} call{more} {terms(spelling.last, token_ids)}"]
     for i, function in enumerate(calls.functions):
-        before = _terms(f"{spelling.name}{function['name']}{spelling.arguments}", token_ids)
-        rules.append(f"call_{i}: {before} arguments_{i} {_terms(spelling.end, token_ids)}")
+        before = terms(f"{spelling.name}{function['name']}{spelling.arguments}", token_ids)
+        rules.append(f"call_{i}: {before} arguments_{i} {terms(spelling.end, token_ids)}")
         rules += _argument_rules(function, calls.space, f"arguments_{i}")
     return [*rules, "call: " + " | ".join(f"call_{i}" for i in range(len(calls.functions)))]
 
@@ -129,29 +113,3 @@ def arguments(parameters: Mapping[str, Any]) -> dict[str, Any]:
     if not schema.get("properties") and not any(key in parameters for key in _OPEN):
         schema["additionalProperties"] = False
     return schema
-
-
-def _thought_rules(thoughts: ThinkingRules, token_ids: Mapping[str, int]) -> list[str]:
-    open, close = thoughts.format.open, thoughts.format.close
-    if close not in token_ids:
-        inside, ends = "thought", f"suffix={json.dumps(close)}"
-    elif thoughts.most is None:
-        inside, ends = f"TEXT {_terms(close, token_ids)}", ""
-    else:
-        inside = ("thought " if thoughts.most else "") + _terms(close, token_ids)
-        ends = f"max_tokens={thoughts.most}" if thoughts.most else ""
-    rule = f"{inside} {_BLANKS}" if thoughts.opened else f"({_terms(open, token_ids)} {inside} {_BLANKS})?"
-    return [f"thoughts: {rule}", *([f"thought[{ends}]: {_TEXT}"] if ends else [])]
-
-
-def _free(thoughts: ThinkingRules, token_ids: Mapping[str, int]) -> str:
-    """Any tokens but the one that would open thoughts again."""
-    open = thoughts.format.open
-    return f"<[^{token_ids[open]}]>*" if open in token_ids else "<[*]>*"
-
-
-def _terms(text: str, token_ids: Mapping[str, int]) -> str:
-    """`text` as terms of the notation: its markers as tokens, all else as literals."""
-    pattern = "|".join(map(re.escape, token_ids))
-    parts = re.split(f"({pattern})", text) if pattern else [text]
-    return " ".join(f"<[{token_ids[p]}]>" if p in token_ids else json.dumps(p) for p in parts if p)

@@ -18,8 +18,9 @@ from serve_app.json_schema import SPACE
 from serve_app.models.catalogue import demo_folder
 from serve_app.text.answer.grammar import form_of, serialise
 from serve_app.text.answer.reasoning import FORMATS as REASONING
+from serve_app.text.answer.thinking_budget import ThinkingRules
 from serve_app.text.answer.tools.detect import FORMATS
-from serve_app.text.answer.tools.forcing import CallRules, ThinkingRules, answer_grammar, call_grammar
+from serve_app.text.answer.tools.forcing import CallRules, answer_grammar, call_grammar
 from serve_app.text.answer.tools.mistral import MISTRAL_ARGS
 from serve_app.types import Grammar, GrammarKind
 
