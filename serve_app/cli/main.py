@@ -6,6 +6,7 @@ import click
 
 from serve_app.cli.batch.command import batch
 from serve_app.cli.chat import chat
+from serve_app.cli.check import check
 from serve_app.cli.deploy import deploy
 from serve_app.cli.endpoints.group import endpoints
 from serve_app.cli.health import health
@@ -27,6 +28,7 @@ for _command in (
     serve,
     deploy,
     validate,
+    check,
     health,
     endpoints,
     chat,

@@ -81,10 +81,18 @@ def gpu_has_bfloat16(device: torch.device) -> bool:
     return torch.cuda.get_device_capability(device) >= _BFLOAT16_SINCE
 
 
+def declared_dtype(declared: object) -> torch.dtype | None:
+    """The type to run in for what a configuration declares; None if it declares none."""
+    if not isinstance(declared, torch.dtype) or not declared.is_floating_point:
+        return None
+    return declared if declared in _NAMED.values() else torch.float32
+
+
 def stored_dtype(folder: Path, declared: object) -> torch.dtype:
     """The checkpoint's type: what its configuration declares, else that of its largest file's matrices."""
-    if isinstance(declared, torch.dtype) and declared.is_floating_point:
-        return declared if declared in _NAMED.values() else torch.float32
+    found = declared_dtype(declared)
+    if found is not None:
+        return found
     largest = max(folder.glob("*.safetensors"), key=lambda path: path.stat().st_size)
     try:
         with safe_open(largest, framework="pt") as weights:

@@ -74,7 +74,7 @@ def load_embedder(config: ModelConfig, progress: Callable[[str], None]) -> Loade
     folder, _ = locate(config.source, config.revision, progress)
     check_files(folder)
     hf_config = read_config(folder)
-    _check(hf_config)
+    check_embedder(hf_config)
     sentence = read_sentence_format(folder)
     device = choose_device(config.device)
     text = hf_config.get_text_config()
@@ -111,7 +111,8 @@ def first_position(module: torch.nn.Module) -> int:
     return 0
 
 
-def _check(config: PreTrainedConfig) -> None:
+def check_embedder(config: PreTrainedConfig) -> None:
+    """Raise ModelLoadError, naming the architecture and the reason, unless the model can embed."""
     name = architecture_of(config)
     reason = None
     if config.is_encoder_decoder:

@@ -22,8 +22,13 @@ _SHARD: Final = re.compile(r".+-\d{5}-of-\d{5}\.safetensors")
 UNSAFE_SUFFIXES: Final = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack", ".gguf")
 
 
-def locate(source: str, revision: str | None, progress: Callable[[str], None]) -> tuple[Path, str | None]:
-    """The folder of `source` and, from the hub, its commit. Downloads what is missing."""
+def locate(
+    source: str,
+    revision: str | None,
+    progress: Callable[[str], None],
+    fetch: Callable[[str, str | None, Callable[[str], None]], tuple[Path, str]] = hub.fetch,
+) -> tuple[Path, str | None]:
+    """The folder of `source` and, from the hub, its commit. `fetch` downloads what is missing."""
     if source.startswith(DEMO_PREFIX):
         return demo_folder(source.removeprefix(DEMO_PREFIX)), None
     folder = Path(source).expanduser()
@@ -36,7 +41,7 @@ def locate(source: str, revision: str | None, progress: Callable[[str], None]) -
         )
     if source.startswith((".", "/", "~", "\\")) or source.count("/") > 1:
         raise ModelLoadError(f"there is no folder {source!r}: check `source` of the model")
-    return hub.fetch(source, revision, progress)
+    return fetch(source, revision, progress)
 
 
 def check_files(folder: Path) -> None:

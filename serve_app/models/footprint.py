@@ -34,16 +34,28 @@ def least_memory(config: ModelConfig) -> int | None:
         shape = read_json(folder / "config.json")
         item_bytes = _WANTED.get(config.dtype) or _declared_bytes(shape, tensors)
         vocabulary = (shape.get("text_config") or shape).get("vocab_size")
-        if FORMATS[config.quantization].bits is not None:
-            weights = _quantised_bytes(tensors, item_bytes, vocabulary, config.quantization)
-        elif config.device != "cuda":
-            weights = _compact_bytes(tensors, item_bytes, vocabulary)
-        else:
-            weights = sum(_tensor_bytes(each, item_bytes) for each in tensors)
+        on_cpu = config.device != "cuda"
+        weights = weight_bytes(tensors, item_bytes, vocabulary, config.quantization, on_cpu=on_cpu)
         smallest = item_bytes or min((_FLOATS[each.dtype] for each in tensors if _is_float(each)), default=2)
         return weights + cache_bytes(shape, config.engine, smallest)
     except (OSError, ValueError, KeyError, TypeError, ModelLoadError):
         return None  # the start says what is wrong with the files
+
+
+def weight_bytes(
+    tensors: Sequence[StoredTensor],
+    item_bytes: int | None,
+    vocabulary: int | None,
+    quantization: str,
+    *,
+    on_cpu: bool,
+) -> int:
+    """Bytes of the weights in memory. `item_bytes`: of a number in the type that was asked for, if any."""
+    if FORMATS[quantization].bits is not None:
+        return _quantised_bytes(tensors, item_bytes, vocabulary, quantization)
+    if on_cpu:
+        return _compact_bytes(tensors, item_bytes, vocabulary)
+    return sum(_tensor_bytes(each, item_bytes) for each in tensors)
 
 
 def cache_bytes(shape: Mapping[str, Any], engine: EngineConfig, item_bytes: int) -> int:

@@ -28,7 +28,12 @@ from huggingface_hub.errors import (
 from serve_app.models.errors import ModelLoadError
 
 TEXT_PATTERNS: Final = ("*.json", "*.txt", "*.jinja", "*.model")
+SHAPE_PATTERNS: Final = ("config.json", "modules.json", "*.safetensors.index.json")
 WEIGHTS_SUFFIX: Final = ".safetensors"
+
+# (repository, revision, the hub's answer, progress) -> (folder, commit), and the same without an answer.
+Download = Callable[[str, str | None, Any, Callable[[str], None]], tuple[Path, str]]
+LookUp = Callable[[str, str | None, Callable[[str], None]], tuple[Path, str]]
 
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 _TIMEOUT_S: Final = 20.0  # for one answer of the hub's API; files have huggingface_hub's own
@@ -41,9 +46,16 @@ def fetch(repo: str, revision: str | None, progress: Callable[[str], None]) -> t
     When the hub cannot be reached, what the cache already holds is used.
     ModelLoadError says whether it is missing, gated or unreachable.
     """
+    return _answered(repo, revision, progress, _download, _cached)
+
+
+def _answered(
+    repo: str, revision: str | None, progress: Callable[[str], None], download: Download, look_up: LookUp
+) -> tuple[Path, str]:
+    """What `download` brings with the hub's answer, or what `look_up` finds in the local cache."""
     if constants.HF_HUB_OFFLINE or (revision and _COMMIT.fullmatch(revision)):
         try:
-            return _cached(repo, revision, progress)
+            return look_up(repo, revision, progress)
         except LocalEntryNotFoundError as error:
             if constants.HF_HUB_OFFLINE:
                 raise ModelLoadError(
@@ -54,7 +66,7 @@ def fetch(repo: str, revision: str | None, progress: Callable[[str], None]) -> t
             raise _not_an_id(repo) from error
     try:
         info = HfApi().model_info(repo, revision=revision, files_metadata=True, timeout=_TIMEOUT_S)
-        return _download(repo, revision, info, progress)
+        return download(repo, revision, info, progress)
     except GatedRepoError as error:  # before its base class RepositoryNotFoundError
         raise ModelLoadError(
             f"model {repo!r} is gated: accept its licence on https://huggingface.co/{repo} and set HF_TOKEN "
@@ -69,28 +81,34 @@ def fetch(repo: str, revision: str | None, progress: Callable[[str], None]) -> t
     except HFValidationError as error:
         raise _not_an_id(repo) from error
     except (HfHubHTTPError, OSError, ConnectionError, TimeoutError, _http_error()) as error:
-        return _fall_back(repo, revision, progress, error)
+        return _fall_back(repo, revision, progress, look_up, error)
 
 
 def _download(
     repo: str, revision: str | None, info: Any, progress: Callable[[str], None]
 ) -> tuple[Path, str]:
     commit = str(info.sha)
-    sizes = {f.rfilename: int(f.size or 0) for f in info.siblings if "/" not in f.rfilename}
-    weights = wanted_weights(list(sizes))
-    total = sum(sizes[name] for name in weights)
-    progress(f"{repo} at commit {commit}: {len(weights)} weight files, {total / 2**30:.2f} GiB")
-    if not weights:
-        raise ModelLoadError(
-            f"model {repo!r} at {commit} has no {WEIGHTS_SUFFIX} files (it has: {', '.join(sorted(sizes))}); "
-            "choose a repository or revision with safetensors weights"
-        )
+    sizes = _weights_of(repo, info)
+    weights = list(sizes)
+    progress(f"{repo} at commit {commit}: {len(weights)} weight files, {sum(sizes.values()) / 2**30:.2f} GiB")
     folder = Path(snapshot_download(repo, revision=commit, allow_patterns=list(TEXT_PATTERNS)))
     for number, name in enumerate(weights, 1):
         progress(f"{repo}: file {number} of {len(weights)}, {name}, {sizes[name] / 2**30:.2f} GiB")
         hf_hub_download(repo, name, revision=commit)
     _note(folder, revision or constants.DEFAULT_REVISION, commit)
     return folder, commit
+
+
+def _weights_of(repo: str, info: Any) -> dict[str, int]:
+    """The sizes in bytes of the weights, by their files' names. ModelLoadError if there are none."""
+    sizes = {f.rfilename: int(f.size or 0) for f in info.siblings if "/" not in f.rfilename}
+    weights = wanted_weights(list(sizes))
+    if not weights:
+        raise ModelLoadError(
+            f"model {repo!r} at {info.sha} has no {WEIGHTS_SUFFIX} files (it has: "
+            f"{', '.join(sorted(sizes))}); choose a repository or revision with safetensors weights"
+        )
+    return {name: sizes[name] for name in weights}
 
 
 def _note(snapshot: Path, revision: str, commit: str) -> None:
@@ -106,6 +124,30 @@ def wanted_weights(names: list[str]) -> list[str]:
     """The top-level safetensors files of `names`, without a second copy in another layout."""
     found = sorted(name for name in names if name.endswith(WEIGHTS_SUFFIX) and "/" not in name)
     return [name for name in found if not name.startswith("consolidated")] or found
+
+
+def fetch_shape(repo: str, revision: str | None, progress: Callable[[str], None]) -> tuple[Path, str]:
+    """As `fetch`, but brings what describes the model alone, without weights and tokenizer."""
+    return _answered(repo, revision, progress, _download_shape, _cached_shape)
+
+
+def _download_shape(
+    repo: str, revision: str | None, info: Any, progress: Callable[[str], None]
+) -> tuple[Path, str]:
+    commit = str(info.sha)
+    _weights_of(repo, info)
+    progress(f"{repo} at commit {commit}")
+    return Path(snapshot_download(repo, revision=commit, allow_patterns=list(SHAPE_PATTERNS))), commit
+
+
+def _cached_shape(repo: str, revision: str | None, progress: Callable[[str], None]) -> tuple[Path, str]:
+    folder = Path(
+        snapshot_download(repo, revision=revision, allow_patterns=list(SHAPE_PATTERNS), local_files_only=True)
+    )
+    if not (folder / "config.json").is_file():
+        raise LocalEntryNotFoundError(f"the configuration of {repo} is not in the cache")
+    progress(f"{repo} at commit {folder.name}, from the local cache")
+    return folder, folder.name
 
 
 def cached(repo: str, revision: str | None) -> Path | None:
@@ -130,14 +172,14 @@ def _cached(repo: str, revision: str | None, progress: Callable[[str], None]) ->
 
 
 def _fall_back(
-    repo: str, revision: str | None, progress: Callable[[str], None], error: BaseException
+    repo: str, revision: str | None, progress: Callable[[str], None], look_up: LookUp, error: BaseException
 ) -> tuple[Path, str]:
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         raise ModelLoadError(
             f"the disk is full: model {repo!r} could not be stored; make room, or set HF_HOME to another disk"
         ) from error
     try:
-        found = _cached(repo, revision, progress)
+        found = look_up(repo, revision, progress)
     except LocalEntryNotFoundError:
         raise ModelLoadError(
             f"the hub could not be reached for model {repo!r} ({type(error).__name__}) and the local cache "

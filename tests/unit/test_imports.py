@@ -185,6 +185,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "machine": {"kernels", "model", "waiting"},
         "devices": {"attention", "cpu", "cuda", "cuda.trial", "device", "waiting"},
         "assemble": {"devices", "engine", "grammar_queue", "model", "weights"},
+        "estimate": {"attention", "cpu", "fused", "kernels", "model", "weights"},
     },
     "deployments": {
         "adapter_affinity": set(),
@@ -223,6 +224,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "embedding": {"build", "questions", "server"},
         "served_model": {"embedding", "server"},
         "throughput": {"server"},
+        "model_check": set(),
     },
 }
 # third-party package -> the only layers that may import it

@@ -1,0 +1,139 @@
+"""`serve-app check`: whether a model can be served here, by which path, and in how much memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+from pydantic import ValidationError
+
+from serve_app.cli.output import print_note, printable
+from serve_app.config import ModelConfig
+
+if TYPE_CHECKING:
+    from serve_app.replica.model_check import ModelCheck
+
+GIB: Final = 2**30
+
+
+@click.command()
+@click.argument("model")
+@click.option("--revision", help="Hub commit, branch or tag.")
+@click.option(
+    "--device",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    default="auto",
+    show_default=True,
+    help="Where it would run; auto: on this machine's GPU if there is one.",
+)
+@click.option(
+    "--memory",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="GIB",
+    help="Memory of the device, if it is not of this machine: a GPU's own, or what is free beside a CPU.",
+)
+@click.option("--dtype", type=click.Choice(["auto", "float32", "bfloat16", "float16"]), default="auto")
+@click.option("--quantization", type=click.Choice(["none", "int8", "int4"]), default="none")
+@click.option("--max-model-len", type=click.IntRange(min=2), help="Context window in tokens.")
+@click.pass_context
+def check(
+    context: click.Context,
+    model: str,
+    revision: str | None,
+    device: str,
+    memory: float | None,
+    dtype: str,
+    quantization: str,
+    max_model_len: int | None,
+) -> None:
+    """Find out whether a model can be served, before its weights are there.
+
+    MODEL is a folder, a hub id or the name of a demo model. Of the hub, config.json and the index
+    of the weights alone are read. Exits with 1 if the model is refused or does not fit.
+    """
+    from serve_app.models.errors import ModelLoadError  # torch comes with it
+    from serve_app.replica.model_check import check_model
+
+    is_demo = "/" not in model and not Path(model).exists()
+    try:
+        config = ModelConfig(
+            name=Path(model).name.lower(),
+            source="" if is_demo else model,
+            revision=revision,
+            dtype=dtype,
+            quantization=quantization,
+            device=device,
+            engine={"max_model_len": max_model_len},
+        )
+    except ValidationError as error:
+        raise click.UsageError(error.errors(include_input=False)[0]["msg"]) from error
+    try:
+        found = check_model(config, print_note, None if memory is None else int(memory * GIB))
+    except ModelLoadError as error:
+        raise click.ClickException(printable(str(error))) from error
+    _describe(found, config)
+    click.echo("\n" + _application(config, found.device))
+
+
+def _describe(found: ModelCheck, config: ModelConfig) -> None:
+    model, engine, plan = found.model, found.engine, found.plan
+    click.echo(f"{model.architecture}, {_count(model.parameters)} parameters: can be served")
+    if model.text_alone:
+        _line("reads", "text alone; its parts for images and sound are not used")
+    if engine is None:
+        _line("does", f"embed texts of up to {model.window:,} tokens")
+    elif engine.family is not None:
+        _line("layers", f"fused, as {engine.family}'s: the fastest path")
+    else:
+        _line("layers", "transformers' own around paged attention, with packed linears on a CPU")
+    in_bits = "" if config.quantization == "none" else f", linears in {config.quantization}"
+    _line("weights", f"{_size(model.weight_bytes)} in {model.dtype}{in_bits}")
+    room = f"{_size(found.memory)} {'free beside a CPU' if found.device == 'cpu' else 'of a GPU'}"
+    if engine is not None and engine.token_bytes is not None:
+        each, whole = f"{engine.token_bytes / 2**10:,.4g} KiB", _size(engine.token_bytes * model.window)
+        _line("cache", f"{each} for a token; {whole} for a context of {model.window:,} tokens")
+    elif engine is not None:
+        _line("cache", "known only at the start")
+    if plan is None:
+        _line("memory", f"{room}: the weights fit")
+        return
+    tokens = plan.num_blocks * plan.block_size
+    _line("memory", f"{room}: the cache gets {_size(plan.cache_bytes)}, {tokens:,} tokens")
+    if plan.lowered_from is not None:
+        _line("window", f"lowered from {plan.lowered_from:,} to {plan.max_model_len:,} tokens, which fit")
+
+
+def _application(config: ModelConfig, kind: str) -> str:
+    """The lines of a deploy file that serve the model as it was checked."""
+    import yaml
+
+    args: dict[str, Any] = {"name": config.name}
+    args |= {"source": config.source} if config.source else {}
+    args |= {"revision": config.revision} if config.revision else {}
+    args |= {"device": kind}
+    args |= {
+        key: value
+        for key in ("dtype", "quantization")
+        if (value := getattr(config, key)) not in ("auto", "none")
+    }
+    if config.engine.max_model_len is not None:
+        args |= {"engine": {"max_model_len": config.engine.max_model_len}}
+    application = {
+        "name": config.name,
+        "import_path": "serve_app.deployments.build:build_model_app",
+        "args": args,
+    }
+    return str(yaml.safe_dump([application], sort_keys=False)).rstrip()
+
+
+def _size(size: int) -> str:
+    return f"{size / GIB:,.1f} GiB" if size >= GIB else f"{size / 2**20:,.0f} MiB"
+
+
+def _count(parameters: int) -> str:
+    return f"{parameters / 1e9:,.2f} billion" if parameters >= 1e8 else f"{parameters / 1e6:,.1f} million"
+
+
+def _line(title: str, text: str) -> None:
+    click.echo(f"  {title:<9} {printable(text)}")

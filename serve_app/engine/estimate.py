@@ -1,0 +1,123 @@
+"""What a model takes beside its weights, from the shapes of its modules: no weight is needed.
+
+What hangs on numbers is left to the start: a start measures steps, and compares fast layers with the model's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from transformers import PreTrainedModel
+
+from serve_app.config import ModelConfig
+from serve_app.engine.attention import LayerSpec
+from serve_app.engine.cpu.fused import check_quantizable
+from serve_app.engine.fused.fuse import known
+from serve_app.engine.kernels.structs import TYPES
+from serve_app.engine.model.dry_run import learn_layers
+from serve_app.engine.model.forward import ATTENTION_NAME, check_takes_positions
+from serve_app.engine.model.memory import (
+    CPU_CACHE_CAP,
+    CPU_SHARE,
+    CUDA_SHARE,
+    CachePlan,
+    CacheTooSmall,
+    free_memory,
+    plan_cache,
+)
+from serve_app.engine.weights.formats import FORMATS
+
+_HIDDEN_COPIES: Final = 6  # rows of the hidden size that a layer holds at once, about
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """The layers of a model as the engine runs them."""
+
+    family: str | None  # whose fused layers they are; None: transformers' own
+    dtype: torch.dtype
+    layers: tuple[LayerSpec, ...] | None  # None: known only at the start
+    step_bytes: int  # of the largest step on a GPU, about
+
+    @classmethod
+    def of(cls, module: PreTrainedModel, config: ModelConfig) -> Estimate:
+        """`module`: on the meta device. Raises UnsupportedModel for what the engine does not run."""
+        if config.quantization != "none":
+            check_quantizable(module, FORMATS[config.quantization])
+        family = known(module, frozenset(TYPES))
+        text = module.config.get_text_config()
+        return cls(
+            family=None if family is None else family.name,
+            dtype=module.dtype,
+            layers=_layers(module, text),
+            step_bytes=_step_bytes(text, config, module.dtype),
+        )
+
+    @property
+    def token_bytes(self) -> int | None:
+        """Bytes of one token in the cache, in the weights' type."""
+        return None if self.layers is None else sum(spec.bytes_per_token(self.dtype) for spec in self.layers)
+
+    def plan(
+        self, config: ModelConfig, *, window: int, weight_bytes: int, memory: int, on_cpu: bool
+    ) -> CachePlan | None:
+        """The cache in `memory` bytes, which are free beside a CPU, or all of a GPU's.
+
+        None: it is known only at the start. Raises CacheTooSmall, also if the weights alone do not fit.
+        """
+        used = weight_bytes if on_cpu else weight_bytes + self.step_bytes
+        free = (memory if on_cpu else int(memory * CUDA_SHARE)) - used
+        if free <= 0:
+            beside = "" if on_cpu else f" beside steps, which take about {self.step_bytes / 2**30:,.1f} GiB"
+            need, have = f"{weight_bytes / 2**30:,.1f} GiB", f"{memory / 2**30:,.1f} GiB"
+            raise CacheTooSmall(f"{need} of weights do not fit into {have}{beside}")
+        if self.layers is None:
+            return None
+        return plan_cache(
+            self.layers,
+            dtype=torch.int8 if config.engine.kv_cache_dtype == "int8" else self.dtype,
+            config=config.engine,
+            context_window=window,
+            free_bytes=free,
+            share=CPU_SHARE if on_cpu else 1.0,
+            cap=CPU_CACHE_CAP if on_cpu else None,
+        )
+
+
+def device_memory(wanted: str) -> tuple[str, int | None]:
+    """The kind of device that `wanted` means here, cpu or cuda, and its memory in bytes.
+
+    That is what is free beside a CPU, or all of a GPU's; None: this machine has no GPU.
+    """
+    has_cuda = torch.cuda.is_available()
+    if wanted == "cpu" or (wanted == "auto" and not has_cuda):
+        return "cpu", free_memory(torch.device("cpu"))
+    return "cuda", torch.cuda.get_device_properties(0).total_memory if has_cuda else None
+
+
+def _layers(module: PreTrainedModel, text: Any) -> tuple[LayerSpec, ...] | None:
+    """The needs of the layers in the cache, from shapes alone; None if these hang on numbers."""
+
+    def forward(tokens: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        inputs = {"input_ids": tokens[None], "position_ids": positions[None], "use_cache": False}
+        logits: torch.Tensor = module(**inputs).logits[0]
+        return logits
+
+    check_takes_positions(module)
+    module.set_attn_implementation(ATTENTION_NAME)
+    try:
+        name, device = type(module).__name__, torch.device("meta")
+        return learn_layers(forward, name=name, config=text, device=device)[0]
+    except (RuntimeError, NotImplementedError, TypeError):  # it reads numbers, which the meta device lacks
+        return None
+
+
+def _step_bytes(text: Any, config: ModelConfig, dtype: torch.dtype) -> int:
+    """About what the largest step takes on a GPU: logits in two types, and rows of one layer."""
+    hidden = int(getattr(text, "hidden_size", 0))
+    inner = int(getattr(text, "intermediate_size", None) or 4 * hidden)
+    row: int = text.vocab_size * (dtype.itemsize + torch.float32.itemsize)
+    row += (_HIDDEN_COPIES * hidden + 3 * inner) * dtype.itemsize
+    return config.engine.max_step_tokens * row

@@ -1,0 +1,94 @@
+"""A model without memory for its weights, from its configuration alone: its modules and their shapes."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from transformers import AutoModel, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+
+from serve_app.config import ModelConfig
+from serve_app.models.dtype import choose_dtype, declared_dtype
+from serve_app.models.embedder import check_embedder, is_embedder
+from serve_app.models.errors import ModelLoadError
+from serve_app.models.files import check_files, locate
+from serve_app.models.footprint import weight_bytes
+from serve_app.models.guards import architecture_of, check_config, context_window, reads_more_than_text
+from serve_app.models.hub import fetch_shape
+from serve_app.models.loader import read_config
+from serve_app.models.stored import StoredTensor
+
+_NAMES: Final = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blueprint:
+    """A model that the guards let through."""
+
+    architecture: str
+    module: PreTrainedModel  # on torch's meta device, in eval mode; without a head if it embeds
+    embeds: bool
+    text_alone: bool  # it reads more than text, and is served with text alone
+    dtype: str  # that it would run in, by torch's name
+    parameters: int
+    weight_bytes: int  # as served
+    window: int  # tokens
+
+
+def read_blueprint(config: ModelConfig, progress: Callable[[str], None], *, on_cpu: bool) -> Blueprint:
+    """Find the model of `config`, and read what describes it. Raises ModelLoadError if it is refused.
+
+    Of a hub's repository no weight is brought; in a folder the weights must be there, and none is read.
+    """
+    folder, revision = locate(config.source, config.revision, progress, fetch=fetch_shape)
+    if revision is None:
+        check_files(folder)
+    hf_config = read_config(folder)
+    embeds = is_embedder(config, folder)
+    (check_embedder if embeds else check_config)(hf_config)
+    text = hf_config.get_text_config()
+    if not on_cpu and config.quantization != "none":
+        raise ModelLoadError(f"{config.name}: quantization {config.quantization} is for a CPU")
+    dtype = _dtype(config, declared_dtype(text.dtype or hf_config.dtype) or torch.bfloat16, on_cpu)
+    module = _module(AutoModel if embeds else AutoModelForCausalLM, hf_config, dtype)
+    weights = [
+        StoredTensor(name, _NAMES[each.dtype], tuple(each.shape), Path(), 0, each.nbytes)
+        for name, each in module.named_parameters()  # a tied weight counts once
+    ]
+    size = weight_bytes(weights, dtype.itemsize, text.vocab_size, config.quantization, on_cpu=on_cpu)
+    return Blueprint(
+        architecture=architecture_of(hf_config),
+        module=module,
+        embeds=embeds,
+        text_alone=reads_more_than_text(hf_config),
+        dtype=str(dtype).removeprefix("torch."),
+        parameters=sum(each.num_values for each in weights),
+        weight_bytes=size,
+        window=context_window(hf_config, config.engine.max_model_len),
+    )
+
+
+def _dtype(config: ModelConfig, stored: torch.dtype, on_cpu: bool) -> torch.dtype:
+    """The type of the weights on a CPU with our kernels, or on a GPU with bfloat16."""
+    if on_cpu or config.dtype != "auto":
+        device = torch.device("cpu")
+        return choose_dtype(config.dtype, stored, device, lambda line: None, fast_bfloat16=True)
+    return stored
+
+
+def _module(kind: Any, config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
+    """The model of transformers' auto class `kind`. Raises ModelLoadError for settings that make none."""
+    try:
+        with torch.device("meta"):
+            made: Any = kind.from_config(copy.deepcopy(config), dtype=dtype, trust_remote_code=False)
+    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError, ImportError) as error:
+        raise ModelLoadError(
+            f"transformers could not build {architecture_of(config)} from its config.json "
+            f"({type(error).__name__}: {error}); check that the file is the checkpoint's own"
+        ) from error
+    module: PreTrainedModel = made.eval()
+    return module

@@ -1,0 +1,51 @@
+"""Whether a model can be served, by which layers, and in how much memory, from its configuration alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from serve_app.config import ModelConfig
+from serve_app.engine.estimate import Estimate, device_memory
+from serve_app.engine.model.forward import UnsupportedModel
+from serve_app.engine.model.memory import CachePlan, CacheTooSmall
+from serve_app.models.blueprint import Blueprint, read_blueprint
+from serve_app.models.errors import ModelLoadError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCheck:
+    """What was found out about a model that can be served, and fits."""
+
+    model: Blueprint
+    engine: Estimate | None  # None: it embeds
+    device: str  # cpu or cuda
+    memory: int  # bytes: free beside a CPU, or all of a GPU's
+    plan: CachePlan | None  # None: there is no cache, or it is known only at the start
+
+
+def check_model(
+    config: ModelConfig, progress: Callable[[str], None], memory: int | None = None
+) -> ModelCheck:
+    """Find the model of `config`, and find out what it takes.
+
+    `memory`: bytes of a device elsewhere; None: this machine's. Raises ModelLoadError if the model is refused
+    or does not fit.
+    """
+    device, own = device_memory(config.device)
+    memory = memory or own
+    if memory is None:
+        raise ModelLoadError("this machine has no GPU: say the memory of one with --memory GIB")
+    on_cpu = device == "cpu"
+    model = read_blueprint(config, progress, on_cpu=on_cpu)
+    try:
+        if model.embeds:
+            return ModelCheck(model=model, engine=None, device=device, memory=memory, plan=None)
+        engine = Estimate.of(model.module, config)
+        size = model.weight_bytes
+        plan = engine.plan(config, window=model.window, weight_bytes=size, memory=memory, on_cpu=on_cpu)
+    except UnsupportedModel as error:
+        raise ModelLoadError(f"{model.architecture} cannot be served: {error}") from error
+    except CacheTooSmall as error:
+        raise ModelLoadError(f"{model.architecture} does not fit: {error}") from error
+    return ModelCheck(model=model, engine=engine, device=device, memory=memory, plan=plan)
