@@ -11,7 +11,6 @@ from functools import cache
 from typing import Any
 
 from fastapi import FastAPI
-from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
 from serve_app.api.describe import describe
@@ -24,6 +23,7 @@ from serve_app.api.dialects.openai import routes as openai
 from serve_app.api.dialects.ovms import routes as ovms
 from serve_app.api.dialects.triton import routes as triton
 from serve_app.api.edge.auth import Authentication
+from serve_app.api.edge.cors import with_cors
 from serve_app.api.edge.middleware import Edge
 from serve_app.api.edge.route_guide import RouteGuide
 from serve_app.api.error_renderers import RENDERERS
@@ -81,15 +81,7 @@ def build_app(services: Services, *, ids_are_echoed: bool = False) -> FastAPI:
             v1=Family(config.v1_dialect),
             ids_are_echoed=ids_are_echoed,
         )
-        if config.cors_origins:
-            app = CORSMiddleware(
-                app,
-                allow_origins=config.cors_origins,
-                allow_methods=("GET", "POST", "PUT", "PATCH", "DELETE"),
-                allow_headers=("*",),
-                allow_private_network=True,  # an origin that is listed may ask from outside
-                expose_headers=("*",),
-            )
+        app = with_cors(app, config.cors_origins)
         if config.console.enabled:
             app = Console(app, config.console, services.peer_of, allowed_hosts=config.allowed_hosts)
         return app

@@ -9,8 +9,14 @@ from google.protobuf.json_format import ParseDict
 from starlette.types import Scope as AsgiScope
 
 from serve_app.api.dialects.triton import repository
-from serve_app.api.dialects.triton.metadata import server_metadata
-from serve_app.api.dialects.triton.pages import ConfigPage, ModelPage, everything, find, is_ready, statistics
+from serve_app.api.dialects.triton.metadata import (
+    find,
+    is_ready,
+    model_config,
+    model_metadata,
+    server_metadata,
+)
+from serve_app.api.dialects.triton.statistics import statistics
 from serve_app.api.pages.condition import condition
 from serve_app.api.services import Services
 from serve_app.errors import ModelNotFound, VersionNotFound
@@ -61,16 +67,15 @@ async def _model_ready(services: Services, scope: AsgiScope, message: Any) -> Ma
 
 
 async def _model_metadata(services: Services, scope: AsgiScope, message: Any) -> Mapping[str, object]:
-    return ModelPage(services).page(find(services, scope, _names(message)))
+    return model_metadata(find(services, scope, _names(message)))
 
 
 async def _model_config(services: Services, scope: AsgiScope, message: Any) -> Mapping[str, object]:
-    return {"config": ConfigPage(services).page(find(services, scope, _names(message)))}
+    return {"config": model_config(services, find(services, scope, _names(message)))}
 
 
 async def _model_statistics(services: Services, scope: AsgiScope, message: Any) -> Mapping[str, object]:
-    models = [find(services, scope, _names(message))] if message.name else everything(services, scope)
-    return {"model_stats": statistics(services, models)}
+    return statistics(services, scope, _names(message) if message.name else None)
 
 
 async def _repository_index(services: Services, scope: AsgiScope, message: Any) -> Mapping[str, object]:

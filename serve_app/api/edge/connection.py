@@ -6,13 +6,14 @@ Each watch costs a fixed amount per request, and nothing per event.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 
-from starlette.types import Message, Receive, Send
+import msgspec
+from starlette.types import Message, Receive, Scope, Send
 
-from serve_app.api.edge.body import ClientGone
+from serve_app.api.edge.body import JSON_TYPE, ClientGone
 
 WRITE_TIMEOUT_S: Final = 30.0  # a client that does not read for this long is given up
 
@@ -120,6 +121,24 @@ async def reply(send: Send, status: int, headers: dict[str, str], body: bytes) -
     raw = [*_raw(headers), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": raw})
     await send({"type": "http.response.body", "body": body})
+
+
+async def reply_json(
+    send: Send, value: object, status: int = 200, headers: Mapping[str, str] | None = None
+) -> None:
+    """Send `value` as a whole response of JSON; `headers`: beside its type."""
+    await reply(send, status, {"content-type": JSON_TYPE, **(headers or {})}, msgspec.json.encode(value))
+
+
+class JsonPage:
+    """An ASGI app for a route without a body: JSON, made of the request's scope."""
+
+    def __init__(self, answer: Callable[[Scope], object]) -> None:
+        self._answer = answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Raises as `answer`."""
+        await reply_json(send, self._answer(scope))
 
 
 async def reply_in_parts(send: Send, status: int, headers: dict[str, str], parts: Iterable[bytes]) -> None:

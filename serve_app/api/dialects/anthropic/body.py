@@ -16,7 +16,7 @@ from serve_app.api.dialects.chat.messages import MAX_NAME_CHARS
 from serve_app.api.dialects.chat.pictures import with_notes
 from serve_app.api.dialects.chat.response_format.grammar import Form, parse_schema
 from serve_app.api.dialects.chat.templating import TemplatingFields, with_effort, with_thinking
-from serve_app.api.dialects.chat.thinking import TYPES, ThinkingOptions
+from serve_app.api.dialects.chat.thinking_budget import TYPES, ThinkingOptions
 from serve_app.api.dialects.chat.tools import ToolOffer
 from serve_app.api.edge.body import WireModel, parse_body
 from serve_app.api.protocol.field_doc import FieldDoc, doc

@@ -33,10 +33,7 @@ TEMPLATE_VARIABLES: Final = (
     f"an object of up to {limits.MAX_TEMPLATE_VARIABLES} names, "
     f"{limits.MAX_TEMPLATE_VARIABLES_CHARS} characters of JSON"
 )
-THINKING_TOKENS: Final = (
-    "default none; after this many tokens of thoughts the model has to answer, if the marks around its "
-    "thoughts are tokens; elsewhere ignored and listed"
-)
+
 
 
 def _truncation(value: Any) -> int:
@@ -151,9 +148,6 @@ FunctionCall: TypeAlias = Annotated[
     Any,
     Described(shapes.FunctionCallChoice),
     doc("deprecated form of `tool_choice`", accepts="none, auto or an object that names a function"),
-]
-ThinkingTokenBudget: TypeAlias = Annotated[
-    int | None, Integer(0, limits.MAX_TOKENS), Sets("thinking_tokens"), doc(THINKING_TOKENS)
 ]
 TemplateKwargs: TypeAlias = Annotated[
     Any,

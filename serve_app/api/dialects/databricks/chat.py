@@ -21,7 +21,7 @@ from serve_app.api.dialects.chat.field_types import (
 )
 from serve_app.api.dialects.chat.finish import FINISH
 from serve_app.api.dialects.chat.response_format.grammar import parse_form
-from serve_app.api.dialects.chat.thinking import ThinkingOptions
+from serve_app.api.dialects.chat.thinking_budget import ThinkingOptions
 from serve_app.api.dialects.chat.wire import delta_members, token_with_alternatives, tool_call_fields
 from serve_app.api.dialects.databricks import answers
 from serve_app.api.dialects.databricks import wire as wire

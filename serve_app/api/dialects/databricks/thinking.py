@@ -10,7 +10,7 @@ from typing import Any, Final
 from serve_app import limits
 from serve_app.api.dialects.chat.messages import parse_string
 from serve_app.api.dialects.chat.templating import with_effort, with_thinking
-from serve_app.api.dialects.chat.thinking import DISABLED, ThinkingOptions
+from serve_app.api.dialects.chat.thinking_budget import DISABLED, ThinkingOptions
 from serve_app.api.dialects.databricks.answers import ThoughtPart
 from serve_app.errors import InvalidField
 from serve_app.types import Templating

@@ -15,8 +15,8 @@ from serve_app.api.dialects.chat import examples
 from serve_app.api.dialects.chat.paths import CHAT, OVMS_BASES
 from serve_app.api.dialects.mindie import answers, metadata
 from serve_app.api.dialects.mindie.chat import ChatBody, ChatDialect, GreedyChatBody
-from serve_app.api.dialects.mindie.continue_body import ContinueBody
-from serve_app.api.dialects.mindie.continue_route import ContinueRoute, ContinueTarget
+from serve_app.api.dialects.mindie.tgi_body import ContinueBody
+from serve_app.api.dialects.mindie.tgi import ContinueRoute, ContinueTarget
 from serve_app.api.dialects.mindie.errors import render_body_error, render_error
 from serve_app.api.dialects.mindie.generate import TextBody
 from serve_app.api.dialects.mindie.stop import StopBody, StopRoute

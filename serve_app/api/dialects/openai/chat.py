@@ -18,13 +18,13 @@ from serve_app.api.dialects.chat.field_types import (
     Logprobs,
     MaxCompletionTokens,
     ParallelToolCalls,
-    ThinkingTokenBudget,
     TopLogprobs,
 )
 from serve_app.api.dialects.chat.fields import SharedFields
 from serve_app.api.dialects.chat.finish import FINISH, LEGACY_TOOL_CALLS
 from serve_app.api.dialects.chat.messages import MAX_NAME_CHARS, MAX_TOOL_CALLS, parse_messages
 from serve_app.api.dialects.chat.templating import EFFORTS, TemplatingFields, with_effort
+from serve_app.api.dialects.chat.thinking_budget import ThinkingTokenBudget
 from serve_app.api.dialects.chat.tools import ToolOffer, parse_offer
 from serve_app.api.dialects.openai import answers
 from serve_app.api.dialects.openai import shapes as own_shapes

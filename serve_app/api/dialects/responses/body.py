@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Any, NamedTuple
 
 from serve_app import limits
-from serve_app.api.dialects.chat.field_types import ThinkingTokenBudget
 from serve_app.api.dialects.chat.fields import AnswerFields
 from serve_app.api.dialects.chat.pictures import with_notes
 from serve_app.api.dialects.chat.templating import TemplatingFields, with_effort
+from serve_app.api.dialects.chat.thinking_budget import ThinkingTokenBudget
 from serve_app.api.dialects.chat.tools import ToolOffer
 from serve_app.api.dialects.responses.fields import FORMAT, ITEM_DOCS, NOT_KEPT, InputItems, ResponseFields
 from serve_app.api.dialects.responses.input_items import parse_input

@@ -9,16 +9,14 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated, Any, NoReturn
 
-import msgspec
 from pydantic import with_config
 from starlette.types import Receive, Scope, Send
 from typing_extensions import TypedDict
 
 from serve_app.api.dialects.triton.answers import IndexEntry
-from serve_app.api.dialects.triton.metadata import repository_entry
-from serve_app.api.dialects.triton.pages import JSON, Found, find
-from serve_app.api.edge.body import WireModel, parse_body, read_body
-from serve_app.api.edge.connection import reply, while_connected
+from serve_app.api.dialects.triton.metadata import Found, find
+from serve_app.api.edge.body import JSON_TYPE, WireModel, parse_body, read_body
+from serve_app.api.edge.connection import reply, reply_json, while_connected
 from serve_app.api.exchange.dispatch import too_late, version_of
 from serve_app.api.protocol.fields import Boolean, Described
 from serve_app.api.services import Services
@@ -50,9 +48,7 @@ class IndexRoute:
         """Raises InvalidBody or InvalidField."""
         with self._services.bodies.lease() as lease:
             body = parse_body(IndexBody, await read_body(scope, receive, lease.take) or b"{}")
-        await reply(
-            send, 200, JSON, msgspec.json.encode(index(self._services, scope, only_ready=bool(body.ready)))
-        )
+        await reply_json(send, index(self._services, scope, only_ready=bool(body.ready)))
 
 
 class LoadRoute:
@@ -68,7 +64,7 @@ class LoadRoute:
 
     async def _wake(self, found: Found, send: Send) -> None:
         await load(self._services, found)
-        await reply(send, 200, JSON, b"")
+        await reply(send, 200, {"content-type": JSON_TYPE}, b"")
 
 
 class UnloadRoute:
@@ -85,11 +81,20 @@ class UnloadRoute:
 def index(services: Services, scope: Scope, *, only_ready: bool) -> list[IndexEntry]:
     """An entry for each version of each model."""
     entries = [
-        repository_entry(endpoint.name, version_of(entity), ready=services.backend.is_ready(entity.app))
+        _entry(endpoint.name, version_of(entity), ready=services.backend.is_ready(entity.app))
         for endpoint in services.endpoints(scope)
         for entity in endpoint.served_entities
     ]
     return [entry for entry in entries if not only_ready or entry["state"] == "READY"]
+
+
+def _entry(name: str, version: str, *, ready: bool) -> IndexEntry:
+    return {
+        "name": name,
+        "version": version,
+        "state": "READY" if ready else "UNAVAILABLE",
+        "reason": "" if ready else "no replica of it is ready",
+    }
 
 
 async def load(services: Services, found: Found) -> None:

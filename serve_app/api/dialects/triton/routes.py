@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Annotated, Any, Final
 
 from starlette.types import ASGIApp
+from starlette.types import Scope as AsgiScope
 
-from serve_app.api.dialects.triton import answers, pages, shapes
+from serve_app.api.dialects.triton import answers, metadata, shapes
 from serve_app.api.dialects.triton.errors import probe_error, render_error
 from serve_app.api.dialects.triton.inference_routes import InferRoute, ValuesRoute
 from serve_app.api.dialects.triton.repository import (
@@ -17,6 +19,8 @@ from serve_app.api.dialects.triton.repository import (
     LoadRoute,
     UnloadRoute,
 )
+from serve_app.api.dialects.triton.statistics import statistics
+from serve_app.api.edge.connection import JsonPage
 from serve_app.api.kserve.http_body import HEADER
 from serve_app.api.kserve.paths import MODELS, PAGES
 from serve_app.api.openapi.operation import (
@@ -169,10 +173,17 @@ UNLOAD: Final = Operation(
 
 def routes(services: Services) -> Iterator[Entry]:
     """All routes of Triton."""
-    yield _entry("GET", "/v2", pages.ServerPage(services), SERVER)
-    yield _entry("GET", "/v2/health/live", pages.ServerLive(), LIVE)
-    yield _entry("GET", "/v2/health/ready", pages.ServerReady(services), READY)
-    yield _entry("GET", "/v2/models/stats", pages.AllStatsPage(services), ALL_STATISTICS)
+
+    def page(path: str, answer: Callable[[AsgiScope], object], operation: Operation) -> Entry:
+        return _entry("GET", path, JsonPage(answer), operation)
+
+    def found(scope: AsgiScope) -> metadata.Found:
+        return metadata.find(services, scope, scope["path_params"])
+
+    yield page("/v2", lambda scope: metadata.server_metadata(services.config.v1_dialect), SERVER)
+    yield page("/v2/health/live", lambda scope: {"live": True}, LIVE)
+    yield _entry("GET", "/v2/health/ready", metadata.ServerReady(services), READY)
+    yield page("/v2/models/stats", lambda scope: statistics(services, scope), ALL_STATISTICS)
     yield _entry("POST", "/v2/repository/index", IndexRoute(services), INDEX)
     yield _entry("POST", "/v2/repository/models/{model:path}/load", LoadRoute(services), LOAD)
     yield _entry("POST", "/v2/repository/models/{model:path}/unload", UnloadRoute(services), UNLOAD)
@@ -190,11 +201,13 @@ def routes(services: Services) -> Iterator[Entry]:
             generate_operation(stream=True),
         )
         yield _entry("POST", f"{model}/infer", InferRoute(services), INFER)
-        yield _entry("GET", f"{model}/ready", pages.ModelReadyPage(services), MODEL_READY)
-        yield _entry("GET", f"{model}/config", pages.ConfigPage(services), CONFIG)
-        yield _entry("GET", f"{model}/stats", pages.StatsPage(services), STATISTICS)
+        yield page(f"{model}/ready", partial(metadata.model_ready, services), MODEL_READY)
+        yield page(f"{model}/config", lambda scope: metadata.model_config(services, found(scope)), CONFIG)
+        yield page(
+            f"{model}/stats", lambda scope: statistics(services, scope, scope["path_params"]), STATISTICS
+        )
     for model in PAGES:
-        yield _entry("GET", model, pages.ModelPage(services), MODEL)
+        yield page(model, lambda scope: metadata.model_metadata(found(scope)), MODEL)
 
 
 def _entry(method: str, path: str, app: ASGIApp, operation: Operation) -> Entry:

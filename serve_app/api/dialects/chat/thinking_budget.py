@@ -1,11 +1,13 @@
-"""What a client says of thoughts in the object `thinking`, as Anthropic has it and Databricks after it."""
+"""The budget of tokens for a model's thoughts, and whether it thinks: fields of several protocols.
+
+OpenAI's protocol has `thinking_token_budget`, Anthropic and Databricks the object `thinking`.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeAlias
 
 from serve_app import limits
-from serve_app.api.dialects.chat.field_types import THINKING_TOKENS
 from serve_app.api.edge.body import WireModel
 from serve_app.api.protocol.field_doc import doc
 from serve_app.api.protocol.fields import Integer, OneOf, Sets
@@ -13,6 +15,14 @@ from serve_app.api.protocol.fields import Integer, OneOf, Sets
 ENABLED: Final = "enabled"
 DISABLED: Final = "disabled"
 TYPES: Final = ("adaptive", "between_tools", DISABLED, ENABLED)
+
+_BUDGET: Final = (
+    "default none; after this many tokens of thoughts the model has to answer, if the marks around its "
+    "thoughts are tokens; elsewhere ignored and listed"
+)
+ThinkingTokenBudget: TypeAlias = Annotated[
+    int | None, Integer(0, limits.MAX_TOKENS), Sets("thinking_tokens"), doc(_BUDGET)
+]
 
 
 class ThinkingOptions(WireModel):
@@ -22,7 +32,7 @@ class ThinkingOptions(WireModel):
         "variable `enable_thinking` of the model's template: true for enabled, false for disabled"
     )
     budget_tokens: Annotated[int | None, Integer(1, limits.MAX_TOKENS), Sets("thinking_tokens")] = doc(
-        THINKING_TOKENS
+        _BUDGET
     )
 
     @property

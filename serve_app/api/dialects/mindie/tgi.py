@@ -10,8 +10,8 @@ from functools import partial
 
 from starlette.types import Receive, Scope, Send
 
-from serve_app.api.dialects.mindie.continue_body import ContinueBody, ContinueParameters
-from serve_app.api.dialects.mindie.continue_renderers import (
+from serve_app.api.dialects.mindie.tgi_body import ContinueBody, ContinueParameters
+from serve_app.api.dialects.mindie.tgi_renderers import (
     ContinueForm,
     InferRenderer,
     ListRenderer,
