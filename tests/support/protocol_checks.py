@@ -23,8 +23,8 @@ from serve_app.api.dialects.databricks import embeddings as databricks_embedding
 from serve_app.api.dialects.mindie import chat as mindie_chat
 from serve_app.api.dialects.mindie import errors as mindie_errors
 from serve_app.api.dialects.mindie import generate as mindie_generate
-from serve_app.api.dialects.mindie.tgi_body import ContinueBody, ContinueParameters
 from serve_app.api.dialects.mindie.stop import StopBody
+from serve_app.api.dialects.mindie.tgi_body import ContinueBody, ContinueParameters
 from serve_app.api.dialects.openai import chat as openai_chat
 from serve_app.api.dialects.openai import completions as openai_completions
 from serve_app.api.dialects.openai import embeddings as openai_embeddings

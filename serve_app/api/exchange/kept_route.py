@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-import msgspec
 from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from serve_app.api.backend import ResponseStore
 from serve_app.api.context import context_of
-from serve_app.api.edge.body import JSON_TYPE
-from serve_app.api.edge.connection import reply
+from serve_app.api.edge.connection import reply_json
 from serve_app.api.edge.query import checked_query
 from serve_app.api.services import Services
 from serve_app.errors import RouteNotFound, Unauthenticated
@@ -41,4 +39,4 @@ class KeptRoute:
         services.admission.check()
         query = checked_query(scope["query_string"])
         answer = await self._handle(services.responses, caller, scope["path_params"]["response"], query)
-        await reply(send, 200, {"content-type": JSON_TYPE}, msgspec.json.encode(answer))
+        await reply_json(send, answer)

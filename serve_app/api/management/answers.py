@@ -1,8 +1,8 @@
-"""The shapes of the management API's answers, for the OpenAPI document."""
+"""The shapes of the management API's answers."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, NotRequired
+from typing import Any, Literal, NotRequired, TypeAlias
 
 from typing_extensions import TypedDict
 
@@ -156,10 +156,13 @@ class NotificationsJson(TypedDict):
     email_notifications: dict[str, list[str]]
 
 
+LevelName: TypeAlias = Literal["CAN_VIEW", "CAN_QUERY", "CAN_MANAGE"]
+
+
 class PermissionJson(TypedDict):
     """One level."""
 
-    permission_level: Literal["CAN_VIEW", "CAN_QUERY", "CAN_MANAGE"]
+    permission_level: LevelName
     inherited: bool
 
 
@@ -184,7 +187,7 @@ class PermissionsJson(TypedDict):
 class LevelJson(TypedDict):
     """What a grant may say."""
 
-    permission_level: Literal["CAN_VIEW", "CAN_QUERY", "CAN_MANAGE"]
+    permission_level: LevelName
     description: str
 
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
-import msgspec
 from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
@@ -18,13 +17,15 @@ from serve_app.api.context import context_of
 from serve_app.api.dialects.databricks.errors import render_error
 from serve_app.api.directory import CallerView
 from serve_app.api.edge.body import read_body
-from serve_app.api.edge.connection import reply, reply_in_parts
+from serve_app.api.edge.connection import reply, reply_in_parts, reply_json
 from serve_app.api.edge.query import checked_query
 from serve_app.api.management.strict_body import NoBody, StrictBody, parse_strict
+from serve_app.api.openapi.operation import Operation
+from serve_app.api.route import Entry
 from serve_app.api.services import Services
 from serve_app.errors import ModelNotFound, RouteNotFound, ServeError, Unauthenticated
 from serve_app.limits import MAX_MANAGEMENT_BODY_BYTES, MAX_MODEL_NAME_CHARS
-from serve_app.types import Caller
+from serve_app.types import Caller, Scope
 from serve_app.types.control import AwaitChanges, Change, Command, EndpointShown, GetEndpoint, ReplyT
 
 IS_OFF: Final = (
@@ -32,7 +33,6 @@ IS_OFF: Final = (
     "set control.enabled in the Gateway's config to manage it over this API"
 )
 BEHIND: Final = "x-gateways-behind"  # the number of gateways in which the change is not in force yet
-_JSON: Final = "application/json"
 
 BodyT = TypeVar("BodyT", bound=StrictBody)
 
@@ -129,7 +129,7 @@ class CommandRoute(Generic[BodyT]):
             else:
                 await reply_in_parts(send, 200, headers, answer.parts)
         else:
-            await reply(send, 200, {"content-type": _JSON, **asked.headers}, msgspec.json.encode(answer))
+            await reply_json(send, answer, headers=asked.headers)
 
     async def _read(self, scope: AsgiScope, receive: Receive) -> BodyT:
         if self._body is NoBody:
@@ -140,6 +140,21 @@ class CommandRoute(Generic[BodyT]):
 
     def _parse(self, raw: bytes) -> BodyT:
         return parse_strict(self._body, raw)
+
+
+def command_entry(
+    services: Services,
+    method: str,
+    path: str,
+    handle: Handle[Any],
+    operation: Operation,
+    scope: Scope = Scope.MANAGE,
+    *others: Scope,
+) -> Entry:
+    """The entry of a route whose `operation` has the model of its body; `others`: as of an `Entry`."""
+    body = operation.bodies[0].type if operation.bodies else NoBody
+    app = CommandRoute(services, handle, body)
+    return Entry(method, path, app, scope, operation=operation, other_scopes=others)
 
 
 def _checked_path(path: Mapping[str, str]) -> Mapping[str, str]:

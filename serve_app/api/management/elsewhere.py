@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final, NoReturn
 
 from serve_app.api.management.answers import Nothing
-from serve_app.api.management.command_route import Asked, CommandRoute
+from serve_app.api.management.command_route import Asked, command_entry
 from serve_app.api.management.operation import management
 from serve_app.api.management.paths import BASE
 from serve_app.api.management.strict_body import NoBody
@@ -26,8 +26,7 @@ _EXTERNAL: Final = management(
 
 def routes(services: Services) -> Iterator[Entry]:
     """All of them."""
-    external = CommandRoute(services, _refuse, NoBody)
-    yield Entry("POST", f"{BASE}/external-function", external, Scope.INFERENCE, operation=_EXTERNAL)
+    yield command_entry(services, "POST", f"{BASE}/external-function", _refuse, _EXTERNAL, Scope.INFERENCE)
 
 
 async def _refuse(asked: Asked[NoBody]) -> NoReturn:

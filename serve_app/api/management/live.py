@@ -11,14 +11,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-import msgspec
 from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 from typing_extensions import TypedDict
 
 from serve_app.api.context import context_of
 from serve_app.api.dialects.databricks.errors import render_error
-from serve_app.api.edge.connection import reply
+from serve_app.api.edge.connection import reply_json
 from serve_app.api.edge.query import checked_query
 from serve_app.api.management.operation import management
 from serve_app.api.management.paths import BASE
@@ -42,7 +41,6 @@ _RATES: Final = (
 )
 _LATENCIES: Final = ("first_token_s", "inter_token_s")
 _QUANTILES: Final = ("p50", "p95", "p99")
-_HEADERS: Final = {"content-type": "application/json", "cache-control": "no-store"}
 
 
 class LatencyJson(TypedDict):
@@ -199,7 +197,7 @@ class LiveRoute:
             "endpoints": [page.endpoint(each) for each in endpoints],
             "applications": [page.application(app) for app in _apps(endpoints)],
         }
-        await reply(send, 200, _HEADERS, msgspec.json.encode(body))
+        await reply_json(send, body, headers={"cache-control": "no-store"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from serve_app.api.management.command_route import Asked, CommandRoute, Page
+from serve_app.api.management.command_route import Asked, Page, command_entry
 from serve_app.api.management.operation import COMMANDS, management
 from serve_app.api.management.paths import BASE
 from serve_app.api.management.strict_body import NoBody
@@ -108,8 +108,7 @@ OPERATION: Final[Operation] = replace(
 
 
 def routes(services: Services) -> Iterator[Entry]:
-    app = CommandRoute(services, _report, NoBody)
-    yield Entry("GET", PATH, app, Scope.INFERENCE, operation=OPERATION, other_scopes=(Scope.MANAGE,))
+    yield command_entry(services, "GET", PATH, _report, OPERATION, Scope.INFERENCE, Scope.MANAGE)
 
 
 async def _report(asked: Asked[NoBody]) -> dict[str, Any] | Page:

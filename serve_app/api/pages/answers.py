@@ -1,8 +1,8 @@
-"""The shapes of the pages that no protocol owns, for the OpenAPI document."""
+"""The shapes of the pages that no protocol owns."""
 
 from __future__ import annotations
 
-from typing import Literal, NotRequired
+from typing import Literal, NotRequired, final
 
 from typing_extensions import TypedDict
 
@@ -25,6 +25,14 @@ class NotReady(TypedDict):
 
     status: Literal["not ready"]
     reasons: NotRequired[list[str]]
+
+
+@final
+class Precision(TypedDict, total=False):
+    """The type of a model's weights, and what linear layers are quantised to."""
+
+    dtype: str
+    quantization: str
 
 
 class ServedEntity(TypedDict):

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import msgspec
 from starlette.types import Receive, Scope, Send
 
 from serve_app.api.context import header
 from serve_app.api.edge.auth import caller_of
-from serve_app.api.edge.connection import reply
+from serve_app.api.edge.connection import reply, reply_json
 from serve_app.api.pages.condition import condition
 from serve_app.api.services import Services
 from serve_app.errors import ServeError, Unavailable
 from serve_app.loopback import is_local_name, is_loopback
 from serve_app.telemetry import CONTENT_TYPE, Metrics
 
-_JSON = {"content-type": "application/json", "cache-control": "no-store"}
+_FRESH = {"cache-control": "no-store"}
 
 
 class Live:
     """GET /livez: the process answers."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await reply(send, 200, _JSON, b'{"status":"live"}')
+        await reply_json(send, {"status": "live"}, headers=_FRESH)
 
 
 class Ready:
@@ -39,8 +38,8 @@ class Ready:
         body: dict[str, object] = {"status": found.status}
         if found.reasons and self._may_know(scope):
             body["reasons"] = found.reasons
-        headers = _JSON if found.is_ready else {**_JSON, "retry-after": "1"}
-        await reply(send, 200 if found.is_ready else 503, headers, msgspec.json.encode(body))
+        headers = _FRESH if found.is_ready else {**_FRESH, "retry-after": "1"}
+        await reply_json(send, body, 200 if found.is_ready else 503, headers)
 
     def _may_know(self, scope: Scope) -> bool:
         services = self._services

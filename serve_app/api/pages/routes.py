@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from serve_app.api.dialects.anthropic.answers import AnthropicErrorBody, AnthropicModel, AnthropicModels
+from serve_app.api.edge.connection import JsonPage
 from serve_app.api.openapi.operation import NAMES_MODEL, TEXT, Answer, Operation
 from serve_app.api.pages import answers
 from serve_app.api.pages.health import Live, MetricsPage, Ready
-from serve_app.api.pages.models import ModelList, ModelPage
+from serve_app.api.pages.models import Models
 from serve_app.api.protocol.family import ANTHROPIC_BASES, ANTHROPIC_VERSION
 from serve_app.api.route import Entry
 from serve_app.api.services import Services
@@ -71,11 +72,12 @@ _BASES: Final = ("/v1", "/v3", "/v3/v1", "/serving-endpoints", "/ai-gateway/mlfl
 def routes(services: Services) -> Iterator[Entry]:
     """All of them."""
     ready = Ready(services)
-    models, model = (page(services) for page in (ModelList, ModelPage))
+    models = Models(services)
+    listed, named = JsonPage(models.listed), JsonPage(models.named)
     yield Entry("GET", "/livez", Live(), None, operation=LIVE)
     yield Entry("GET", "/readyz", ready, None, operation=READY)
     yield Entry("GET", "/health", ready, None, operation=READY)
     yield Entry("GET", "/metrics", MetricsPage(services.metrics), Scope.METRICS, operation=METRICS)
     for base in _BASES:
-        yield Entry("GET", f"{base}/models", models, Scope.INFERENCE, operation=MODELS)
-        yield Entry("GET", f"{base}/models/{{name:path}}", model, Scope.INFERENCE, operation=MODEL)
+        yield Entry("GET", f"{base}/models", listed, Scope.INFERENCE, operation=MODELS)
+        yield Entry("GET", f"{base}/models/{{name:path}}", named, Scope.INFERENCE, operation=MODEL)

@@ -35,7 +35,6 @@ TEMPLATE_VARIABLES: Final = (
 )
 
 
-
 def _truncation(value: Any) -> int:
     number = as_integer(value)
     if number is None or not (number == -1 or 1 <= number <= limits.MAX_TOKENS):

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final
 
 from starlette.types import ASGIApp
@@ -15,11 +16,12 @@ from serve_app.api.dialects.chat import examples
 from serve_app.api.dialects.chat.paths import CHAT, OVMS_BASES
 from serve_app.api.dialects.mindie import answers, metadata
 from serve_app.api.dialects.mindie.chat import ChatBody, ChatDialect, GreedyChatBody
-from serve_app.api.dialects.mindie.tgi_body import ContinueBody
-from serve_app.api.dialects.mindie.tgi import ContinueRoute, ContinueTarget
 from serve_app.api.dialects.mindie.errors import render_body_error, render_error
 from serve_app.api.dialects.mindie.generate import TextBody
 from serve_app.api.dialects.mindie.stop import StopBody, StopRoute
+from serve_app.api.dialects.mindie.tgi import ContinueRoute, ContinueTarget
+from serve_app.api.dialects.mindie.tgi_body import ContinueBody
+from serve_app.api.edge.connection import JsonPage
 from serve_app.api.exchange.generate import GenerateRoute
 from serve_app.api.kserve.paths import MODELS, PAGES
 from serve_app.api.openapi.operation import (
@@ -158,15 +160,16 @@ def routes(services: Services) -> Iterator[Entry]:
         yield _entry("POST", f"{base}{CHAT}", chat, chat_operation(services.config.mindie))
     for path, target in CONTINUED.items():
         yield _entry("POST", path, ContinueRoute(services, target), continue_operation(target))
-    yield _entry("GET", "/v2", metadata.ServerPage(services.config.v1_dialect), SERVER)
+    server = JsonPage(lambda scope: metadata.server_page(services.config.v1_dialect))
+    yield _entry("GET", "/v2", server, SERVER)
     yield _entry("GET", "/v2/health/live", Live(), LIVE)
     yield _entry("GET", "/v2/health/ready", Ready(services), READY)
     for model in MODELS:
         yield _entry("POST", f"{model}/stopInfer", StopRoute(services), STOP)
-        yield _entry("GET", f"{model}/ready", metadata.ReadyPage(services), MODEL_READY)
-        yield _entry("GET", f"{model}/config", metadata.ConfigPage(services), CONFIG)
+        yield _entry("GET", f"{model}/ready", JsonPage(partial(metadata.ready_page, services)), MODEL_READY)
+        yield _entry("GET", f"{model}/config", JsonPage(partial(metadata.config_page, services)), CONFIG)
     for model in PAGES:
-        yield _entry("GET", model, metadata.ModelPage(services), MODEL)
+        yield _entry("GET", model, JsonPage(partial(metadata.model_page, services)), MODEL)
 
 
 def _entry(method: str, path: str, app: ASGIApp, operation: Operation) -> Entry:

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated
 
-import msgspec
 from starlette.types import Receive, Scope, Send
 
 from serve_app.api.admission.stoppable import StopKey
 from serve_app.api.context import context_of
+from serve_app.api.dialects.mindie.answers import Stopped
 from serve_app.api.dialects.mindie.generate import check_id
 from serve_app.api.dialects.mindie.metadata import named
 from serve_app.api.edge.body import WireModel, parse_body, read_body
-from serve_app.api.edge.connection import reply
+from serve_app.api.edge.connection import reply_json
 from serve_app.api.protocol.field_doc import doc
 from serve_app.api.protocol.fields import Text
 from serve_app.api.services import Services
 from serve_app.errors import InvalidField, RouteNotFound
 from serve_app.limits import MAX_HEADER_ID_CHARS
-
-_JSON: Final = {"content-type": "application/json"}
 
 
 class StopBody(WireModel):
@@ -46,4 +44,5 @@ class StopRoute:
         named(services, scope)
         if not services.stoppable.stop(StopKey.of(context, names["model"], body.id)):
             raise RouteNotFound("id: no request of this id is running here")
-        await reply(send, 200, _JSON, msgspec.json.encode({"id": body.id}))
+        stopped: Stopped = {"id": body.id}
+        await reply_json(send, stopped)

@@ -10,6 +10,7 @@ from functools import partial
 
 from starlette.types import Receive, Scope, Send
 
+from serve_app.api.dialects.mindie.errors import render_error
 from serve_app.api.dialects.mindie.tgi_body import ContinueBody, ContinueParameters
 from serve_app.api.dialects.mindie.tgi_renderers import (
     ContinueForm,
@@ -17,7 +18,6 @@ from serve_app.api.dialects.mindie.tgi_renderers import (
     ListRenderer,
     TgiRenderer,
 )
-from serve_app.api.dialects.mindie.errors import render_error
 from serve_app.api.dialects.mindie.wire import STREAM_TYPE
 from serve_app.api.edge.body import parse_body
 from serve_app.api.exchange.generate import GenerateExchange

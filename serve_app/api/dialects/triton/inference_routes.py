@@ -17,10 +17,10 @@ from serve_app.api.dialects.triton.ensemble.step_exchange import InferSteps, Val
 from serve_app.api.dialects.triton.generate import STREAM_TYPE, GenerateDialect
 from serve_app.api.dialects.triton.infer import InferDialect, StopAsked
 from serve_app.api.dialects.triton.stop import find_model, stopped
-from serve_app.api.edge.connection import reply
+from serve_app.api.edge.connection import reply, reply_json
 from serve_app.api.exchange.generate import GenerateExchange
 from serve_app.api.exchange.stream import STREAM_HEADERS
-from serve_app.api.kserve.http_body import BINARY_TYPE, HEADER, JSON_TYPE
+from serve_app.api.kserve.http_body import BINARY_TYPE, HEADER
 from serve_app.api.kserve.inflate import Inflated
 from serve_app.api.kserve.recorded import HttpTensors
 from serve_app.api.protocol.dialect import Dialect
@@ -66,7 +66,7 @@ class InferRoute:
             await exchange.run(meant.endpoint)
         except StopAsked as asked:
             told = stopped(services, scope, asked.stop, names.get("version"))
-            await reply(send, 200, {"content-type": JSON_TYPE}, msgspec.json.encode({**told, "outputs": []}))
+            await reply_json(send, {**told, "outputs": []})
 
 
 class ValuesRoute:
@@ -90,12 +90,12 @@ class ValuesRoute:
                 meant.endpoint
             )
         except StopAsked as asked:
-            body = msgspec.json.encode(stopped(services, scope, asked.stop, names.get("version")))
+            told = stopped(services, scope, asked.stop, names.get("version"))
             if self._stream:
                 headers = {"content-type": STREAM_TYPE, **STREAM_HEADERS}
-                await reply(send, 200, headers, b"data: " + body + b"\n\n")
+                await reply(send, 200, headers, b"data: " + msgspec.json.encode(told) + b"\n\n")
             else:
-                await reply(send, 200, {"content-type": JSON_TYPE}, body)
+                await reply_json(send, told)
 
     def meaning(self, scope: Scope) -> Meaning:
         """What the model's name means."""

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 
 from serve_app.api.management.answers import LogsJson
-from serve_app.api.management.command_route import Asked, CommandRoute, Handle, Page
+from serve_app.api.management.command_route import Asked, Page, command_entry
 from serve_app.api.management.endpoints.document import endpoint_document
 from serve_app.api.management.operation import management
 from serve_app.api.management.paths import ENDPOINT, ENTITY
 from serve_app.api.management.strict_body import NoBody
-from serve_app.api.openapi.operation import TEXT, Answer, Operation
+from serve_app.api.openapi.operation import TEXT, Answer
 from serve_app.api.route import Entry
 from serve_app.api.services import Services
 from serve_app.endpoints.endpoint import Task
@@ -44,25 +45,16 @@ _OPENAPI: Final = management(
 
 def routes(services: Services) -> Iterator[Entry]:
     """All of them."""
-
-    def entry(path: str, handle: Handle[NoBody], scope: Scope, operation: Operation) -> Entry:
-        app = CommandRoute(services, handle, NoBody)
-        return Entry("GET", path, app, scope, operation=operation, other_scopes=(Scope.MANAGE,))
-
-    yield entry(f"{ENTITY}/build-logs", _build_logs, Scope.MANAGE, _BUILD_LOGS)
-    yield entry(f"{ENTITY}/logs", _logs, Scope.MANAGE, _LOGS)
-    yield entry(f"{ENDPOINT}/metrics", _metrics, Scope.METRICS, _METRICS)
-    yield entry(f"{ENDPOINT}/openapi", _openapi, Scope.INFERENCE, _OPENAPI)
+    get = partial(command_entry, services, "GET")
+    yield get(f"{ENTITY}/build-logs", partial(_logs, is_build=True), _BUILD_LOGS)
+    yield get(f"{ENTITY}/logs", _logs, _LOGS)
+    yield get(f"{ENDPOINT}/metrics", _metrics, _METRICS, Scope.METRICS, Scope.MANAGE)
+    yield get(f"{ENDPOINT}/openapi", _openapi, _OPENAPI, Scope.INFERENCE, Scope.MANAGE)
 
 
-async def _logs(asked: Asked[NoBody]) -> dict[str, Any]:
-    logs = await asked.do(ReadLogs(name=asked.path["endpoint"], entity=asked.path["entity"]))
-    return {"logs": logs.text}
-
-
-async def _build_logs(asked: Asked[NoBody]) -> dict[str, Any]:
+async def _logs(asked: Asked[NoBody], *, is_build: bool = False) -> LogsJson:
     name, entity = asked.path["endpoint"], asked.path["entity"]
-    return {"logs": (await asked.do(ReadLogs(name=name, entity=entity, is_build=True))).text}
+    return {"logs": (await asked.do(ReadLogs(name=name, entity=entity, is_build=is_build))).text}
 
 
 async def _metrics(asked: Asked[NoBody]) -> Page:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Any, Final
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Annotated, Final, cast
 
 from pydantic import Field
 
-from serve_app.api.management.answers import LevelsJson, PermissionsJson
-from serve_app.api.management.command_route import Asked, CommandRoute
+from serve_app.api.management.answers import GrantJson, LevelName, LevelsJson, PermissionsJson
+from serve_app.api.management.command_route import Asked, command_entry
 from serve_app.api.management.fields import ListOf
 from serve_app.api.management.operation import CHANGES, OF_ENDPOINT, management
 from serve_app.api.management.paths import PERMISSIONS
@@ -20,10 +21,9 @@ from serve_app.api.route import Entry
 from serve_app.api.services import Services
 from serve_app.errors import InvalidField
 from serve_app.limits import MAX_GRANTS
-from serve_app.types import Scope
 from serve_app.types.control import GetPermissions, Grant, Permissions, PutPermissions
 
-LEVELS: Final = {
+LEVELS: Final[Mapping[LevelName, str]] = {
     "CAN_VIEW": "Can see the endpoint",
     "CAN_QUERY": "Can see the endpoint and query it",
     "CAN_MANAGE": "Can see the endpoint, query it, change it and decide who may",
@@ -76,33 +76,23 @@ _LEVELS: Final = management(
 
 def routes(services: Services) -> Iterator[Entry]:
     """All of them."""
-    get, levels = (CommandRoute(services, handle, NoBody) for handle in (_get, _levels))
-    put, patch = (CommandRoute(services, handle, PermissionsBody) for handle in (_put, _patch))
-    yield Entry("GET", PERMISSIONS, get, Scope.MANAGE, operation=_GET)
-    yield Entry("PUT", PERMISSIONS, put, Scope.MANAGE, operation=_PUT)
-    yield Entry("PATCH", PERMISSIONS, patch, Scope.MANAGE, operation=_PATCH)
-    yield Entry("GET", f"{PERMISSIONS}/permissionLevels", levels, Scope.MANAGE, operation=_LEVELS)
+    yield command_entry(services, "GET", PERMISSIONS, _get, _GET)
+    yield command_entry(services, "PUT", PERMISSIONS, partial(_set, replaces_all=True), _PUT)
+    yield command_entry(services, "PATCH", PERMISSIONS, partial(_set, replaces_all=False), _PATCH)
+    yield command_entry(services, "GET", f"{PERMISSIONS}/permissionLevels", _levels, _LEVELS)
 
 
-async def _get(asked: Asked[NoBody]) -> dict[str, Any]:
+async def _get(asked: Asked[NoBody]) -> PermissionsJson:
     return _json(await asked.do(GetPermissions(endpoint_id=asked.path["id"])))
 
 
-async def _put(asked: Asked[PermissionsBody]) -> dict[str, Any]:
-    return await _set(asked, replaces_all=True)
-
-
-async def _patch(asked: Asked[PermissionsBody]) -> dict[str, Any]:
-    return await _set(asked, replaces_all=False)
-
-
-async def _set(asked: Asked[PermissionsBody], *, replaces_all: bool) -> dict[str, Any]:
+async def _set(asked: Asked[PermissionsBody], *, replaces_all: bool) -> PermissionsJson:
     grants = asked.body.grants()
     command = PutPermissions(endpoint_id=asked.path["id"], grants=grants, replaces_all=replaces_all)
     return _json(await asked.do(command))
 
 
-async def _levels(asked: Asked[NoBody]) -> dict[str, Any]:
+async def _levels(asked: Asked[NoBody]) -> LevelsJson:
     await asked.do(GetPermissions(endpoint_id=asked.path["id"]))  # the endpoint must be there
     return {
         "permission_levels": [
@@ -121,16 +111,15 @@ def _grant(where: str, body: GrantBody) -> Grant:
     return Grant(principal=principal, kind=kind, level=body.permission_level)
 
 
-def _json(permissions: Permissions) -> dict[str, Any]:
+def _json(permissions: Permissions) -> PermissionsJson:
     return {
         "object_id": f"/serving-endpoints/{permissions.endpoint_id}",
         "object_type": "serving-endpoint",
-        "access_control_list": [
-            {
-                grant.kind: grant.principal,
-                "display_name": grant.principal,
-                "all_permissions": [{"permission_level": grant.level, "inherited": False}],
-            }
-            for grant in permissions.grants
-        ],
+        "access_control_list": [_grant_json(grant) for grant in permissions.grants],
     }
+
+
+def _grant_json(grant: Grant) -> GrantJson:
+    levels = [{"permission_level": grant.level, "inherited": False}]
+    shown = {grant.kind: grant.principal, "display_name": grant.principal, "all_permissions": levels}
+    return cast(GrantJson, shown)

@@ -13,7 +13,7 @@ from typing import Any, Final, NotRequired
 
 from typing_extensions import TypedDict
 
-from serve_app.api.management.command_route import Asked, CommandRoute, Handle
+from serve_app.api.management.command_route import Asked, command_entry
 from serve_app.api.management.operation import OF_ENDPOINT, management
 from serve_app.api.management.paths import ENDPOINT
 from serve_app.api.management.strict_body import NoBody
@@ -23,7 +23,6 @@ from serve_app.api.services import Services
 from serve_app.endpoints.ai_gateway import InferenceTable
 from serve_app.errors import InvalidField, ModelNotFound
 from serve_app.limits import MAX_LOGGED_REQUESTS
-from serve_app.types import Scope
 from serve_app.types.request_log import LoggedRequests
 
 _LIMIT: Final = 50
@@ -96,12 +95,8 @@ GET: Final[Operation] = replace(
 
 def routes(services: Services) -> Iterator[Entry]:
     """Both."""
-
-    def entry(path: str, handle: Handle[NoBody], operation: Operation) -> Entry:
-        return Entry("GET", path, CommandRoute(services, handle, NoBody), Scope.MANAGE, operation=operation)
-
-    yield entry(f"{ENDPOINT}/requests", _list, LIST)
-    yield entry(f"{ENDPOINT}/requests/{{request}}", _get, GET)
+    yield command_entry(services, "GET", f"{ENDPOINT}/requests", _list, LIST)
+    yield command_entry(services, "GET", f"{ENDPOINT}/requests/{{request}}", _get, GET)
 
 
 async def _list(asked: Asked[NoBody]) -> dict[str, Any]:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 
 from serve_app.api.management.answers import EndpointJson, EndpointListJson, Nothing
-from serve_app.api.management.command_route import Asked, CommandRoute, Handle
+from serve_app.api.management.command_route import Asked, command_entry
 from serve_app.api.management.endpoints.config_body import UpdateBody
 from serve_app.api.management.endpoints.create_body import CreateBody, CreateProvisionedBody, ProvisionedBody
 from serve_app.api.management.endpoints.shown import endpoint_json
 from serve_app.api.management.operation import CHANGES, COMMANDS, OF_ENDPOINT, management
 from serve_app.api.management.paths import ENDPOINT, ENDPOINTS
 from serve_app.api.management.strict_body import NoBody
-from serve_app.api.openapi.operation import READS_BODY, Answer, Operation
+from serve_app.api.openapi.operation import READS_BODY, Answer
 from serve_app.api.route import Entry
 from serve_app.api.services import Services
 from serve_app.errors import AlreadyExists, Conflict, FieldError, ModelNotFound
@@ -24,13 +25,13 @@ from serve_app.types.control import (
     ConfigShown,
     ConfigWanted,
     DeleteEndpoint,
-    EndpointShown,
     GetEndpoint,
     ListEndpoints,
     UpdateConfig,
 )
 
 _PT: Final = f"{ENDPOINTS}/pt"
+_READERS: Final = (Scope.INFERENCE, Scope.MANAGE)
 _INDEX: Final = re.compile(r"\[(\d+)\]")
 _ENTITY: Final = {"entity_name": "harbor-8b", "entity_version": "2"}
 _UNITS: Final = {**_ENTITY, "provisioned_model_units": 50}
@@ -99,66 +100,59 @@ _DELETE: Final = management(
 
 def routes(services: Services) -> Iterator[Entry]:
     """All routes of endpoints except those of `last_routes`."""
-
-    def changing(method: str, path: str, handle: Handle[Any], body: Any, operation: Operation) -> Entry:
-        return Entry(method, path, CommandRoute(services, handle, body), Scope.MANAGE, operation=operation)
-
+    entry = partial(command_entry, services)
     for path in (ENDPOINTS, f"{ENDPOINTS}/"):  # MLflow's client asks with a slash
-        yield _reading(services, path, _list, _LIST)
-        yield changing("POST", path, _create, CreateBody, _CREATE)
-    yield changing("POST", _PT, _create, CreateProvisionedBody, _CREATE_PT)
-    yield changing("PUT", f"{_PT}/{{endpoint:path}}/config", _update_provisioned, ProvisionedBody, _UPDATE_PT)
-    yield changing("PUT", f"{ENDPOINT}/config", _update, UpdateBody, _UPDATE)
+        yield entry("GET", path, _list, _LIST, *_READERS)
+        yield entry("POST", path, _create, _CREATE)
+    yield entry("POST", _PT, _create, _CREATE_PT)
+    yield entry("PUT", f"{_PT}/{{endpoint:path}}/config", _update_provisioned, _UPDATE_PT)
+    yield entry("PUT", f"{ENDPOINT}/config", _update, _UPDATE)
 
 
 def last_routes(services: Services) -> Iterator[Entry]:
     """One endpoint by its name. A name may hold slashes, so these come after all routes below a name."""
-    yield _reading(services, ENDPOINT, _get, _GET)
-    yield Entry("DELETE", ENDPOINT, CommandRoute(services, _delete, NoBody), Scope.MANAGE, operation=_DELETE)
+    yield command_entry(services, "GET", ENDPOINT, _get, _GET, *_READERS)
+    yield command_entry(services, "DELETE", ENDPOINT, _delete, _DELETE)
 
 
-def _reading(services: Services, path: str, handle: Handle[NoBody], operation: Operation) -> Entry:
-    app = CommandRoute(services, handle, NoBody)
-    return Entry("GET", path, app, Scope.INFERENCE, operation=operation, other_scopes=(Scope.MANAGE,))
-
-
-async def _list(asked: Asked[NoBody]) -> dict[str, Any]:
+async def _list(asked: Asked[NoBody]) -> EndpointListJson:
     listed = await asked.do(ListEndpoints())
     seen = [shown for shown in listed.endpoints if asked.view.shows(shown.name)]
     return {"endpoints": [endpoint_json(shown, asked.caller) for shown in seen]}
 
 
-async def _get(asked: Asked[NoBody]) -> dict[str, Any]:
-    return _json(asked, await asked.endpoint())
+async def _get(asked: Asked[NoBody]) -> EndpointJson:
+    return endpoint_json(await asked.endpoint(), asked.caller)
 
 
-async def _create(asked: Asked[CreateBody | CreateProvisionedBody]) -> dict[str, Any]:
+async def _create(asked: Asked[CreateBody | CreateProvisionedBody]) -> EndpointJson:
     with _in_words_of_body("config."):
-        return _json(asked, await asked.do(asked.body.command()))
+        return endpoint_json(await asked.do(asked.body.command()), asked.caller)
 
 
-async def _update(asked: Asked[UpdateBody]) -> dict[str, Any]:
+async def _update(asked: Asked[UpdateBody]) -> EndpointJson:
     with _in_words_of_body(""):
         return await _updated(asked, asked.body)
 
 
-async def _update_provisioned(asked: Asked[ProvisionedBody]) -> dict[str, Any]:
+async def _update_provisioned(asked: Asked[ProvisionedBody]) -> EndpointJson:
     with _in_words_of_body("config."):
         return await _updated(asked, asked.body.checked_config())
 
 
-async def _delete(asked: Asked[NoBody]) -> dict[str, Any]:
+async def _delete(asked: Asked[NoBody]) -> Nothing:
     await asked.do(DeleteEndpoint(name=asked.path["endpoint"]))
     return {}
 
 
-async def _updated(asked: Asked[Any], body: UpdateBody) -> dict[str, Any]:
+async def _updated(asked: Asked[Any], body: UpdateBody) -> EndpointJson:
     """A body may name entities or traffic alone: the rest is as it was."""
     name, former = asked.path["endpoint"], None
     if not body.is_whole:
         shown = await asked.do(GetEndpoint(name=name))
         former = _wanted_of(shown.config or shown.pending)
-    return _json(asked, await asked.do(UpdateConfig(name=name, config=body.wanted(former))))
+    updated = await asked.do(UpdateConfig(name=name, config=body.wanted(former)))
+    return endpoint_json(updated, asked.caller)
 
 
 def _wanted_of(config: ConfigShown | None) -> ConfigWanted | None:
@@ -178,7 +172,3 @@ def _in_words_of_body(prefix: str) -> Iterator[None]:
         if error.param is None or not error.param.startswith(("served_entities", "traffic_config")):
             raise
         raise error.renamed(prefix + _INDEX.sub(r".\1", error.param)) from error
-
-
-def _json(asked: Asked[Any], shown: EndpointShown) -> dict[str, Any]:
-    return endpoint_json(shown, asked.caller)

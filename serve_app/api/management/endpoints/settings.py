@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final
 
 from serve_app.api.management.answers import EndpointJson, LimitsJson, NotificationsJson, SettingsJson, Tags
-from serve_app.api.management.command_route import Asked, CommandRoute, Handle
+from serve_app.api.management.command_route import Asked, command_entry
 from serve_app.api.management.endpoints.create_body import NotificationsBody, TelemetryBody
 from serve_app.api.management.endpoints.gateway_body import PARTS, AiGatewayBody, OldLimitsBody, old_limits
 from serve_app.api.management.endpoints.shown import endpoint_json, tags_json
 from serve_app.api.management.endpoints.tags_body import PatchTagsBody, tags_of
 from serve_app.api.management.operation import CHANGES, management
 from serve_app.api.management.paths import ENDPOINT
-from serve_app.api.openapi.operation import Answer, Operation
+from serve_app.api.openapi.operation import Answer
 from serve_app.api.route import Entry
 from serve_app.api.services import Services
-from serve_app.types import Scope
 from serve_app.types.control import PatchTags, PutAiGateway, PutStored
 
 _AI_GATEWAY: Final = management(
@@ -65,25 +65,21 @@ _TELEMETRY: Final = management(
 
 def routes(services: Services) -> Iterator[Entry]:
     """All of them."""
-
-    def entry(method: str, path: str, handle: Handle[Any], body: Any, operation: Operation) -> Entry:
-        app = CommandRoute(services, handle, body)
-        return Entry(method, f"{ENDPOINT}/{path}", app, Scope.MANAGE, operation=operation)
-
-    yield entry("PUT", "ai-gateway", _put_ai_gateway, AiGatewayBody, _AI_GATEWAY)
-    yield entry("PUT", "rate-limits", _put_rate_limits, OldLimitsBody, _RATE_LIMITS)
-    yield entry("PATCH", "tags", _patch_tags, PatchTagsBody, _TAGS)
-    yield entry("PATCH", "notifications", _patch_notifications, NotificationsBody, _NOTIFICATIONS)
-    yield entry("PATCH", "telemetry-config", _patch_telemetry, TelemetryBody, _TELEMETRY)
+    entry = partial(command_entry, services)
+    yield entry("PUT", f"{ENDPOINT}/ai-gateway", _put_ai_gateway, _AI_GATEWAY)
+    yield entry("PUT", f"{ENDPOINT}/rate-limits", _put_rate_limits, _RATE_LIMITS)
+    yield entry("PATCH", f"{ENDPOINT}/tags", _patch_tags, _TAGS)
+    yield entry("PATCH", f"{ENDPOINT}/notifications", _patch_notifications, _NOTIFICATIONS)
+    yield entry("PATCH", f"{ENDPOINT}/telemetry-config", _patch_telemetry, _TELEMETRY)
 
 
-async def _put_ai_gateway(asked: Asked[AiGatewayBody]) -> dict[str, Any]:
+async def _put_ai_gateway(asked: Asked[AiGatewayBody]) -> SettingsJson:
     settings: dict[str, Any] = {**dict.fromkeys(PARTS), **asked.body.settings()}
     shown = await asked.do(PutAiGateway(name=asked.path["endpoint"], settings=settings))
-    return dict(shown.ai_gateway)
+    return endpoint_json(shown, asked.caller)["ai_gateway"]
 
 
-async def _put_rate_limits(asked: Asked[OldLimitsBody]) -> dict[str, Any]:
+async def _put_rate_limits(asked: Asked[OldLimitsBody]) -> LimitsJson:
     limits = old_limits(asked.body.rate_limits or ())
     settings: dict[str, Any] = {"rate_limits": limits or None}
     shown = await asked.do(PutAiGateway(name=asked.path["endpoint"], settings=settings))
@@ -99,11 +95,11 @@ async def _patch_tags(asked: Asked[PatchTagsBody]) -> Tags:
     return {"tags": tags_json(shown)}
 
 
-async def _patch_notifications(asked: Asked[NotificationsBody]) -> dict[str, Any]:
+async def _patch_notifications(asked: Asked[NotificationsBody]) -> NotificationsJson:
     shown = await asked.do(PutStored(name=asked.path["endpoint"], fields=asked.body.stored()))
     return {"name": shown.name, "email_notifications": shown.stored.get("email_notifications", {})}
 
 
-async def _patch_telemetry(asked: Asked[TelemetryBody]) -> dict[str, Any]:
+async def _patch_telemetry(asked: Asked[TelemetryBody]) -> EndpointJson:
     shown = await asked.do(PutStored(name=asked.path["endpoint"], fields=asked.body.stored()))
     return endpoint_json(shown, asked.caller)

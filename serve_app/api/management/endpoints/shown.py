@@ -3,47 +3,58 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from serve_app.api.management.answers import Tag
+from serve_app.api.management.answers import (
+    ConfigJson,
+    EndpointJson,
+    EntityJson,
+    EntityStateJson,
+    SettingsJson,
+    ShadowJson,
+    StateJson,
+    Tag,
+)
+from serve_app.endpoints.endpoint import Kind, Task
 from serve_app.types import Caller, Scope
 from serve_app.types.control import ConfigShown, EndpointShown, EntityShown, EntityWanted
 
-_TYPE: Final = "FOUNDATION_MODEL_API"
 _UNSAID: Final = frozenset({"stored"})
 
 
-def endpoint_json(shown: EndpointShown, caller: Caller) -> dict[str, Any]:
+def endpoint_json(shown: EndpointShown, caller: Caller) -> EndpointJson:
     """One endpoint. `kind`, `declared` and `shadow` are this server's own."""
-    found: dict[str, Any] = {
-        **shown.stored,
+    state: StateJson = {
+        "ready": "READY" if shown.is_ready else "NOT_READY",
+        "config_update": shown.update.value,
+    }
+    if shown.message:
+        state["message"] = shown.message
+    found: EndpointJson = {
         "name": shown.name,
         "id": shown.id,
         "creator": shown.creator,
         "creation_timestamp": milliseconds(shown.created),
         "last_updated_timestamp": milliseconds(shown.updated),
-        "endpoint_type": _TYPE,
-        "kind": shown.kind,
+        "endpoint_type": "FOUNDATION_MODEL_API",
+        "kind": Kind(shown.kind),
         "declared": shown.declared,
-        "state": {
-            "ready": "READY" if shown.is_ready else "NOT_READY",
-            "config_update": str(shown.update),
-            **({"message": shown.message} if shown.message else {}),
-        },
+        "state": state,
         "description": shown.description,
         "tags": tags_json(shown),
-        "ai_gateway": shown.ai_gateway,
+        "ai_gateway": cast(SettingsJson, shown.ai_gateway),
         "permission_level": "CAN_MANAGE" if Scope.MANAGE in caller.scopes else "CAN_QUERY",
     }
     if shown.task is not None:
-        found["task"] = shown.task
+        found["task"] = Task(shown.task)
     if shown.config is not None:
         found["config"] = _config(shown.config)
     if shown.shadow is not None:
-        found["shadow"] = shown.shadow
+        found["shadow"] = cast(ShadowJson, shown.shadow)
     if shown.pending is not None:
-        found["pending_config"] = {**_config(shown.pending), "start_time": milliseconds(shown.pending_since)}
-    return found
+        since = milliseconds(shown.pending_since)
+        found["pending_config"] = {**_config(shown.pending), "start_time": since}
+    return cast(EndpointJson, {**shown.stored, **found})
 
 
 def tags_json(shown: EndpointShown) -> list[Tag]:
@@ -55,30 +66,25 @@ def milliseconds(seconds: float) -> int:
     return round(seconds * 1000)
 
 
-def _config(config: ConfigShown) -> dict[str, Any]:
-    return {
-        **config.stored,
+def _config(config: ConfigShown) -> ConfigJson:
+    routes = [
+        {"served_model_name": name, "served_entity_name": name, "traffic_percentage": share}
+        for name, share in config.traffic.items()
+    ]
+    known = {
         "config_version": config.version,
         "served_entities": [_entity(each) for each in config.entities],
-        "traffic_config": {
-            "routes": [
-                {"served_model_name": name, "served_entity_name": name, "traffic_percentage": share}
-                for name, share in config.traffic.items()
-            ]
-        },
+        "traffic_config": {"routes": routes},
     }
+    return cast(ConfigJson, {**config.stored, **known})
 
 
-def _entity(shown: EntityShown) -> dict[str, Any]:
-    return {
-        **_wanted(shown.wanted),
-        "creator": shown.creator,
-        "creation_timestamp": milliseconds(shown.created),
-        "state": {
-            "deployment": str(shown.state),
-            **({"deployment_state_message": shown.message} if shown.message else {}),
-        },
-    }
+def _entity(shown: EntityShown) -> EntityJson:
+    state: EntityStateJson = {"deployment": shown.state.value}
+    if shown.message:
+        state["deployment_state_message"] = shown.message
+    made = {"creator": shown.creator, "creation_timestamp": milliseconds(shown.created), "state": state}
+    return cast(EntityJson, {**_wanted(shown.wanted), **made})
 
 
 def _wanted(wanted: EntityWanted) -> dict[str, Any]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from serve_app.api.management.answers import Nothing
-from serve_app.api.management.command_route import Asked, CommandRoute
+from serve_app.api.management.command_route import Asked, command_entry
 from serve_app.api.management.keys import tokens
 from serve_app.api.management.keys.answers import (
     AWAY,
@@ -25,7 +26,6 @@ from serve_app.api.openapi.operation import READS_BODY, Answer, Parameter
 from serve_app.api.route import Entry
 from serve_app.api.services import Services
 from serve_app.errors import AlreadyExists, Conflict, InvalidField
-from serve_app.types import Scope
 from serve_app.types.control import CreatedKey, ListKeys, RevokeKey
 
 KEYS: Final = f"{BASE}/keys"
@@ -70,16 +70,12 @@ _REVOKE: Final = management(
 
 def routes(services: Services) -> Iterator[Entry]:
     """Those of this server, then Databricks'."""
-    create = CommandRoute(services, _create, CreateKeyBody)
-    update = CommandRoute(services, _update, UpdateKeyBody)
-    shown = CommandRoute(services, _list, NoBody)
-    rotate = CommandRoute(services, _rotate, RotateKeyBody)
-    revoke = CommandRoute(services, _revoke, NoBody)
-    yield Entry("POST", KEYS, create, Scope.MANAGE, operation=_CREATE)
-    yield Entry("GET", KEYS, shown, Scope.MANAGE, operation=_LIST)
-    yield Entry("PATCH", KEY, update, Scope.MANAGE, operation=_UPDATE)
-    yield Entry("POST", f"{KEY}/rotate", rotate, Scope.MANAGE, operation=_ROTATE)
-    yield Entry("DELETE", KEY, revoke, Scope.MANAGE, operation=_REVOKE)
+    entry = partial(command_entry, services)
+    yield entry("POST", KEYS, _create, _CREATE)
+    yield entry("GET", KEYS, _list, _LIST)
+    yield entry("PATCH", KEY, _update, _UPDATE)
+    yield entry("POST", f"{KEY}/rotate", _rotate, _ROTATE)
+    yield entry("DELETE", KEY, _revoke, _REVOKE)
     yield from tokens.routes(services)
 
 

@@ -6,15 +6,13 @@ import secrets
 from collections.abc import Iterator
 from typing import Any, Final
 
-import msgspec
-from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from serve_app.api.context import context_of
 from serve_app.api.dialects.databricks.errors import render_error
-from serve_app.api.edge.connection import reply
+from serve_app.api.edge.connection import JsonPage
 from serve_app.api.management.answers import Nothing
-from serve_app.api.management.command_route import Asked, CommandRoute
+from serve_app.api.management.command_route import Asked, command_entry
 from serve_app.api.management.keys.answers import CreatedTokenJson, MeJson, TokensJson, token_json
 from serve_app.api.management.keys.bodies import CreateTokenBody, DeleteTokenBody
 from serve_app.api.management.operation import COMMANDS, OF_ENDPOINT, management
@@ -24,7 +22,7 @@ from serve_app.api.openapi.operation import READS_BODY, Answer
 from serve_app.api.route import Entry
 from serve_app.api.services import Services
 from serve_app.errors import AlreadyExists, Conflict, InvalidField, ModelNotFound, Unauthenticated
-from serve_app.types import Caller, Scope
+from serve_app.types import Scope
 from serve_app.types.control import KeyShown, ListKeys, RevokeKey
 
 TOKEN: Final = f"{BASE}/token"
@@ -55,29 +53,19 @@ _ME: Final = management(
 
 def routes(services: Services) -> Iterator[Entry]:
     """All of them."""
-    create = CommandRoute(services, _create, CreateTokenBody)
-    delete = CommandRoute(services, _delete, DeleteTokenBody)
-    listed = CommandRoute(services, _list, NoBody)
-    yield Entry("POST", f"{TOKEN}/create", create, Scope.MANAGE, operation=_CREATE)
-    yield Entry("GET", f"{TOKEN}/list", listed, Scope.MANAGE, operation=_LIST)
-    yield Entry("POST", f"{TOKEN}/delete", delete, Scope.MANAGE, operation=_DELETE)
+    yield command_entry(services, "POST", f"{TOKEN}/create", _create, _CREATE)
+    yield command_entry(services, "GET", f"{TOKEN}/list", _list, _LIST)
+    yield command_entry(services, "POST", f"{TOKEN}/delete", _delete, _DELETE)
     others = (Scope.METRICS, Scope.MANAGE)  # keys with any of these scopes may ask who they are
-    yield Entry("GET", ME, Me(), Scope.INFERENCE, operation=_ME, other_scopes=others)
+    yield Entry("GET", ME, JsonPage(_me), Scope.INFERENCE, operation=_ME, other_scopes=others)
 
 
-class Me:
-    """GET of the caller. Needs no control plane."""
-
-    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
-        """Raises Unauthenticated."""
-        context = context_of(scope)
-        context.render_error = render_error
-        if context.caller is None:
-            raise Unauthenticated("an API key is required")
-        await reply(send, 200, {"content-type": "application/json"}, msgspec.json.encode(_me(context.caller)))
-
-
-def _me(caller: Caller) -> MeJson:
+def _me(scope: AsgiScope) -> MeJson:
+    """The caller. Needs no control plane. Raises Unauthenticated."""
+    context = context_of(scope)
+    context.render_error = render_error
+    if (caller := context.caller) is None:
+        raise Unauthenticated("an API key is required")
     user = caller.owner
     return {
         "schemas": [_USER],

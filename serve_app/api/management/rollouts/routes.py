@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, Final
 
 from pydantic import Field
 
 from serve_app.api.management.answers import Nothing
-from serve_app.api.management.command_route import Asked, CommandRoute, Handle
+from serve_app.api.management.command_route import Asked, command_entry
 from serve_app.api.management.operation import CHANGES, OF_ENDPOINT, management
 from serve_app.api.management.paths import ENDPOINT
 from serve_app.api.management.rollouts.answers import (
@@ -24,7 +25,7 @@ from serve_app.api.management.rollouts.answers import (
 )
 from serve_app.api.management.rollouts.bodies import FeedbackBody, RolloutBody, ShadowBody
 from serve_app.api.management.strict_body import NoBody
-from serve_app.api.openapi.operation import Answer, Operation, Parameter
+from serve_app.api.openapi.operation import Answer, Parameter
 from serve_app.api.route import Entry
 from serve_app.api.services import Services
 from serve_app.errors import Conflict, InvalidField
@@ -109,24 +110,15 @@ _FEEDBACK: Final = management(
 
 def routes(services: Services) -> Iterator[Entry]:
     """All of them."""
-
-    def entry(method: str, path: str, handle: Handle[Any], body: Any, operation: Operation) -> Entry:
-        return Entry(method, path, CommandRoute(services, handle, body), Scope.MANAGE, operation=operation)
-
-    yield entry("POST", f"{ROLLOUT}/promote", _promote, NoBody, _PROMOTE)
-    yield entry("POST", ROLLOUT, _start, RolloutBody, _START)
-    yield entry("GET", ROLLOUT, _get, NoBody, _GET)
-    yield entry("DELETE", ROLLOUT, _stop, NoBody, _STOP)
-    yield entry("PUT", f"{ENDPOINT}/shadow", _put_shadow, ShadowBody, _PUT_SHADOW)
-    yield entry("DELETE", f"{ENDPOINT}/shadow", _delete_shadow, NoBody, _DELETE_SHADOW)
-    yield entry("GET", f"{ENDPOINT}/comparison", _compare, NoBody, _COMPARE)
-    yield Entry(
-        "POST",
-        FEEDBACK,
-        CommandRoute(services, _give_feedback, FeedbackBody),
-        Scope.INFERENCE,
-        operation=_FEEDBACK,
-    )
+    entry = partial(command_entry, services)
+    yield entry("POST", f"{ROLLOUT}/promote", partial(_stop, promote=True), _PROMOTE)
+    yield entry("POST", ROLLOUT, _start, _START)
+    yield entry("GET", ROLLOUT, _get, _GET)
+    yield entry("DELETE", ROLLOUT, _stop, _STOP)
+    yield entry("PUT", f"{ENDPOINT}/shadow", _put_shadow, _PUT_SHADOW)
+    yield entry("DELETE", f"{ENDPOINT}/shadow", _delete_shadow, _DELETE_SHADOW)
+    yield entry("GET", f"{ENDPOINT}/comparison", _compare, _COMPARE)
+    yield entry("POST", FEEDBACK, _give_feedback, _FEEDBACK, Scope.INFERENCE)
 
 
 async def _start(asked: Asked[RolloutBody]) -> RolloutJson:
@@ -137,20 +129,16 @@ async def _get(asked: Asked[NoBody]) -> RolloutJson:
     return rollout_json(await asked.do(GetRollout(endpoint=asked.path["endpoint"])))
 
 
-async def _stop(asked: Asked[NoBody]) -> RolloutJson:
-    return rollout_json(await asked.do(StopRollout(endpoint=asked.path["endpoint"])))
+async def _stop(asked: Asked[NoBody], *, promote: bool = False) -> RolloutJson:
+    return rollout_json(await asked.do(StopRollout(endpoint=asked.path["endpoint"], promote=promote)))
 
 
-async def _promote(asked: Asked[NoBody]) -> RolloutJson:
-    return rollout_json(await asked.do(StopRollout(endpoint=asked.path["endpoint"], promote=True)))
-
-
-async def _put_shadow(asked: Asked[ShadowBody]) -> dict[str, Any]:
+async def _put_shadow(asked: Asked[ShadowBody]) -> Nothing:
     await asked.do(PutShadow(endpoint=asked.path["endpoint"], shadow=asked.body.settings()))
     return {}
 
 
-async def _delete_shadow(asked: Asked[NoBody]) -> dict[str, Any]:
+async def _delete_shadow(asked: Asked[NoBody]) -> Nothing:
     await asked.do(PutShadow(endpoint=asked.path["endpoint"], shadow=None))
     return {}
 
@@ -169,7 +157,7 @@ async def _compare(asked: Asked[NoBody]) -> ComparisonJson:
     return comparison_json(report)
 
 
-async def _give_feedback(asked: Asked[FeedbackBody]) -> dict[str, Any]:
+async def _give_feedback(asked: Asked[FeedbackBody]) -> Nothing:
     await asked.do(asked.body.command(asked.path["endpoint"], asked.caller.key_id))
     return {}
 
