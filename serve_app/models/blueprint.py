@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from transformers import AutoModel, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
 
 from serve_app.config import ModelConfig
 from serve_app.models.dtype import choose_dtype, declared_dtype
@@ -17,10 +17,17 @@ from serve_app.models.embedder import check_embedder, is_embedder
 from serve_app.models.errors import ModelLoadError
 from serve_app.models.files import check_files, locate
 from serve_app.models.footprint import weight_bytes
-from serve_app.models.guards import architecture_of, check_config, context_window, reads_more_than_text
+from serve_app.models.guards import (
+    architecture_of,
+    auto_class,
+    check_config,
+    context_window,
+    reads_more_than_text,
+)
 from serve_app.models.hub import fetch_shape
 from serve_app.models.loader import read_config
 from serve_app.models.stored import StoredTensor
+from serve_app.models.text_alone import language_model
 
 _NAMES: Final = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 
@@ -54,7 +61,10 @@ def read_blueprint(config: ModelConfig, progress: Callable[[str], None], *, on_c
     if not on_cpu and config.quantization != "none":
         raise ModelLoadError(f"{config.name}: quantization {config.quantization} is for a CPU")
     dtype = _dtype(config, declared_dtype(text.dtype or hf_config.dtype) or torch.bfloat16, on_cpu)
-    module = _module(AutoModel if embeds else AutoModelForCausalLM, hf_config, dtype)
+    module = _module(AutoModel if embeds else auto_class(hf_config), hf_config, dtype)
+    text_alone = not embeds and reads_more_than_text(hf_config)
+    if text_alone:
+        module = language_model(module)
     weights = [
         StoredTensor(name, _NAMES[each.dtype], tuple(each.shape), Path(), 0, each.nbytes)
         for name, each in module.named_parameters()  # a tied weight counts once
@@ -64,7 +74,7 @@ def read_blueprint(config: ModelConfig, progress: Callable[[str], None], *, on_c
         architecture=architecture_of(hf_config),
         module=module,
         embeds=embeds,
-        text_alone=reads_more_than_text(hf_config),
+        text_alone=text_alone,
         dtype=str(dtype).removeprefix("torch."),
         parameters=sum(each.num_values for each in weights),
         weight_bytes=size,

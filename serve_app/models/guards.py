@@ -14,8 +14,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 import torch
-from transformers import PreTrainedConfig
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+from transformers import AutoModelForCausalLM, AutoModelForMultimodalLM, PreTrainedConfig
+from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
 from serve_app.models.errors import ModelLoadError
 
@@ -37,9 +37,16 @@ FOREIGN: Final = {
     "index_topk": "sparse attention over an index",
 }
 # Parts of a model that reads more than text.
-SENSES: Final = ("vision_config", "audio_config", "vq_config")
+SENSES: Final = (
+    "vision_config",
+    "audio_config",
+    "vq_config",
+    "codec_config",
+    "projector_config",
+    "acoustic_tokenizer_encoder_config",
+)
 # Model types whose other parts transformers builds with a library that is not installed here.
-FOREIGN_LIBRARIES: Final = {"gemma3n": "timm"}
+FOREIGN_LIBRARIES: Final = {"fast_vlm": "timm", "gemma3n": "timm", "perception_lm": "timm"}
 
 _TEXT_ALONE: Final = "choose the text-only checkpoint of its family, or save its language model alone"
 
@@ -51,21 +58,10 @@ def architecture_of(config: PreTrainedConfig) -> str:
 
 def check_config(config: PreTrainedConfig) -> None:
     """Raise ModelLoadError, naming the architecture and the reason, unless the model can be served."""
-    name = architecture_of(config)
-    if config.is_encoder_decoder:
+    name, text = architecture_of(config), config.get_text_config()
+    if config.is_encoder_decoder or text.is_encoder_decoder:
         raise _refused(name, "it is an encoder-decoder, this engine runs decoders")
-    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
-        if reads_more_than_text(config):
-            raise _refused(name, f"it reads more than text; {_TEXT_ALONE}")
-        raise _refused(name, "transformers has no causal language model of this type (an encoder only?)")
-    model_class = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-    is_whole = not config.architectures or name == model_class.__name__
-    is_part = reads_more_than_text(config) and not (is_whole and model_class.config_class is type(config))
-    if not is_whole and not is_part:
-        raise _refused(
-            name, f"the checkpoint is no causal language model (that would be {model_class.__name__})"
-        )
-    text = config.get_text_config()
+    model_class = auto_class(config)._model_mapping[type(config)]
     if config.model_type in FOREIGN_LIBRARIES:
         library = FOREIGN_LIBRARIES[config.model_type]
         raise _refused(name, f"its vision part needs the library {library}; {_TEXT_ALONE}")
@@ -73,6 +69,10 @@ def check_config(config: PreTrainedConfig) -> None:
         raise _refused(name, "its weights are quantised; choose the repository with 16-bit weights")
     if text.model_type in ALIBI_TYPES or getattr(text, "alibi", False):
         raise _refused(name, "its positions are ALiBi biases, which paged attention here does not add")
+    if getattr(config, "thinker_config", None):
+        raise _refused(name, "it is several models: one thinks, others speak; save the first alone")
+    if not getattr(text, "num_hidden_layers", None):
+        raise _refused(name, "its configuration describes no layers of a language model")
     if 0 < text.num_hidden_layers <= (getattr(text, "num_kv_shared_layers", None) or 0):
         raise _refused(name, "it drafts for another model, whose cache it reads; serve that model")
     foreign = [why for key, why in FOREIGN.items() if getattr(text, key, None)]
@@ -83,11 +83,42 @@ def check_config(config: PreTrainedConfig) -> None:
         raise _refused(
             name, f"it has {foreign[0]}; only full and sliding-window attention can be batched here"
         )
-    if is_part:
-        raise _refused(name, f"it reads more than text; {_TEXT_ALONE} ({model_class.__name__})")
-    takes_ours = getattr(model_class, "_can_set_attn_implementation", None)
+    takes_ours = getattr(_class_of(MODEL_MAPPING, text) or model_class, "_can_set_attn_implementation", None)
     if takes_ours is not None and not takes_ours():
         raise _refused(name, "its attention does not go through transformers' attention interface")
+
+
+def auto_class(config: PreTrainedConfig) -> Any:
+    """The class of transformers that loads the checkpoint: of a model that reads more than text, the whole.
+
+    Raises ModelLoadError if transformers has no language model of this type, or another one.
+    """
+    name, others = architecture_of(config), []
+    for auto in (AutoModelForCausalLM, AutoModelForMultimodalLM):
+        kind = _class_of(auto._model_mapping, config)
+        # The causal language model of some wholes takes the configuration of their text alone.
+        if kind is None or (auto is AutoModelForCausalLM and _is_part(kind, config)):
+            continue
+        if not config.architectures or name == kind.__name__:
+            return auto
+        others.append(kind.__name__)
+    if others:
+        raise _refused(name, f"the checkpoint is no causal language model (that would be {others[0]})")
+    raise _refused(name, "transformers has no causal language model of this type (an encoder only?)")
+
+
+def _class_of(mapping: Any, config: PreTrainedConfig) -> Any:
+    """The class of a model with `config` in a mapping of transformers; None if there is none."""
+    if type(config) not in mapping:
+        return None
+    try:
+        return mapping[type(config)]
+    except ValueError:  # it names a class that it does not have
+        return None
+
+
+def _is_part(kind: Any, config: PreTrainedConfig) -> bool:
+    return kind.config_class is not type(config) and reads_more_than_text(config)
 
 
 def reads_more_than_text(config: PreTrainedConfig) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from serve_app.config import ModelConfig
@@ -25,12 +25,14 @@ from serve_app.models.errors import ModelLoadError
 from serve_app.models.files import check_files, eos_token_ids, locate, read_json
 from serve_app.models.guards import (
     architecture_of,
+    auto_class,
     check_config,
     context_window,
     pin_rope,
     reads_more_than_text,
 )
 from serve_app.models.streamed import streamed_tensors, streams_to
+from serve_app.models.text_alone import language_model
 from serve_app.models.weights import check_finite, check_names
 
 
@@ -82,12 +84,13 @@ def load_model(
         f"loading {architecture}, {size / 2**20:,.0f} MiB of weights, "
         f"in {str(dtype).removeprefix('torch.')} on {device}"
     )
-    module = read_weights(AutoModelForCausalLM, folder, hf_config, dtype, device, progress)
+    module = read_weights(auto_class(hf_config), folder, hf_config, dtype, device, progress)
+    if reads_more_than_text(hf_config):
+        module = language_model(module)
+        progress("text only: its parts for images and sound are not used, requests that have any are refused")
     note = pin_rope(module, hf_config, window)
     if note is not None:
         progress(note)
-    if reads_more_than_text(hf_config):
-        progress("text only: its parts for images and sound are not used, requests that have any are refused")
     progress(f"loaded {config.name}: context window {window} tokens")
     return LoadedModel(
         name=config.name,

@@ -18,8 +18,11 @@ from typing import Any, Final
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES,
+)
 from transformers.utils import logging
 
 from serve_app.config import ModelConfig
@@ -27,13 +30,14 @@ from serve_app.engine.attention.cpu import CpuAttention
 from serve_app.engine.cpu.fused import accelerate_cpu
 from serve_app.engine.model.forward import UnsupportedModel
 from serve_app.models.errors import ModelLoadError
-from serve_app.models.guards import check_config
+from serve_app.models.guards import auto_class, check_config
 from serve_app.models.loader import load_model
+from tests.support.multimodal import small_settings, whole_class
 from tests.support.tiny_models import ARCHITECTURES, BASE, MLA, WINDOW, check_parity, enlarge
 
 MAX_CPU_S: Final = 60  # of one family's process
 MAX_MEMORY: Final = 8 * 2**30  # bytes of its address space
-MAX_PARAMETERS: Final = 3_000_000  # more than that is not small: a size is missing below
+MAX_PARAMETERS: Final = 110_000_000  # more than that is not small: a size is missing below
 
 # Sizes for whichever of these settings a family has.
 SMALL: Final[dict[str, Any]] = {
@@ -132,6 +136,10 @@ OVERRIDES: Final[dict[str, dict[str, Any]]] = {
     "gemma4_text": {**ARCHITECTURES["gemma4_text"], **PER_LAYER},
     "git": {"vision_config": VISION},
     "glm4_moe_lite": MLA,
+    "got_ocr2": {
+        "text_config": BASE,
+        "vision_config": {**VISION, "num_channels": 3, "output_channels": 16, "mlp_dim": 16},
+    },
     "gpt_neo": {"attention_types": [[["global", "local"], 2]]},
     "granitemoehybrid": MAMBA,
     "longcat_flash": {**MLA, "num_layers": 2, "zero_expert_num": 2},
@@ -170,7 +178,20 @@ OVERRIDES: Final[dict[str, dict[str, Any]]] = {
     "zaya": {"num_experts_per_tok": 1},
 }
 # Families whose own sizes serve: they are refused before anything is built of them.
-AS_THEY_ARE: Final = frozenset({"dots3_note", "gemma4_assistant", "prophetnet", "xlnet"})
+AS_THEY_ARE: Final = frozenset(
+    {
+        "dots3_note",
+        "gemma4_assistant",
+        "glm5_next",
+        "nemo_speechlm",
+        "prophetnet",
+        "qwen2_5_omni",
+        "qwen3_omni_moe",
+        "xlnet",
+    }
+)
+# Families whose checkpoints only classify; transformers lists the class that they are built on.
+CLASSIFIERS: Final = frozenset({"shieldgemma2"})
 # What a checkpoint of a family may say beyond its defaults, where transformers computes something else then.
 VARIANTS: Final[dict[str, dict[str, Any]]] = {
     "decoder": {"is_decoder": True},
@@ -191,7 +212,17 @@ class Verdict:
 def families() -> list[str]:
     """Those that the installed transformers makes, with variants: `model_type` or `model_type (variant)`."""
     made = [name for name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES if name in AS_THEY_ARE or _defaults(name)]
-    return [f"{name}{variant}" for name in made for variant in _variants(name)]
+    return sorted((*(f"{name}{variant}" for name in made for variant in _variants(name)), *_wholes()))
+
+
+def _wholes() -> Iterator[str]:
+    """Families that read images or sound too, and are not causal language models to transformers."""
+    for name in sorted(MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES.keys() - CLASSIFIERS):
+        causal = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(name)
+        if causal is None:
+            yield name
+        elif causal != whole_class(name):
+            yield f"{name} (whole)"
 
 
 def _variants(model_type: str) -> Iterator[str]:
@@ -218,7 +249,10 @@ def _defaults(model_type: str) -> dict[str, Any]:
 
 def class_name(family: str) -> str:
     """The class of transformers that a checkpoint of the family names."""
-    found = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[family.partition(" ")[0]]
+    model_type, _, variant = family.partition(" ")
+    found = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(model_type)
+    if found is None or variant == "(whole)":
+        return whole_class(model_type) or ""
     return found if isinstance(found, str) else found[0]
 
 
@@ -226,7 +260,11 @@ def small_config(family: str) -> PreTrainedConfig:
     """A configuration with every feature of the family and a few thousand numbers."""
     model_type, _, variant = family.removesuffix(")").partition(" (")
     settings: dict[str, Any] = {}
-    if model_type not in AS_THEY_ARE:
+    if model_type in AS_THEY_ARE and model_type != "gemma4_assistant":
+        settings = {}
+    elif model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or variant == "whole":
+        settings = small_settings(model_type, {**BASE, **SMALL})
+    elif model_type not in AS_THEY_ARE:
         defaults = _defaults(model_type)
         window = WINDOW if isinstance(defaults.get("sliding_window"), int) else {}
         own = {key: value for key, value in {**SMALL, **window}.items() if key in defaults}
@@ -249,9 +287,11 @@ def judge(family: str) -> Verdict:
             loaded = load_model(
                 ModelConfig(name="small", source=folder, device="cpu", dtype="float32"), lambda _: None
             )
-            reference: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-                folder, attn_implementation="eager", dtype=torch.float32
-            ).eval()
+            reference: PreTrainedModel = (
+                auto_class(config)
+                .from_pretrained(folder, attn_implementation="eager", dtype=torch.float32)
+                .eval()
+            )
         check_parity(
             reference, CpuAttention(), prepare=lambda _: accelerate_cpu(loaded.module, torch.float32)
         )
@@ -267,7 +307,7 @@ def judge(family: str) -> Verdict:
 
 def _save(config: PreTrainedConfig, folder: Path) -> None:
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config).float()
+    model = auto_class(config).from_config(config).float()
     size = sum(parameter.numel() for parameter in model.parameters())
     if size > MAX_PARAMETERS:
         raise ValueError(f"{size:,} numbers are not small")

@@ -30,7 +30,7 @@ BUDGET: dict[str, int] = {
     "guardrails": 850,
     "json_schema": 3_900,
     "live": 340,
-    "models": 1_970,
+    "models": 2_110,
     "replica": 2_760,
     "rpc": 1_260,
     "telemetry": 520,

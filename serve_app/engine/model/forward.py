@@ -25,6 +25,7 @@ from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.model.lora import RowAdapters
 
 ATTENTION_NAME: Final = "serve_app_paged"
+POSITIONS: Final = ("position_embeddings", "embed_positions")  # the ends of names of what embeds positions
 
 
 class UnsupportedModel(Exception):
@@ -64,7 +65,7 @@ def check_takes_positions(module: torch.nn.Module) -> None:
     if "position_ids" not in inspect.signature(module.forward).parameters:
         raise UnsupportedModel(f"{kind} takes no positions, so it cannot be batched here")
     for name, part in module.named_modules():
-        if name.endswith("position_embeddings") and getattr(part, "padding_idx", None) is not None:
+        if name.endswith(POSITIONS) and getattr(part, "padding_idx", None) is not None:
             raise UnsupportedModel(f"{kind} numbers positions from behind its padding's, not from 0")
 
 

@@ -17,6 +17,7 @@ from serve_app.engine.weights.formats import FORMATS
 from serve_app.models.errors import ModelLoadError
 from serve_app.models.footprint import least_memory
 from serve_app.models.loader import load_model
+from serve_app.models.text_alone import language_model
 from serve_app.replica.model_check import ModelCheck, check_model
 from tests.support.families import small_config
 
@@ -59,9 +60,11 @@ def test_other_families_have_the_layers_that_their_check_says(family: str, tmp_p
     source = saved(family, tmp_path)
     found = checked(source)
     assert found.engine is not None
-    assert found.engine.family == {"qwen3": "Qwen3", "gemma3_text": "Gemma3"}.get(family)
+    assert found.engine.family == {"qwen3": "Qwen3", "gemma3": "Gemma3", "gemma3_text": "Gemma3"}.get(family)
     assert found.model.text_alone == (family == "gemma3")
     module = AutoModelForCausalLM.from_pretrained(source)
+    if found.model.text_alone:
+        module = language_model(module)
     assert found.model.parameters == sum(each.numel() for each in module.parameters())
     assert found.engine.layers is not None
     assert len(found.engine.layers) == module.config.get_text_config().num_hidden_layers
