@@ -27,6 +27,7 @@ from serve_app.engine.model.runner import ModelRunner
 from serve_app.engine.sequence import Chunk, Sequence
 from tests.support.low_rank import random_updates
 from tests.support.tiny_models import BLOCK, make_model, make_sequence, tiny_config
+from tests.support.triton_interpreter import LONG
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -71,8 +72,19 @@ def add_plainly(
     return want
 
 
-@pytest.mark.parametrize("dtype", list(ROUNDING), ids=str)
-@pytest.mark.parametrize("name", SITES)
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        *(("one", torch.float32), ("two", torch.float16), ("three", torch.bfloat16)),
+        *(
+            pytest.param(name, dtype, marks=LONG)
+            for at, name in enumerate(SITES)
+            for number, dtype in enumerate((torch.float32, torch.float16, torch.bfloat16))
+            if at != number
+        ),
+    ],
+    ids=str,
+)
 def test_a_row_takes_what_its_own_adapter_adds(
     name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,7 +210,7 @@ def logits(runner: ModelRunner, chosen: Iterable[list[Chunk]]) -> list[torch.Ten
 
 
 # Fused layers, and layers of transformers with hooks.
-@pytest.mark.parametrize("architecture", ["qwen3", "gemma2"])
+@pytest.mark.parametrize("architecture", ["qwen3", "ernie4_5", pytest.param("gemma2", marks=LONG)])
 def test_a_model_gives_the_logits_that_it_gives_with_packed_linears(architecture: str) -> None:
     shape = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
     model = make_model(tiny_config(architecture, **shape)).to(DEVICE)

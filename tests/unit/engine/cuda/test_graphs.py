@@ -37,11 +37,13 @@ LAYERS, SEQUENCES, BLOCKS_EACH = 1, 3, 6
 ADAPTERS = "one", "two"
 
 
-@pytest.fixture(autouse=True)
-def short_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="module")
+def short_parts() -> Iterator[None]:
     """Sequences of a few tokens have several parts."""
-    for module in (triton_backend, triton_plan):
-        monkeypatch.setattr(module, "PART", 8)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (triton_backend, triton_plan):
+            patch.setattr(module, "PART", 8)
+        yield
 
 
 class Recorder:
@@ -123,9 +125,16 @@ def logits(runner: ModelRunner, chosen: list[list[Chunk]]) -> list[torch.Tensor]
     return [runner.run(build_batch(chunks, BLOCK, DEVICE)) for chunks in chosen]
 
 
-def test_graphs_filled_up_with_null_sequences_give_the_logits_of_steps_without() -> None:
+@pytest.fixture(scope="module")
+def want(short_parts: None) -> list[torch.Tensor]:
+    """The logits of the steps without graphs."""
     plain, _ = runner()
-    want = logits(plain, steps())
+    return logits(plain, steps())
+
+
+def test_graphs_filled_up_with_null_sequences_give_the_logits_of_steps_without(
+    want: list[torch.Tensor],
+) -> None:
     graphed, backend = runner()
     recorder, said = Recorder(), list[str]()
     assert graph_steps(graphed.module, backend, graphed.plan, 4, said.append, recorder)
@@ -138,13 +147,11 @@ def test_graphs_filled_up_with_null_sequences_give_the_logits_of_steps_without()
     assert all(not pool.any() for pool in pools)  # recording, and its null sequences, wrote nothing
 
 
-def test_steps_with_prompts_have_graphs_too() -> None:
-    plain, _ = runner()
-    want = logits(plain, steps())
+def test_steps_with_prompts_have_graphs_too(want: list[torch.Tensor]) -> None:
     graphed, backend = runner()
     recorder, said = Recorder(), list[str]()
-    assert graph_steps(graphed.module, backend, graphed.plan, 4, said.append, recorder, tokens=100)
-    assert said[:2] == ["recorded the step of 64 tokens (1 of 2)", "recorded the step of 32 tokens (2 of 2)"]
+    assert graph_steps(graphed.module, backend, graphed.plan, 4, said.append, recorder, tokens=40)
+    assert said[0] == "recorded the step of 32 tokens (1 of 1)"
     pools = [pool.rows.clone() for layer in range(LAYERS) for pool in backend.pools(layer)]
     for _ in range(2):  # the second time over what the first one left
         got = logits(graphed, steps())
@@ -232,17 +239,17 @@ def test_without_graphs_of_their_own_rows_with_adapters_run_without(make_adapter
     recorder = Recorder()
     table = graphed.adapters if make_adapters is PackedTable else None
     assert graph_steps(graphed.module, backend, graphed.plan, 4, lambda _: None, recorder, table)
-    logits(graphed, with_adapters(steps(), {"0": "one", "1": "two", "2": "two"}))
+    logits(graphed, with_adapters(steps()[:4], {"0": "one", "1": "two", "2": "two"}))
     assert recorder.replayed == 0
-    logits(graphed, steps())
-    assert recorder.replayed == 6
+    logits(graphed, steps()[:4])
+    assert recorder.replayed == 3
 
 
 def test_what_null_sequences_hold_reaches_nobody() -> None:
     """Not even what a broken request left in the first block, or in a graph's inputs."""
     graphed, backend = runner()
     assert graph_steps(graphed.module, backend, graphed.plan, 4, lambda _: None, Recorder())
-    chosen = steps()
+    chosen = steps()[:5]
     want = logits(graphed, chosen)
     broken = make_sequence("broken", [3] * 24, [])
     used = {block for each in sequences() for block in each.block_table[:5]}
@@ -274,10 +281,8 @@ def test_steps_that_no_graph_fits_run_without(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_graph_that_cannot_be_recorded_leaves_the_forward_as_it_is(
-    caplog: pytest.LogCaptureFixture,
+    want: list[torch.Tensor], caplog: pytest.LogCaptureFixture
 ) -> None:
-    plain, _ = runner()
-    want = logits(plain, steps())
     graphed, backend = runner()
     recorded: list[Step] = []
 
