@@ -78,7 +78,7 @@ def model_url() -> Iterator[str]:
 
 @pytest.mark.parametrize("label", FEW)
 def test_a_few_requests(label: str, fake_url: str) -> None:
-    ask(label, fake_url, (CHAT, TEXT, VECTORS), examples=3)
+    ask(label, fake_url, (CHAT, TEXT, VECTORS), examples=2)
 
 
 @pytest.mark.full

@@ -1,5 +1,6 @@
 """The last line of `make test`: how many tests were skipped, and why."""
 
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -27,19 +28,13 @@ def test_that_fails():
 def test_the_reasons_of_a_part_are_kept_and_added_up(tmp_path: Path) -> None:
     (tmp_path / "test_some.py").write_text(TESTS)
     cache = tmp_path / "cache"
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-c",
-        "/dev/null",
-        "-p",
-        "tests.support.skipped",
-        "-n",
-        "2",
-    ]
-    subprocess.run([*command, "-o", f"cache_dir={cache}", str(tmp_path)], capture_output=True, timeout=120)
+    options = [*("-q", "-c", "/dev/null", "-n", "2"), *("-p", "xdist", "-p", "tests.support.skipped")]
+    subprocess.run(
+        [sys.executable, "-m", "pytest", *options, "-o", f"cache_dir={cache}", str(tmp_path)],
+        env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # their imports take seconds
+        capture_output=True,
+        timeout=120,
+    )
     said = subprocess.run(
         [sys.executable, "-m", "tests.support.skipped", str(cache), str(cache)],
         capture_output=True, text=True, check=True, timeout=60,

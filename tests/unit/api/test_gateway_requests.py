@@ -242,7 +242,7 @@ async def test_a_departed_client_aborts_its_request(stream, after):
 
 
 async def test_a_client_that_does_not_read_is_given_up(monkeypatch):
-    monkeypatch.setattr("serve_app.api.edge.connection.Writer.__init__.__defaults__", (0.02,))
+    monkeypatch.setattr("serve_app.api.edge.keepalive.KeptAlive.__init__.__defaults__", (0.02,))
     async with gateway() as g:
 
         async def send(message):

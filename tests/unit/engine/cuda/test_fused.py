@@ -58,8 +58,8 @@ def check_fused(architecture: str) -> None:
     assert is_fused(model) == (architecture in FUSED)  # others stay as they are
 
 
-# Grouped heads with norms of their own; a window, other norms, scales and activations. What the other families
-# declare is compared on the CPU, too.
+# Grouped heads with norms of their own; a window, other norms, scales and activations. What the other
+# families declare is compared on the CPU, too.
 @pytest.mark.parametrize(
     "architecture",
     [
