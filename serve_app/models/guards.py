@@ -19,12 +19,11 @@ from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
 from serve_app.models.errors import ModelLoadError
 
-LAYER_TYPES: Final = frozenset({"full_attention", "sliding_attention"})
+LAYER_TYPES: Final = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
 ALIBI_TYPES: Final = frozenset({"bloom", "mpt"})  # their configurations do not mention it
 
 # Attributes of a configuration for masks or layers that our attention never sees.
 FOREIGN: Final = {
-    "attention_chunk_size": "chunked attention",
     "use_bidirectional_attention": "bidirectional attention",
     "layers_block_type": "layers that are not attention",
     "block_types": "layers that are not attention",
@@ -81,7 +80,7 @@ def check_config(config: PreTrainedConfig) -> None:
         foreign.insert(0, f"layers of type {', '.join(others)}")
     if foreign:
         raise _refused(
-            name, f"it has {foreign[0]}; only full and sliding-window attention can be batched here"
+            name, f"it has {foreign[0]}; only full, sliding-window and chunked attention can be batched here"
         )
     takes_ours = getattr(_class_of(MODEL_MAPPING, text) or model_class, "_can_set_attn_implementation", None)
     if takes_ours is not None and not takes_ours():

@@ -142,6 +142,7 @@ OVERRIDES: Final[dict[str, dict[str, Any]]] = {
     },
     "gpt_neo": {"attention_types": [[["global", "local"], 2]]},
     "granitemoehybrid": MAMBA,
+    "llama4_text": {"attention_chunk_size": 16, "floor_scale": 4, "attn_scale": 0.5},
     "longcat_flash": {**MLA, "num_layers": 2, "zero_expert_num": 2},
     "mamba2": {"num_heads": 4, "head_dim": 16},
     "mllama": {

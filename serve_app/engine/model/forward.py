@@ -14,15 +14,17 @@ import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
 from transformers import AttentionInterface
 
 from serve_app.engine.attention import AttentionBackend
+from serve_app.engine.attention.chunked import within_chunks
 from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.model.lora import RowAdapters
+from serve_app.engine.model.query_temperature import temperature_of
 
 ATTENTION_NAME: Final = "serve_app_paged"
 POSITIONS: Final = ("position_embeddings", "embed_positions")  # the ends of names of what embeds positions
@@ -39,6 +41,15 @@ class ActiveStep:
     backend: AttentionBackend
     context: ForwardContext
     adapters: RowAdapters | None = None  # None: no row has one
+    chunked: dict[int, ForwardContext] = field(default_factory=dict)  # by the length of a chunk
+
+    def context_of(self, chunk: int | None) -> ForwardContext:
+        """The context of a layer that attends within chunks of so many tokens; None: to all tokens."""
+        if chunk is None:
+            return self.context
+        if chunk not in self.chunked:
+            self.chunked[chunk] = within_chunks(self.context, chunk)
+        return self.chunked[chunk]
 
 
 # Arguments that models pass along and that change nothing here, like every flag. Any other one (a
@@ -57,6 +68,16 @@ HARMLESS: Final = frozenset(
 )
 
 _active: ContextVar[ActiveStep | None] = ContextVar("active_step", default=None)
+
+
+def check_chunks(config: Any, block_size: int) -> None:
+    """Raise UnsupportedModel for layers that attend within chunks that do not begin where blocks do."""
+    length = getattr(config, "attention_chunk_size", None)
+    if length and length % block_size and "chunked_attention" in (config.layer_types or ()):
+        raise UnsupportedModel(
+            f"it attends within chunks of {length} tokens, which are not made of blocks of {block_size}: "
+            "set engine.block_size to 16"
+        )
 
 
 def check_takes_positions(module: torch.nn.Module) -> None:
@@ -128,18 +149,28 @@ def paged_attention(
     if not isinstance(layer, int):
         raise UnsupportedModel(f"{type(module).__name__} does not tell which layer it is")
     step = current()
+    temperature = temperature_of(module)
+    if temperature is not None:
+        query = temperature.apply(query, step.context)
     out = step.backend.forward(
         layer,
         query[0].transpose(0, 1),
         key[0].transpose(0, 1),
         value[0].transpose(0, 1),
-        step.context,
+        step.context_of(_chunk_of(module, layer)),
         scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
         window=sliding_window or None,
         softcap=softcap or None,
         sinks=s_aux,
     )
     return out.unsqueeze(0), None
+
+
+def _chunk_of(module: torch.nn.Module, layer: int) -> int | None:
+    """The length of the chunks within which the layer attends; None: it has none."""
+    config: Any = getattr(module, "config", None)
+    kinds = getattr(config, "layer_types", None)
+    return int(config.attention_chunk_size) if kinds and kinds[layer] == "chunked_attention" else None
 
 
 AttentionInterface.register(ATTENTION_NAME, paged_attention)

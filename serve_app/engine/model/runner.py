@@ -15,10 +15,10 @@ from transformers import PreTrainedModel
 from serve_app.config import EngineConfig
 from serve_app.engine.attention import AttentionBackend
 from serve_app.engine.batch import Batch
-from serve_app.engine.model import peak
+from serve_app.engine.model import peak, query_temperature
 from serve_app.engine.model.adapter_table import MakeAdapters
 from serve_app.engine.model.dry_run import learn_layers
-from serve_app.engine.model.forward import ATTENTION_NAME, active, check_takes_positions
+from serve_app.engine.model.forward import ATTENTION_NAME, active, check_chunks, check_takes_positions
 from serve_app.engine.model.memory import CachePlan, CacheTooSmall, plan_for_device
 from serve_app.engine.model.packed_adapters import PackedTable
 from serve_app.engine.model.prompt_tuning import STAND_IN, EmbeddingRows
@@ -54,7 +54,9 @@ class ModelRunner:
         self._backend = backend
         name = type(module).__name__
         check_takes_positions(module)
+        query_temperature.take_over(module)
         text_config = module.config.get_text_config()
+        check_chunks(text_config, config.block_size)
         self._keeps_rows = "logits_to_keep" in inspect.signature(module.forward).parameters
         module.set_attn_implementation(ATTENTION_NAME)
         self.layers, self.vocab_size = learn_layers(

@@ -56,7 +56,6 @@ def longrope() -> PreTrainedConfig:
         ("qwen3_next", {}, "linear_attention"),
         ("qwen3_5_text", {}, "linear_attention"),
         ("lfm2", {"layer_types": ["conv", "full_attention"] * 2}, "conv"),
-        ("llama4_text", {"attention_chunk_size": 6}, "chunked"),
         ("mamba", {}, "cannot be served"),
         ("falcon_h1", {}, "cannot be served"),
         ("t5", {}, "encoder-decoder"),

@@ -1,0 +1,46 @@
+"""Temperatures of queries that grow with the position, as in the layers of Llama 4 without rotary positions.
+
+Transformers takes the position from the row's place in the batch, which is right for one sequence alone. So
+the module's own is switched off, and applied here with the positions of the sequences.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from serve_app.engine.forward_context import ForwardContext
+
+_PLACE = "query_temperature"
+
+
+@dataclass(frozen=True, slots=True)
+class QueryTemperature:
+    """The factor of a query at position p: log(1 + floor((p + 1) / floor_scale)) x scale + 1."""
+
+    floor_scale: float
+    scale: float
+
+    def apply(self, query: torch.Tensor, context: ForwardContext) -> torch.Tensor:
+        """query [1, H, T, D], with a factor for each row."""
+        ends = zip(context.lens, context.query_lens, strict=True)
+        positions = torch.cat([torch.arange(end - count, end) for end, count in ends]).to(query.device)
+        factors = torch.log1p(torch.floor((positions.float() + 1.0) / self.floor_scale)) * self.scale + 1.0
+        return (query * factors[:, None]).to(query.dtype)
+
+
+def take_over(module: nn.Module) -> None:
+    """Switch off the temperatures of `module`'s layers; `temperature_of` finds them."""
+    for part in module.modules():
+        if getattr(part, "attn_temperature_tuning", False) and not getattr(part, "use_rope", True):
+            temperature = QueryTemperature(float(part.floor_scale), float(part.attn_scale))  # type: ignore[arg-type]
+            part.attn_temperature_tuning = False  # type: ignore[assignment]
+            setattr(part, _PLACE, temperature)
+
+
+def temperature_of(attention: nn.Module) -> QueryTemperature | None:
+    """That of one attention module, if it has one."""
+    found: QueryTemperature | None = getattr(attention, _PLACE, None)
+    return found
