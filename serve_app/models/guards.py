@@ -24,7 +24,6 @@ ALIBI_TYPES: Final = frozenset({"bloom", "mpt"})  # their configurations do not 
 
 # Attributes of a configuration for masks or layers that our attention never sees.
 FOREIGN: Final = {
-    "use_bidirectional_attention": "bidirectional attention",
     "layers_block_type": "layers that are not attention",
     "block_types": "layers that are not attention",
     "conv_L_cache": "convolution layers",
@@ -74,6 +73,8 @@ def check_config(config: PreTrainedConfig) -> None:
         raise _refused(name, "its configuration describes no layers of a language model")
     if 0 < text.num_hidden_layers <= (getattr(text, "num_kv_shared_layers", None) or 0):
         raise _refused(name, "it drafts for another model, whose cache it reads; serve that model")
+    if getattr(text, "use_bidirectional_attention", None) not in (None, False, "vision"):  # images alone
+        raise _refused(name, "its attention is bidirectional for text, and only causal attention is served")
     foreign = [why for key, why in FOREIGN.items() if getattr(text, key, None)]
     others = sorted(set(getattr(text, "layer_types", None) or ()) - LAYER_TYPES)
     if others:

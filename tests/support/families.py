@@ -133,6 +133,8 @@ OVERRIDES: Final[dict[str, dict[str, Any]]] = {
         "vision_config": {**VISION, "head_dim": 8, "num_key_value_heads": 2},
         "audio_config": None,
     },
+    "gemma4_unified": {"text_config": {**BASE, **WINDOW, "head_dim": 8, "global_head_dim": 8}},
+    "gemma4_unified_text": {**WINDOW, "head_dim": 8, "global_head_dim": 8},
     "gemma4_text": {**ARCHITECTURES["gemma4_text"], **PER_LAYER},
     "git": {"vision_config": VISION},
     "glm4_moe_lite": MLA,
