@@ -21,6 +21,7 @@ settings.load_profile("tests")
 pytest.register_assert_rewrite(*(f"tests.{each.name}" for each in Path(__file__).parent.iterdir()))
 
 pytest_plugins = (
+    "tests.support.combinations",
     "tests.support.databases",
     "tests.support.ray_cluster",
     "tests.support.served",

@@ -11,6 +11,8 @@ from serve_app.types import Scope
 from tests.support.fakes_backend import FakeBackend
 from tests.support.gateway import CHAT, bearer, chat_body, fake_app, filled, gateway
 
+pytestmark = pytest.mark.all_combinations
+
 KEY, LINE = new_key("infer")
 SCRAPER, SCRAPER_LINE = new_key("scraper", [Scope.METRICS])
 CHOOSER, CHOOSER_LINE = new_key("chooser", [Scope.ROUTING])  # which alone is good for nothing

@@ -16,6 +16,8 @@ from serve_app.types import Scope
 from tests.support.fakes_backend import FakeBackend
 from tests.support.gateway import bearer, fake_app, filled, gateway
 
+pytestmark = pytest.mark.all_combinations
+
 SECRET = "0123456789abcdef" * 2
 KEY, LINE = new_key("infer")
 SCRAPER, SCRAPER_LINE = new_key("scraper", [Scope.METRICS])

@@ -23,6 +23,8 @@ from tests.support.fakes_management import FakeManagement
 from tests.support.gateway import CHAT, bearer, chat_body, fake_app, gateway
 from tests.support.run_time_keys import run_time_key, take
 
+pytestmark = pytest.mark.all_combinations
+
 OPERATOR, LINE = new_key("operator", ["inference", "manage"])
 EVERY = tuple(scope.value for scope in Scope)
 GOOD, GOOD_KEY = run_time_key("good", EVERY)

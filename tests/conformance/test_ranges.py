@@ -15,7 +15,7 @@ import pytest
 from tests.conformance import conftest
 from tests.support.openapi import fake_document
 from tests.support.ranges import Range, ranges_of
-from tests.support.vendor_ranges import range_of
+from tests.support.vendor_ranges import USUAL, range_of
 
 module_loop = pytest.mark.asyncio(loop_scope="module")
 
@@ -98,8 +98,8 @@ async def test_edges_are_accepted(client: httpx.AsyncClient, name: str, edge: st
     """All fields at once."""
     values = {
         field: getattr(each, edge, None)
-        for field, each in ranges(name).items()
-        if field not in {*BESIDE, BODIES[name].of_the_model}
+        for field in USUAL
+        if (each := ranges(name).get(field)) and field not in {*BESIDE, BODIES[name].of_the_model}
     }
     answer = await BODIES[name].ask(client, values)
     assert answer.status_code == 200, answer.text
@@ -110,10 +110,10 @@ async def test_edges_are_accepted(client: httpx.AsyncClient, name: str, edge: st
 async def test_what_is_just_beyond_or_of_another_type_is_refused_by_name(
     client: httpx.AsyncClient, name: str
 ) -> None:
-    body = BODIES[name]
+    body, own = BODIES[name], ranges(name)
     wrong = []
-    for field, each in ranges(name).items():
-        for value in each.beyond():
+    for field in USUAL.keys() & own:
+        for value in own[field].beyond():
             answer = await body.ask(client, {field: value})
             if answer.status_code != body.status or field not in answer.text:
                 wrong.append(f"{field}={value!r}: {answer.status_code} {answer.text[:200]}")

@@ -120,6 +120,14 @@ def test_the_map_names_every_folder_of_tests_and_no_other() -> None:
     assert named == folders
 
 
+def test_the_index_of_what_tests_share_has_every_file_once() -> None:
+    shared = ROOT / "tests" / "support"
+    named = re.findall(r"^\| `([\w.]+)` \|", (shared / "README.md").read_text("utf-8"), re.M)
+    assert sorted(named) == sorted(
+        path.name for path in shared.iterdir() if path.suffix in (".py", ".c", ".h")
+    )
+
+
 def test_the_map_does_not_name_a_folder_twice() -> None:
     rows = re.findall(r"^\| (`[^|]+) \|", ARCHITECTURE, re.M)
     named = [path for row in rows for path in re.findall(r"`([^`]+)`", row) if "/" in path]

@@ -128,5 +128,5 @@ def test_a_test_mentions_what_it_and_its_tables_send_and_no_more() -> None:
         "databricks/test_databricks_chat_fields.py::test_the_fields_reach_the_model"
     )
     shared = words_of("openai_chat/test_chat.py::TestShared::test_what_is_inside_its_bounds_is_accepted")
-    assert {"top_p", "guided_grammar"} <= shared
+    assert {"cache_salt", "guided_grammar"} <= shared
     assert "top_logprobs" not in shared

@@ -29,6 +29,8 @@ from tests.conformance.errors.routes import CHATS, EMBEDS, GENERATING, ROUTES, R
 from tests.support.fakes_backend import FakeBackend, embedder_info, model_info
 from tests.support.gateway import Gateway, gateway
 
+pytestmark = pytest.mark.all_combinations
+
 module_loop = pytest.mark.asyncio(loop_scope="module")
 each_route = pytest.mark.parametrize("route", ROUTES.values(), ids=ROUTES.keys())
 
