@@ -20,8 +20,7 @@ from typing import Any, cast
 from sqlalchemy.orm import Session
 
 from serve_app.api.directory import Directory
-from serve_app.channel.commands import decode_reply, encode_command
-from serve_app.channel.replies import encode_reply
+from serve_app.channel.calls import decode_reply, encode_command, encode_reply
 from serve_app.control.database.database import Database
 from serve_app.control.endpoints import registry
 from serve_app.control.endpoints.known import KnownEndpoints

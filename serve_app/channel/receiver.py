@@ -9,9 +9,8 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
-from serve_app.channel.departed import Departed
 from serve_app.channel.frames import (
     MAX_FRAME_BYTES,
     MAX_HELLO_BYTES,
@@ -37,6 +36,11 @@ from serve_app.types import EngineStats, TokenDelta
 logger = logging.getLogger(__name__)
 
 HELLO_TIMEOUT_S: Final = 5.0
+COUNTERS: Final = (  # fields of EngineStats that only grow while an engine lives
+    *("steps", "prompt_tokens", "cached_tokens", "generated_tokens", "preemptions"),
+    *("draft_tokens", "accepted_tokens", "computed_tokens"),
+)
+REMEMBERED: Final = 64  # former replicas of an application that are recognised if they return
 
 
 @dataclass(slots=True)
@@ -225,3 +229,34 @@ class Receiver:
                 inbox.fail(ReplicaSilent())
         if not link.peer_closed:
             self.on_silence(peer.app)
+
+
+class Departed:
+    """The last counts of replicas that left one application.
+
+    Without them the counts of an application would fall when a replica leaves, and Prometheus would see a
+    restart.
+    """
+
+    def __init__(self) -> None:
+        self._by_replica: dict[str, dict[str, int]] = {}
+        self._others = dict.fromkeys(COUNTERS, 0)  # of those that left longer ago
+
+    def left(self, replica: str, stats: EngineStats) -> None:
+        self._by_replica.pop(replica, None)
+        self._by_replica[replica] = {name: getattr(stats, name) for name in COUNTERS}
+        if len(self._by_replica) > REMEMBERED:
+            oldest = self._by_replica.pop(next(iter(self._by_replica)))
+            for name, count in oldest.items():
+                self._others[name] += count
+
+    def returned(self, replica: str) -> None:
+        """A replica whose connection broke has returned, with its own counts."""
+        self._by_replica.pop(replica, None)
+
+    @property
+    def counts(self) -> EngineStats:
+        """The sums of counters; every other field is 0."""
+        parts = [self._others, *self._by_replica.values()]
+        sums: dict[str, Any] = {name: sum(part[name] for part in parts) for name in COUNTERS}
+        return EngineStats(**sums)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,12 +15,67 @@ import click
 import msgspec
 
 from serve_app.accounts.journal_reader import read
-from serve_app.accounts.totals import FIELDS, Total, summarise
 from serve_app.cli.output import number, print_json, print_note, print_table
 from serve_app.cli.server import Server, checked_key, url_option
 from serve_app.cli.time_option import METAVAR, unix_seconds
 from serve_app.config import default_usage_dir
 from serve_app.types import UsageRecord
+
+FIELDS: Final = ("endpoint", "entity", "key", "user", "group", "kind", "route", "outcome", "day", "month")
+
+
+@dataclass(slots=True)
+class Total:
+    """The sum over all records that agree in the fields of `group`."""
+
+    group: tuple[str, ...]  # their values, in the order of `by`
+    requests: dict[str, int] = field(default_factory=dict)  # by outcome
+    prompt_tokens: int = 0  # cached ones included
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    migrations: int = 0  # moves of answers to another replica
+    cost: dict[str, float] = field(default_factory=dict)  # by currency; without requests that have no price
+
+    def add(self, record: UsageRecord) -> None:
+        self.requests[record.outcome] = self.requests.get(record.outcome, 0) + 1
+        self.prompt_tokens += record.prompt_tokens
+        self.cached_tokens += record.cached_tokens
+        self.completion_tokens += record.completion_tokens
+        self.migrations += record.migrations
+        if record.cost is not None and record.currency is not None:
+            self.cost[record.currency] = self.cost.get(record.currency, 0.0) + record.cost
+
+
+def summarise(records: Iterable[UsageRecord], by: Sequence[str] = ("endpoint", "entity")) -> list[Total]:
+    """One total for each combination of the fields `by`, in their order; copies for a shadow are left out.
+
+    A request of a user in several groups counts in each of them, where `by` has "group". Days and months are
+    those in which requests began, in UTC. Raises ValueError for a field that is not in `FIELDS`.
+    """
+    unknown = sorted(set(by) - set(FIELDS))
+    if unknown:
+        raise ValueError(f"by: {unknown[0]!r} is none of {', '.join(FIELDS)}")
+    totals: dict[tuple[str, ...], Total] = {}
+    for record in records:
+        if record.shadow:
+            continue
+        for group in product(*(_values(record, name) for name in by)):
+            totals.setdefault(group, Total(group)).add(record)
+    return [totals[group] for group in sorted(totals)]
+
+
+def _values(record: UsageRecord, name: str) -> Sequence[str]:
+    """What `record` has in a field: one value, or one for each group."""
+    if name == "group":
+        return record.groups or ("",)
+    if name == "key":
+        return (record.key_id,)
+    if name == "day":
+        return (time.strftime("%Y-%m-%d", time.gmtime(record.started)),)
+    if name == "month":
+        return (time.strftime("%Y-%m", time.gmtime(record.started)),)
+    return (str(getattr(record, name)),)
+
 
 OUTCOMES: Final = ("finished", "failed", "aborted", "lost")
 _TOKENS: Final = ("prompt_tokens", "cached_tokens", "completion_tokens")

@@ -8,9 +8,8 @@ the environment is read only for secrets and places (see `deployments/`).
 from __future__ import annotations
 
 from serve_app.config.base import ConfigModel, Version
-from serve_app.config.console import ConsoleConfig
 from serve_app.config.control import ControlConfig, OfferedModel
-from serve_app.config.gateway import GatewayConfig
+from serve_app.config.gateway import ConsoleConfig, GatewayConfig, ResponsesConfig
 from serve_app.config.model import (
     WATERMARK_KEY,
     EmbeddingConfig,
@@ -21,4 +20,3 @@ from serve_app.config.model import (
 )
 from serve_app.config.places import default_usage_dir, state_dir
 from serve_app.config.protocols import MindieConfig, OvmsConfig, TrtllmConfig
-from serve_app.config.responses import ResponsesConfig

@@ -8,10 +8,44 @@ from typing import Literal
 from pydantic import Field
 
 from serve_app.config.base import ConfigModel, HostName, Origin
-from serve_app.config.console import ConsoleConfig
 from serve_app.config.control import ControlConfig
 from serve_app.config.protocols import MindieConfig, OvmsConfig, TrtllmConfig
-from serve_app.config.responses import ResponsesConfig
+
+
+class ResponsesConfig(ConfigModel):
+    """How responses are kept for later requests of the same key."""
+
+    keep: bool = Field(
+        True,
+        description="Keep responses and their input, unless a request says `store: false`: in the control "
+        "plane's database, or without a control plane in the gateway's memory. false: keep none.",
+    )
+    keep_days: float = Field(
+        30.0, gt=0, le=366, description="Days after which a kept response is removed that no request used."
+    )
+    megabytes_per_key: int = Field(
+        64,
+        ge=16,
+        le=4096,
+        description="Most megabytes, compressed, that are kept for one key; the longest unused go first.",
+    )
+
+    @property
+    def keep_s(self) -> float:
+        return self.keep_days * 86_400.0
+
+    @property
+    def bytes_per_key(self) -> int:
+        return self.megabytes_per_key * 2**20
+
+
+class ConsoleConfig(ConfigModel):
+    """Whether there is a console at `/console`, and how long one stays signed in."""
+
+    enabled: bool = Field(True, description="Answer at /console; false: its paths are no routes.")
+    session_hours: float = Field(
+        12.0, ge=0.1, le=720, description="Hours after which a browser must sign in again."
+    )
 
 
 class GatewayConfig(ConfigModel):

@@ -12,6 +12,7 @@ from http import HTTPStatus
 from typing import Final
 from urllib.parse import SplitResult, quote, urlsplit
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route, Router
@@ -21,7 +22,6 @@ from serve_app.config import ConsoleConfig
 from serve_app.console.assets import STATIC, Assets
 from serve_app.console.forms import Form, read_form
 from serve_app.console.pages import PAGES, sign_in
-from serve_app.console.problem import problem_of
 from serve_app.console.public_api import ApiError, PublicApi, forward
 from serve_app.console.request import ME, ConsoleRequest, Visitor, console_of
 from serve_app.console.secret import load_secret
@@ -36,12 +36,28 @@ from serve_app.console.security_policy import (
 )
 from serve_app.console.session import COOKIE, Session, Sessions, ended, is_secure
 from serve_app.console.templates import MenuItem, Templates, render
-from serve_app.errors import RouteNotFound
+from serve_app.console.views.problem import Problem
+from serve_app.errors import (
+    BodyTooLarge,
+    InvalidBody,
+    PermissionDenied,
+    ReadTimeout,
+    RouteNotFound,
+    ServeError,
+)
 
 logger = logging.getLogger(__name__)
 
 PREFIX: Final = "/console"
 API: Final = f"{PREFIX}/api/"
+INTERNAL: Final = "an internal error occurred; the gateway's log has more"
+_STATUSES: Final[Mapping[type[ServeError], int]] = {
+    InvalidBody: 400,
+    PermissionDenied: 403,
+    RouteNotFound: 404,
+    ReadTimeout: 408,
+    BodyTooLarge: 413,
+}
 MENU: Final = tuple(MenuItem(page.TITLE, page.PATH, page.SCOPES) for page in PAGES)
 
 
@@ -202,3 +218,16 @@ async def _first(request: Request) -> Response:
 
 async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
     raise RouteNotFound("the console has no such page")
+
+
+def problem_of(error: Exception) -> ApiError | Problem:
+    """What a page says of `error`: the API's own words, or the console's if the console refused."""
+    match error:
+        case ApiError():
+            return error
+        case HTTPException():  # from the router: the page does not have this method
+            return Problem(error.detail, status=error.status_code)
+        case ServeError() if type(error) in _STATUSES:
+            return Problem(error.message, status=_STATUSES[type(error)])
+        case _:
+            return Problem(INTERNAL, status=500)

@@ -33,8 +33,8 @@ from ray.serve.exceptions import BackPressureError, RayServeException
 from ray.serve.handle import DeploymentHandle
 
 from serve_app.api.protocol.dialect import Choice
+from serve_app.channel.calls import decode_reply, encode_question
 from serve_app.channel.frames import Refused, answer_decoder, encoder, info_decoder
-from serve_app.channel.questions import decode_reply, encode_question
 from serve_app.endpoints.names import app_name
 from serve_app.errors import GenerationFailed, ModelNotFound, Overloaded, ServeError, Unavailable, from_info
 from serve_app.types import (

@@ -20,8 +20,8 @@ from serve_app.telemetry.collectors import (
     CountCollector,
     EndpointPart,
     EngineCollector,
+    StreamHistogram,
 )
-from serve_app.telemetry.stream_histogram import StreamHistogram
 from serve_app.types import EngineStats, Usage, UsageRecord
 
 _SPLIT: Final = ("endpoint", "entity")  # of the catalogue

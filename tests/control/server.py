@@ -12,7 +12,7 @@ from typing import Final
 
 import psutil
 
-from serve_app.channel.commands import decode_reply, encode_command
+from serve_app.channel.calls import decode_reply, encode_command
 from serve_app.errors import Unavailable
 from serve_app.types import Caller, Scope
 from serve_app.types.control import (

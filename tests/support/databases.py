@@ -158,8 +158,8 @@ def postgres_programs() -> Path | None:
 
 def open_database(url: str) -> Database:
     """The database at `url` with all tables as they are declared, migrations aside."""
-    from serve_app.control.all_tables import METADATA
     from serve_app.control.database.database import Database
+    from serve_app.control.new_migration import METADATA
 
     return Database(url, prepare=METADATA.create_all)
 

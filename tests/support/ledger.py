@@ -7,8 +7,7 @@ from typing import Any
 from sqlalchemy import select
 
 from serve_app.control.database.database import Database
-from serve_app.control.ledger.ledger import Ledger
-from serve_app.control.ledger.rows import known_by
+from serve_app.control.ledger.ledger import Ledger, known_by
 from serve_app.control.ledger.tables import Usage
 from serve_app.types import Caller, UsageRecord
 from serve_app.types.control import Command

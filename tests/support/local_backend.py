@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
+from serve_app.channel.calls import decode_question, encode_question
 from serve_app.channel.frames import encoder, request_decoder
-from serve_app.channel.questions import decode_question, encode_question
 from serve_app.endpoints.names import app_name
 from serve_app.errors import Unavailable
 from serve_app.replica.served_model import ServedModel

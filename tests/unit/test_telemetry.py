@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from serve_app.live.latencies import fine
 from serve_app.telemetry import JsonFormatter, Metrics
 from serve_app.telemetry.absent import KEPT_S, Absent
-from serve_app.telemetry.stream_histogram import StreamHistogram
+from serve_app.telemetry.collectors import StreamHistogram
 from serve_app.types import EngineStats, Usage
 
 

@@ -6,26 +6,35 @@ Shipping a record again changes nothing, and neither does the order of records.
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import asdict, astuple
 from typing import Any, Final
 
 from sqlalchemy import insert, select, update
 from sqlalchemy.orm import Session
 
-from serve_app.accounts.merge import Known, ended, lost, merge, settled
+from serve_app.accounts.merge import Known, Used, ended, lost, merge, settled
 from serve_app.control.database.database import Database
 from serve_app.control.handlers import Handlers
 from serve_app.control.ledger import budgets, reports
 from serve_app.control.ledger.budgets import KeyBudgets, OverBudget
-from serve_app.control.ledger.rows import known_by, values_of
 from serve_app.control.ledger.tables import Usage
 from serve_app.errors import PermissionDenied
-from serve_app.types import Caller, Scope
+from serve_app.types import Caller, Scope, UsageRecord
 from serve_app.types.control import ReportUsage, Shipped, ShipUsage, UsageReport
 
 ROWS_AT_ONCE: Final = 500  # of one statement
 LOOK_S: Final = 30.0  # between two checks of the calendar
+_OWN: Final = ""  # the part from the journal of the request's own gateway
+
+# Columns that have the name and the value of a record's field.
+_SAME: Final = (
+    *("id", "key_id", "user", "endpoint", "entity", "kind", "route", "started", "outcome", "status"),
+    *("prompt_tokens", "cached_tokens", "completion_tokens", "discarded_tokens"),
+    *("first_token_s", "queue_s", "total_s", "migrations", "cost", "currency"),
+)
 
 
 class Ledger:
@@ -132,3 +141,39 @@ def _write(session: Session, all_known: Sequence[Known]) -> None:
     if other:
         session.execute(update(Usage), other)
     budgets.spend(session, changes)
+
+
+def values_of(known: Known) -> dict[str, Any]:
+    """The columns of a row for `known`."""
+    total = known.total()
+    return {
+        **{name: _storable(getattr(total, name)) for name in _SAME},
+        "is_ended": known.is_ended,
+        "groups": json.dumps(total.groups),
+        "failed_over": ",".join(total.failed_over),
+        "day": time.strftime("%Y-%m-%d", time.gmtime(total.started)),
+        "is_shadow": total.shadow,
+        "parts": None if known.is_ended else _written_parts(known),
+    }
+
+
+def known_by(row: Usage) -> Known:
+    """The facts in `row`; the reverse of `values_of`."""
+    fields: dict[str, Any] = {name: getattr(row, name) for name in _SAME}
+    fields |= {"groups": tuple(json.loads(row.groups)), "shadow": row.is_shadow}
+    fields["failed_over"] = tuple(row.failed_over.split(",")) if row.failed_over else ()
+    parts = {prompt: (moves, Used(*used)) for prompt, (moves, *used) in (row.parts or {}).items()}
+    if row.is_ended:
+        return Known(UsageRecord(**fields), is_ended=True)
+    _, own = parts.pop(_OWN)
+    return Known(UsageRecord(**fields | asdict(own)), parts=parts)
+
+
+def _storable(value: Any) -> Any:
+    """Remove NUL, which PostgreSQL does not accept in texts."""
+    return value.replace("\0", "") if isinstance(value, str) else value
+
+
+def _written_parts(known: Known) -> dict[str, list[Any]]:
+    parts = {prompt: [moves, *astuple(used)] for prompt, (moves, used) in known.parts.items()}
+    return {_OWN: [0, *astuple(Used.of(known.record))], **parts}

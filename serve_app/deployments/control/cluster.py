@@ -9,6 +9,8 @@ import asyncio
 import hashlib
 import json
 import logging
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
@@ -20,11 +22,11 @@ from ray.serve.schema import ApplicationStatus
 
 from serve_app.channel.frames import info_decoder
 from serve_app.config import ModelConfig
-from serve_app.control.endpoints.cluster import AppSeen, AppStatus, Offer, Room
+from serve_app.control.endpoints.cluster import AppSeen, AppStatus, NodeRoom, Offer, Room
 from serve_app.control.endpoints.state import AppSpec
 from serve_app.deployments.control import ray_calls
 from serve_app.deployments.control.log_lines import newest_lines
-from serve_app.deployments.control.node_room import rooms
+from serve_app.deployments.memory import memory
 from serve_app.deployments.model.deployment import model_deployment, replicas
 from serve_app.deployments.rollout.cluster import ServeCluster, driver_handle, reason
 from serve_app.deployments.serve_details import details
@@ -42,6 +44,9 @@ MODEL: Final = "Model"  # the deployment of a model's application
 BUILDER: Final = "serve_app.deployments.build:build_model_app"
 INFO_S: Final = 30.0  # for the `ModelInfo` of a model that is up
 RETRY_S: Final = 2.0
+NODE_S: Final = 10.0  # for the rooms of all other nodes together
+_SMI: Final = "nvidia-smi"
+_SMI_S: Final = 5.0
 _VERSION_MARK: Final = "-v"  # demo-chat-v2 is version 2 of demo-chat
 
 _STATUS: Final[Mapping[ApplicationStatus, AppStatus]] = {
@@ -169,3 +174,33 @@ def logged_replicas(app: str) -> list[Mapping[str, Any]]:
     model = {} if found is None else found["deployments"].get(MODEL, {})
     replicas = [*model.get("replicas", ()), *model.get("recent_dead_replicas", ())]
     return [each for each in replicas if each.get("log_file_path")]
+
+
+def rooms() -> tuple[NodeRoom, ...]:
+    """The memory of each living node, measured there, since Ray knows only reservations.
+
+    Empty if a node does not answer.
+    """
+    here = ray_calls.own_node()
+    others = [str(node["NodeID"]) for node in ray.nodes() if node["Alive"] and node["NodeID"] != here]
+    found = ray_calls.on_nodes(dict.fromkeys(others, own_room), NODE_S)
+    known = [each for each in found.values() if each is not None]
+    return (own_room(), *known) if len(known) == len(others) else ()
+
+
+def own_room() -> NodeRoom:
+    """The entry of the node where this runs."""
+    return NodeRoom(memory=memory().free, gpu_memory=_gpu_memory())
+
+
+def _gpu_memory() -> tuple[int, ...]:
+    """Bytes of each NVIDIA GPU, used or not."""
+    if shutil.which(_SMI) is None:
+        return ()
+    query = [_SMI, "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    try:
+        listed = subprocess.run(query, capture_output=True, text=True, check=True, timeout=_SMI_S).stdout
+        return tuple(int(line) * 2**20 for line in listed.splitlines() if line.strip())
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        logger.warning("the memory of GPUs is not known: %s", error)
+        return ()

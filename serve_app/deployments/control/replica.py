@@ -14,9 +14,8 @@ from typing import Final
 import msgspec
 from ray import serve
 
-from serve_app.channel.commands import decode_command
+from serve_app.channel.calls import decode_command, encode_reply
 from serve_app.channel.frames import Refused
-from serve_app.channel.replies import encode_reply
 from serve_app.config import GatewayConfig
 from serve_app.config.places import DATABASE_URL, database_folder, database_url
 from serve_app.control.database.database import Database

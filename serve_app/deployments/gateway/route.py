@@ -10,8 +10,8 @@ from functools import partial
 
 from ray.serve.handle import DeploymentHandle
 
+from serve_app.channel.calls import decode_reply, encode_question
 from serve_app.channel.frames import encoder
-from serve_app.channel.questions import decode_reply, encode_question
 from serve_app.channel.receiver import Receiver
 from serve_app.deployments.gateway.calls import LOST, Calls
 from serve_app.deployments.gateway.migrations import Migrations

@@ -10,21 +10,20 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import ray
 from ray import serve
+from ray.serve._private.replica import Replica
 
+from serve_app.channel.calls import decode_question, encode_reply
 from serve_app.channel.frames import DeltaFrame, Refused, encoder, request_decoder, ticket_decoder
-from serve_app.channel.questions import decode_question
-from serve_app.channel.replies import encode_reply
 from serve_app.channel.sender import Sender
 from serve_app.config import ModelConfig
 from serve_app.deployments import adapter_affinity
 from serve_app.deployments.logs import log_as_json, to_terminal, warnings_shown
 from serve_app.deployments.memory import MemoryGuard, be_expendable
 from serve_app.deployments.model.gpu import with_gpu_share
-from serve_app.deployments.model.leaving import on_stop
 from serve_app.deployments.model.settler import Settler
 from serve_app.deployments.model.workload import Workload
 from serve_app.deployments.replica_port import keep_private
@@ -41,6 +40,8 @@ Start = Callable[[ModelConfig, Callable[[str], None]], Awaitable["ServedModel"]]
 
 STOPPING: Final = Unavailable("the model's replica is stopping; try again", retry_after_s=1.0)
 INTERNAL: Final = GenerationFailed("generation failed; the request may be retried")
+
+_stop = Replica._perform_graceful_shutdown
 
 
 class ModelReplica:
@@ -135,7 +136,7 @@ class ModelReplica:
             work.cancel()
 
     async def ask(self, payload: bytes, ticket: bytes | None = None) -> bytes:
-        """Answer one `Question`: its reply, or `Refused`, as `channel.questions` writes them.
+        """Answer one `Question`: its reply, or `Refused`, as `channel.calls` writes them.
 
         `ticket`: of the gateway, which then learns that this replica has the question.
         """
@@ -204,3 +205,18 @@ def _own_app() -> str:
 
 def _refused(error: ServeError) -> bytes:
     return encoder.encode(Refused(error.info()))
+
+
+def on_stop(tell: Callable[[], None]) -> None:
+    """Call `tell` on this event loop as soon as Serve stops this process's replica, for whatever reason.
+
+    For constructors. Serve 2.60 then sends it no more requests, waits until those that it has are answered, and
+    has no hook for this: the destructor runs afterwards. All that is unchanged; it may run on another loop.
+    """
+    loop = asyncio.get_running_loop()
+
+    async def stopping(self: Any) -> None:
+        loop.call_soon_threadsafe(tell)
+        await _stop(self)
+
+    Replica._perform_graceful_shutdown = stopping

@@ -13,8 +13,7 @@ import sys
 from typing import Final
 
 from serve_app.errors import Unavailable
-from serve_app.replica.grammar.messages import SandboxCommand, SandboxReply, SandboxSetup
-from serve_app.replica.grammar.pipe import Pipe
+from serve_app.replica.grammar.messages import Pipe, SandboxCommand, SandboxReply, SandboxSetup
 from serve_app.types import Grammar
 
 log = logging.getLogger(__name__)

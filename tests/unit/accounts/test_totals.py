@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from serve_app.accounts.totals import Total, summarise
+from serve_app.cli.usage import Total, summarise
 from serve_app.types import UsageRecord
 
 

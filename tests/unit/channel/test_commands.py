@@ -5,9 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from serve_app.channel.commands import REPLIES, decode_command, decode_reply, encode_command
+from serve_app.channel.calls import COMMANDS, decode_command, decode_reply, encode_command, encode_reply
 from serve_app.channel.frames import Refused, encoder
-from serve_app.channel.replies import encode_reply
 from serve_app.errors import Conflict
 from serve_app.types import Caller, Scope, control
 from serve_app.types.control import (
@@ -29,7 +28,7 @@ CALLER = Caller(key_id="ops", scopes=frozenset({Scope.MANAGE}), salt="s", groups
 def test_every_command_has_a_reply() -> None:
     public = vars(control).values()
     commands = {each for each in public if isinstance(each, type) and issubclass(each, Command)}
-    assert commands - {Command, Change} == set(REPLIES)
+    assert commands - {Command, Change} == set(COMMANDS)
 
 
 def test_a_command_arrives_with_its_caller() -> None:

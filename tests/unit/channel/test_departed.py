@@ -8,8 +8,7 @@ from dataclasses import fields
 
 import pytest
 
-from serve_app.channel.departed import COUNTERS, REMEMBERED, Departed
-from serve_app.channel.receiver import Receiver
+from serve_app.channel.receiver import COUNTERS, REMEMBERED, Departed, Receiver
 from serve_app.channel.sender import Sender
 from serve_app.deployments.gateway.backend import total
 from serve_app.telemetry.collectors import ENGINE

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
+from serve_app.channel.calls import decode_question, encode_question
 from serve_app.channel.frames import encoder, request_decoder
-from serve_app.channel.questions import decode_question, encode_question
 from serve_app.types import GenerateRequest, Numeral, Prompt, Templating, TokenizeRequest
 
 LONG = 2**64

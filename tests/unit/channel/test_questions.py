@@ -5,14 +5,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from serve_app.channel.frames import Refused, encoder
-from serve_app.channel.questions import (
-    REPLIES,
+from serve_app.channel.calls import (
+    QUESTIONS,
     decode_question,
     decode_reply,
     encode_question,
+    encode_reply,
 )
-from serve_app.channel.replies import encode_reply
+from serve_app.channel.frames import Refused, encoder
 from serve_app.errors import PromptTooLong
 from serve_app.types import Embeddings, EmbedRequest, Question, Tensor
 
@@ -52,4 +52,4 @@ def test_what_is_no_question_is_refused(data: bytes) -> None:
 
 def test_every_kind_of_question_can_cross() -> None:
     # By name: a dataclass with slots is made twice.
-    assert {kind.__name__ for kind in REPLIES} == {kind.__name__ for kind in Question.__subclasses__()}
+    assert {kind.__name__ for kind in QUESTIONS} == {kind.__name__ for kind in Question.__subclasses__()}

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from serve_app.channel.questions import decode_question, decode_reply, encode_question
-from serve_app.channel.replies import encode_reply
+from serve_app.channel.calls import decode_question, decode_reply, encode_question, encode_reply
 from serve_app.errors import InvalidField, PromptTooLong, UnsupportedField
 from serve_app.limits import MAX_PROMPT_CHARS, MAX_QUESTION_CHARS, MAX_QUESTION_TOKENS
 from serve_app.text.tokens.tokenizer import Tokenizer

@@ -24,7 +24,7 @@ from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
-from serve_app.channel.commands import decode_reply, encode_command
+from serve_app.channel.calls import decode_reply, encode_command
 from serve_app.errors import ServeError, Unavailable
 from serve_app.types import Caller
 from serve_app.types.control import Command, GatewayReport, ReplyT, Snapshot, WatchSnapshot

@@ -8,11 +8,11 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import inspect, text
 
-from serve_app.control.all_tables import METADATA
 from serve_app.control.database.database import Database
 from serve_app.control.database.migrate import upgrade
 from serve_app.control.database.problem import DatabaseProblem, is_away
 from serve_app.control.database.url import open_engine
+from serve_app.control.new_migration import METADATA
 
 AT_ONCE = 2
 

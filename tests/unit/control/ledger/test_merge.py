@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from sqlalchemy import delete, select
 
 from serve_app.control.database.database import Database
-from serve_app.control.ledger.ledger import Ledger
-from serve_app.control.ledger.rows import known_by
+from serve_app.control.ledger.ledger import Ledger, known_by
 from serve_app.control.ledger.tables import Spending, Usage
 from serve_app.errors import Unavailable
 from serve_app.types import Caller, Scope, UsageRecord

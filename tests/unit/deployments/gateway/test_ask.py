@@ -10,10 +10,9 @@ import pytest
 from ray.exceptions import ActorDiedError, RayError
 from ray.serve.exceptions import BackPressureError
 
+from serve_app.channel.calls import decode_question, encode_reply
 from serve_app.channel.frames import Refused
-from serve_app.channel.questions import decode_question
 from serve_app.channel.receiver import Receiver
-from serve_app.channel.replies import encode_reply
 from serve_app.deployments.gateway import calls as calls_module
 from serve_app.deployments.gateway.next_step import ATTEMPTS
 from serve_app.deployments.gateway.poison_requests import PoisonRequests

@@ -10,8 +10,7 @@ import pytest
 
 from serve_app.api.admission.under_way import UnderWay
 from serve_app.api.live.pulse import Pulse
-from serve_app.channel.commands import decode_command, decode_reply, encode_command
-from serve_app.channel.replies import encode_reply
+from serve_app.channel.calls import decode_command, decode_reply, encode_command, encode_reply
 from serve_app.control.live import Live
 from serve_app.deployments.gateway.control.live import RemoteLive
 from serve_app.errors import Unavailable

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from ray.serve._private.replica import Replica
 
-from serve_app.deployments.model import leaving
+from serve_app.deployments.model import replica as leaving
 
 
 @pytest.fixture
