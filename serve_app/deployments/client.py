@@ -24,19 +24,20 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ray import serve
 from ray.exceptions import RayError
 from ray.serve.exceptions import BackPressureError, RayServeException
-from ray.serve.handle import DeploymentHandle
+from ray.serve.handle import DeploymentResponseGenerator
 
 from serve_app.api.protocol.dialect import Choice
 from serve_app.channel.calls import decode_reply, encode_question
 from serve_app.channel.frames import Refused, answer_decoder, encoder, info_decoder
 from serve_app.endpoints.names import app_name
-from serve_app.errors import GenerationFailed, ModelNotFound, Overloaded, ServeError, Unavailable, from_info
+from serve_app.errors import GenerationFailed, ModelNotFound, Overloaded, Unavailable, from_info
 from serve_app.types import (
     LEFT_TO_MODEL,
     GenerateRequest,
@@ -75,7 +76,11 @@ class _Deployed:
         `version`: one of several versions of the model; "": the one without a version.
         """
         self._model = model
-        self._handle = _handle(model, version)
+        try:
+            self._handle = serve.get_app_handle(app_name(model, version))
+        except RayServeException as error:
+            named = f"version {version!r} of {model!r}" if version else repr(model)
+            raise ModelNotFound("model", f"{named} is not deployed here") from error
 
 
 class AsyncClient(_Deployed):
@@ -84,17 +89,10 @@ class AsyncClient(_Deployed):
     async def stream(self, **fields: Any) -> AsyncIterator[TokenDelta]:
         """The deltas of one request as they are generated. Closing the iterator aborts it."""
         response = self._handle.options(stream=True).stream.remote(_payload(self._model, fields))
-        done = False
-        try:
+        with _cancelled_unless_done(response), _public_errors():
             async for item in response:
                 for delta in _deltas(item):
                     yield delta
-            done = True
-        except (RayError, RayServeException) as error:
-            raise _public(error) from error
-        finally:
-            if not done:
-                response.cancel()
 
     async def generate(self, **fields: Any) -> Answer:
         """The first choice of one request, whole."""
@@ -111,17 +109,13 @@ class AsyncClient(_Deployed):
     async def ask(self, question: Question[ReplyT]) -> ReplyT:
         """The answer to a question, whose id is made here if it has none."""
         question = _identified(question)
-        try:
+        with _public_errors():
             return decode_reply(question, await self._handle.ask.remote(encode_question(question)))
-        except (RayError, RayServeException) as error:
-            raise _public(error) from error
 
     async def info(self) -> ModelInfo:
         """What the model is: context window, vocabulary, device."""
-        try:
+        with _public_errors():
             return info_decoder.decode(await self._handle.info.remote())
-        except (RayError, RayServeException) as error:
-            raise _public(error) from error
 
 
 class Client(_Deployed):
@@ -130,16 +124,9 @@ class Client(_Deployed):
     def stream(self, **fields: Any) -> Iterator[TokenDelta]:
         """The deltas of one request as they are generated. Closing the iterator aborts it."""
         response = self._handle.options(stream=True).stream.remote(_payload(self._model, fields))
-        done = False
-        try:
+        with _cancelled_unless_done(response), _public_errors():
             for item in response:
                 yield from _deltas(item)
-            done = True
-        except (RayError, RayServeException) as error:
-            raise _public(error) from error
-        finally:
-            if not done:
-                response.cancel()
 
     def generate(self, **fields: Any) -> Answer:
         """The first choice of one request, whole."""
@@ -155,25 +142,13 @@ class Client(_Deployed):
     def ask(self, question: Question[ReplyT]) -> ReplyT:
         """The answer to a question, whose id is made here if it has none."""
         question = _identified(question)
-        try:
+        with _public_errors():
             return decode_reply(question, self._handle.ask.remote(encode_question(question)).result())
-        except (RayError, RayServeException) as error:
-            raise _public(error) from error
 
     def info(self) -> ModelInfo:
         """What the model is: context window, vocabulary, device."""
-        try:
+        with _public_errors():
             return info_decoder.decode(self._handle.info.remote().result())
-        except (RayError, RayServeException) as error:
-            raise _public(error) from error
-
-
-def _handle(model: str, version: str) -> DeploymentHandle:
-    try:
-        return serve.get_app_handle(app_name(model, version))
-    except RayServeException as error:
-        named = f"version {version!r} of {model!r}" if version else repr(model)
-        raise ModelNotFound("model", f"{named} is not deployed here") from error
 
 
 def _payload(model: str, fields: Mapping[str, Any]) -> bytes:
@@ -210,9 +185,23 @@ def _add(answers: list[Answer], delta: TokenDelta) -> None:
         each.usage = delta.usage
 
 
-def _public(error: Exception) -> ServeError:
-    if isinstance(error, BackPressureError):
-        return Overloaded("the model's queue is full; try again", retry_after_s=1.0)
-    if isinstance(error, RayServeException):
-        return Unavailable("the model is not available; try again", retry_after_s=1.0)
-    return GenerationFailed("the model's process ended; the answer is incomplete")
+@contextmanager
+def _cancelled_unless_done(response: DeploymentResponseGenerator[bytes]) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:  # GeneratorExit, too
+        response.cancel()
+        raise
+
+
+@contextmanager
+def _public_errors() -> Iterator[None]:
+    """Raises those of errors.py for those of Ray and Serve."""
+    try:
+        yield
+    except BackPressureError as error:
+        raise Overloaded("the model's queue is full; try again", retry_after_s=1.0) from error
+    except RayServeException as error:
+        raise Unavailable("the model is not available; try again", retry_after_s=1.0) from error
+    except RayError as error:
+        raise GenerationFailed("the model's process ended; the answer is incomplete") from error

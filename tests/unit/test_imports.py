@@ -36,7 +36,7 @@ ARROWS: dict[str, set[str]] = {
     "accounts": BASE | {"config", "loopback"},
     "guardrails": BASE,
     "control": BASE | {"config", "endpoints", "accounts", "live"},
-    "console": {"types", "errors", "config", "loopback"},
+    "console": {"types", "errors", "config", "endpoints", "loopback"},
     "api": BASE
     | {"config", "console", "telemetry", "endpoints", "json_schema", "guardrails", "live"}
     | {"loopback"},

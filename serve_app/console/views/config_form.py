@@ -13,6 +13,7 @@ from typing import Any, Final
 from serve_app.console.forms import Form
 from serve_app.console.views import Json
 from serve_app.console.views.fields import number
+from serve_app.endpoints.rules import entity_name
 
 TEXTS: Final = ("name", "entity_name", "entity_version", "workload_size")
 NUMBERS: Final = (
@@ -156,10 +157,8 @@ def _entity(row: EntityRow, former: Json | None) -> dict[str, Any]:
 
 
 def _name(entity: Json) -> str:
-    """The name that the API gives an entity which has none: MODEL-VERSION, or MODEL."""
-    name: str = entity.get("name", "")
-    model, version = entity.get("entity_name", ""), entity.get("entity_version", "")
-    return name or (f"{model}-{version}" if version else model)
+    """An entity's name, or the one that the API gives an entity which has none."""
+    return entity.get("name") or entity_name(entity.get("entity_name", ""), entity.get("entity_version", ""))
 
 
 def _shares(config: Json) -> dict[str, int]:

@@ -210,7 +210,7 @@ def _refused(error: ServeError) -> bytes:
 def on_stop(tell: Callable[[], None]) -> None:
     """Call `tell` on this event loop as soon as Serve stops this process's replica, for whatever reason.
 
-    For constructors. Serve 2.60 then sends it no more requests, waits until those that it has are answered, and
+    For constructors. Serve 2.60 then sends it no more requests and waits until it has answered its own. It
     has no hook for this: the destructor runs afterwards. All that is unchanged; it may run on another loop.
     """
     loop = asyncio.get_running_loop()
