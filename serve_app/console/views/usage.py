@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+
+import msgspec
 
 from serve_app.console.views import Json
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UsageRow:
+class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
     """The sum over some requests."""
 
     group: tuple[str, ...]
     requests: int
     failed: int  # failed or lost
     aborted: int
-    prompt_tokens: int
-    cached_tokens: int
-    completion_tokens: int
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
     cost: tuple[tuple[str, float], ...]  # currency, amount
-    first_token_s: float | None
-    total_s: float | None
+    first_token_s: float | None = None
+    total_s: float | None = None
 
     @property
     def tokens(self) -> int:
@@ -35,16 +35,12 @@ def usage_rows(report: Json) -> list[UsageRow]:
 
 
 def usage_row(row: Json, by: Sequence[str] = ()) -> UsageRow:
-    requests: Mapping[str, int] = row.get("requests", {})
-    return UsageRow(
-        group=tuple(str(row.get(name, "")) for name in by),
-        requests=sum(requests.values()),
-        failed=requests.get("failed", 0) + requests.get("lost", 0),
-        aborted=requests.get("aborted", 0),
-        prompt_tokens=row.get("prompt_tokens", 0),
-        cached_tokens=row.get("cached_tokens", 0),
-        completion_tokens=row.get("completion_tokens", 0),
-        cost=tuple(sorted(row.get("cost", {}).items())),
-        first_token_s=row.get("first_token_s"),
-        total_s=row.get("total_s"),
-    )
+    requests = row.get("requests", {})
+    counted = {
+        "group": [str(row.get(name, "")) for name in by],
+        "requests": sum(requests.values()),
+        "failed": requests.get("failed", 0) + requests.get("lost", 0),
+        "aborted": requests.get("aborted", 0),
+        "cost": sorted(row.get("cost", {}).items()),
+    }
+    return msgspec.convert({**row, **counted}, UsageRow)

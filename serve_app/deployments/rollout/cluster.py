@@ -19,14 +19,13 @@ from serve_app.deployments.serve_details import details
 
 logger = logging.getLogger(__name__)
 
-_OURS: Final = re.compile(
-    r"^serve_app[\w.]*\.\w+: "
-)  # the class name of our own error, whose message is enough
+# The class name of our own error, whose message is enough.
+_OURS: Final = re.compile(r"^serve_app[\w.]*\.\w+: ")
 ASK_S: Final = 10.0  # for the answers of all gateways, which are then asked again
 
 
 class ServeCluster:
-    """A `rollout.Cluster` over Serve's controller. Its calls block: not for use on an event loop."""
+    """Serve's controller. Its calls block: not for use on an event loop."""
 
     def running(self) -> File:
         """The applications of the deploy file. Those of `serve.run` are separate."""
@@ -34,13 +33,16 @@ class ServeCluster:
         return {"applications": [config for config in configs if config is not None]}
 
     def deploy(self, file: File) -> None:
+        """Deploy a whole file: what it does not name is deleted. Returns before it took effect."""
         # What `serve run FILE` calls; there is no public function for a whole deploy file.
         _get_global_client().deploy_apps(ServeDeploySchema.model_validate(file), _blocking=False)
 
     def states(self) -> Mapping[str, tuple[str, str]]:
+        """Application -> (Serve's status, its problem or "")."""
         return {name: (app["status"], reason(app)) for name, app in details().items()}
 
     def routed(self, gateways: Iterable[str]) -> frozenset[str] | None:
+        """The applications that the gateways of these applications route to; None: not known yet."""
         routed: set[str] = set()
         try:
             for name in gateways:

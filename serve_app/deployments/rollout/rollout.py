@@ -2,15 +2,15 @@
 
     rollout(wanted, say=print)  # a deploy file on the cluster of this driver
 
-Knows Serve only as a `Cluster`.
+Knows Serve only as a `ServeCluster`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 from serve_app.deployments.rollout.cluster import ServeCluster, as_ray_has_it
 from serve_app.deployments.rollout.plan import File, RolloutStep, plan
@@ -29,26 +29,6 @@ class RolloutFailed(Exception):
     """A step did not come to its end; the message says which, why, and what serves now."""
 
 
-class Cluster(Protocol):
-    """A Serve that can be deployed to."""
-
-    def running(self) -> File:
-        """The last deployment, as a deploy file; without applications if there was none."""
-        ...
-
-    def deploy(self, file: File) -> None:
-        """Deploy a whole file: what it does not name is deleted. Returns before it took effect."""
-        ...
-
-    def states(self) -> Mapping[str, tuple[str, str]]:
-        """Application -> (Serve's status, its problem or "")."""
-        ...
-
-    def routed(self, gateways: Iterable[str]) -> frozenset[str] | None:
-        """The applications that the gateways of these applications route to; None: not known yet."""
-        ...
-
-
 def rollout(
     wanted: File, *, say: Say, timeout_s: float = TIMEOUT_S, cancelled: Cancelled = lambda: None
 ) -> None:
@@ -63,7 +43,7 @@ def rollout(
 
 def apply(
     steps: Sequence[RolloutStep],
-    cluster: Cluster,
+    cluster: ServeCluster,
     say: Say,
     *,
     timeout_s: float = TIMEOUT_S,
@@ -103,7 +83,7 @@ class _Pause:
         return time.monotonic() < self.deadline
 
 
-def _until_up(step: RolloutStep, cluster: Cluster, say: Say, pause: _Pause) -> None:
+def _until_up(step: RolloutStep, cluster: ServeCluster, say: Say, pause: _Pause) -> None:
     shown: dict[str, tuple[str, str]] = {}
     while True:
         states = cluster.states()
@@ -123,7 +103,7 @@ def _until_up(step: RolloutStep, cluster: Cluster, say: Say, pause: _Pause) -> N
             raise _failed(step, f"{', '.join(late)} did not come up in time", hint if step.replaces else "")
 
 
-def _until_unrouted(step: RolloutStep, cluster: Cluster, pause: _Pause) -> None:
+def _until_unrouted(step: RolloutStep, cluster: ServeCluster, pause: _Pause) -> None:
     while (routed := cluster.routed(step.gateways)) is None or not routed.isdisjoint(step.unrouted):
         if not pause():
             raise RolloutFailed(

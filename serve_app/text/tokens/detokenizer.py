@@ -7,24 +7,12 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable
-from typing import Protocol
+from typing import TypeAlias
 
 from serve_app.text.tokens.token_bytes import TokenBytes
 
 # A decoder that looks at neighbours may keep answering U+FFFD; no character has more tokens than this.
 _MAX_PENDING_TOKENS = 8
-
-
-class Detokenizer(Protocol):
-    """The text of a growing list of ids. What all pushes and `flush` return is the text of all ids."""
-
-    def push(self, token_ids: Iterable[int]) -> str:
-        """The characters that these ids complete."""
-        ...
-
-    def flush(self) -> str:
-        """The withheld rest, at the end of the text."""
-        ...
 
 
 class ByteDetokenizer:
@@ -41,6 +29,7 @@ class ByteDetokenizer:
         self._leading_spaces = 0 if continues else table.leading_spaces
 
     def push(self, token_ids: Iterable[int]) -> str:
+        """The characters that these ids complete."""
         table, skipped = self._table, self._skipped
         ids = [i for i in token_ids if i not in skipped] if skipped else list(token_ids)
         if self._opening and ids:
@@ -53,6 +42,7 @@ class ByteDetokenizer:
         return self._utf8.decode(data)
 
     def flush(self) -> str:
+        """The withheld rest, at the end of the text."""
         return self._utf8.decode(b"", final=True)
 
     def _strip(self, data: bytes) -> bytes:
@@ -96,3 +86,7 @@ class WindowDetokenizer:
         decode = self._table.backend.decode
         before = decode(self._done, skip_special_tokens=False)
         return decode(self._done + self._pending, skip_special_tokens=False)[len(before) :]
+
+
+# The text of a growing list of ids. What all pushes and `flush` return is the text of all ids.
+Detokenizer: TypeAlias = ByteDetokenizer | WindowDetokenizer

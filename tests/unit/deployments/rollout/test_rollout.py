@@ -37,7 +37,7 @@ def routes(deployed: File) -> set[str]:
 
 
 class FakeCluster:
-    """Applications as in `Cluster`: what is deployed comes up, and gateways follow, some looks later."""
+    """Applications as in `ServeCluster`: what is deployed comes up, and gateways follow, some looks later."""
 
     def __init__(self, running: File, *, fails: str = "", stuck: bool = False) -> None:
         self.deployed = [running]
