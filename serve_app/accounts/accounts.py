@@ -89,7 +89,7 @@ class Accounts:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether keys made at run time are not known yet."""
+        """Whether the keys made at run time are still unknown."""
         return self._waits
 
     @property

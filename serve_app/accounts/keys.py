@@ -18,7 +18,7 @@ from serve_app.types import Scope
 PREFIX: Final = "sk-"
 SHOWN_CHARS: Final = 8  # the first characters, by which the owner recognises the key
 MAX_KEY_CHARS: Final = 256
-NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")  # of a key: it stands in logs and in usage
+NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")  # of a key: it appears in logs and in usage
 EXPECTED: Final = f"expected name:scopes:sha256, with scopes of {', '.join(Scope)}"
 ANONYMOUS: Final = "anonymous"  # the name of every caller while there are no keys
 

@@ -50,7 +50,7 @@ def rollout(
     promote: bool,
     **guards: float | None,
 ) -> None:
-    """Move the traffic of ENDPOINT to ENTITY in guarded steps, or show how that stands.
+    """Move the traffic of ENDPOINT to ENTITY in guarded steps, or show its progress.
 
     Without ENTITY the newest rollout is shown. With --wait the command fails unless the entity
     got all traffic.

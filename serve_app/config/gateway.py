@@ -106,8 +106,8 @@ class GatewayConfig(ConfigModel):
     )
     pictures: Literal["note", "refuse"] = Field(
         "note",
-        description="Pictures in Anthropic's messages and in responses: a note to the model stands in their "
-        "place, and they are listed as ignored; or they are an error.",
+        description="Pictures in Anthropic's messages and in responses: a note to the model replaces them, "
+        "and they are listed as ignored; or they are an error.",
     )
     guardrails_model: str | None = Field(
         None,

@@ -1,6 +1,6 @@
 """Files that pages load: scripts, styles, pictures. Read and compressed once, named by their content.
 
-One digest of all files stands in every path, so modules import each other by relative paths, and a
+One digest of all files is part of every path, so modules import each other by relative paths, and a
 browser may cache each file without end.
 """
 

@@ -98,7 +98,7 @@ class Snapshots:
                 logger.exception("a snapshot could not be made")
 
     def _set_to(self) -> float:
-        """Changes only where somebody sets the clock."""
+        """Changes only when the machine's clock is set."""
         return self._clock() - time.monotonic()
 
     def _is_set_since(self) -> bool:

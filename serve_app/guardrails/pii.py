@@ -132,7 +132,7 @@ def _emails(text: str) -> Iterator[Span]:
     for match in _EMAIL.finditer(text):
         if match.end() - match.start() <= MAX_MATCH_CHARS:
             yield Span(match.start(), match.end(), Kind.EMAIL_ADDRESS)
-        # Of two addresses without a space between them, the first one takes what stands before the second @.
+        # Of two addresses without a space between them, the first one takes what is before the second @.
         end = match.end()
         while (domain := _DOMAIN.match(text, end)) is not None:
             yield Span(end, domain.end(), Kind.EMAIL_ADDRESS)

@@ -11,7 +11,7 @@ from typing import Any, Final
 Schema = dict[str, Any]
 Path = tuple[str, ...]  # of keywords and names, from the root
 
-# What may stand between two tokens of JSON, as a regex: what a pretty printer writes, to 8 levels of 4
+# What is allowed between two tokens of JSON, as a regex: what a pretty printer writes, to 8 levels of 4
 # spaces, but no endless run; or nothing.
 SPACE: Final = r"(\r?\n)?[ \t]{0,32}"
 COMPACT: Final = ""

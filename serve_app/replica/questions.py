@@ -67,7 +67,7 @@ class Questions:
 
 
 def check_answer(tokens: int, param: str, about: str = "") -> None:
-    """Raise PromptTooLong for more tokens than an answer may list. `about` stands before their number."""
+    """Raise PromptTooLong for more tokens than an answer may list. `about` precedes their number."""
     if tokens > MAX_QUESTION_TOKENS:
         raise PromptTooLong(
             param, f"has {about}{tokens} tokens; an answer holds at most {MAX_QUESTION_TOKENS}"

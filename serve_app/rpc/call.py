@@ -1,6 +1,6 @@
 """One gRPC call as its methods see it: the caller, messages in and out, and its end.
 
-Metadata are to a call what headers are to a request of HTTP, and stand in a scope of the same
+Metadata are to a call what headers are to a request of HTTP, and are put in a scope of the same
 form, so that credentials, ids and the traffic split read them as they read headers. Messages are
 bytes here; none is read before the caller is authenticated.
 """

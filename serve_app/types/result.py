@@ -44,7 +44,7 @@ class TopLogprob:
 class PositionLogprobs:
     """Log-probabilities at one position, natural log of the raw model distribution."""
 
-    token_id: int  # the token that stands there
+    token_id: int  # the token at this place
     logprob: float
     top: tuple[TopLogprob, ...] = ()  # likeliest first
     rank: int | None = None  # of a prompt token among all tokens, from 1

@@ -137,7 +137,7 @@ class Grammar:
 
     kind: GrammarKind
     text: str = ""
-    space: str | None = None  # of JSON: a regex of what may stand between tokens; None: the model's setting
+    space: str | None = None  # of JSON: a regex of what is allowed between tokens; None: the model's setting
     markers: tuple[MarkerRule, ...] = ()  # of Lark's notation: rules to which `text` refers
 
     @property

@@ -1,4 +1,4 @@
-"""Pictures in the sessions of agents: a note stands in place of each, or a setting refuses it."""
+"""Pictures in the sessions of agents: a note replaces each, or a setting refuses it."""
 
 from __future__ import annotations
 

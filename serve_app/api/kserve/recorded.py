@@ -1,6 +1,6 @@
 """Tensors as an inference table keeps them: in the JSON form of /infer, however they travelled.
 
-Elements stand where their bytes stood. A tensor that finds no room in the text is left without elements;
+Elements take the place of their bytes. A tensor that finds no room in the text is left without elements;
 its entry says by `binary_data_size` how many bytes it had. Knows no table, and no transport but HTTP.
 """
 

@@ -23,7 +23,7 @@ class Tags(TypedDict):
 
 
 class EntityStateJson(TypedDict):
-    """How the replicas of a served entity stand."""
+    """The state of a served entity's replicas."""
 
     deployment: Literal[
         "DEPLOYMENT_CREATING",
@@ -86,7 +86,7 @@ class PendingConfigJson(ConfigJson):
 
 
 class StateJson(TypedDict):
-    """Whether the endpoint answers, and how its newest configuration stands."""
+    """Whether the endpoint answers, and the state of its newest configuration."""
 
     ready: Literal["READY", "NOT_READY"]
     config_update: Literal["NOT_UPDATING", "IN_PROGRESS", "UPDATE_FAILED", "UPDATE_CANCELED"]

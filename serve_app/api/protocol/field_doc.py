@@ -11,7 +11,7 @@ from pydantic import Field
 
 @dataclass(frozen=True, slots=True)
 class FieldDoc:
-    """The words of one field. `doc` makes them its value in the body; the range stands in its annotation."""
+    """The words of one field. `doc` makes them its value in the body; the range is in its annotation."""
 
     does: str = ""  # if it begins with one of ",:(", it goes on with the default's sentence
     accepts: str = ""  # what the range of its type leaves open; or all, where a range says nothing

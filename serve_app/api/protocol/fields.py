@@ -38,7 +38,7 @@ def as_integer(value: Any) -> int | None:
 
 
 class Mark(Enum):
-    """What stands in a field's annotation beside its type and its words."""
+    """What a field's annotation has besides its type and its words."""
 
     UNANSWERED = auto()  # an answer does not look back at it; bodies live as long as their answers
     SELF_CHECKED = auto()  # its reader refuses numbers that are not finite

@@ -26,7 +26,7 @@ _NOBODY_MAY: Final = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
 @dataclass(slots=True)
 class Progress:
-    """How a batch stands, in this run."""
+    """The progress of a batch in this run."""
 
     answered: int = 0  # refusals among them
     refused: int = 0

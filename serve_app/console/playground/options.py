@@ -29,7 +29,7 @@ _OTHER_NAMES: Final[Mapping[Shape, Set[str]]] = {
     "text": {"max_completion_tokens"},
 }
 TOOL_CHOICE: Final = "tool_choice"
-# Where the form of an answer stands, and the words for calls of tools.
+# The member of a body that has the form of an answer, and the words for calls of tools.
 FORMS: Final[Mapping[Shape, str]] = {
     "chat": "response_format",
     "messages": "output_config.format",

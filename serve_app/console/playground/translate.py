@@ -45,7 +45,7 @@ class Ask:
 def translated(document: Json, ask: Ask, target: Protocol) -> tuple[Ask, Sequence[str]]:
     """`ask` in the protocol `target`, and the names of the options that are lost on the way.
 
-    A request stays what it is in its own protocol. Raises ValueError for a chat as text, and the reverse.
+    A request stays what it is in its own protocol. Raises ValueError for a chat as text, or a text as chat.
     """
     if target == ask.protocol:
         return ask, ()

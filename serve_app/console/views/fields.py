@@ -25,7 +25,7 @@ def number(text: str) -> Any:
 
 
 def words(text: str) -> list[str]:
-    """The names in a text that has commas or lines between them; one with a comma stands in double quotes."""
+    """The names in a text that has commas or lines between them; one with a comma is in double quotes."""
     lines = text.splitlines()
     try:
         parts = [part for row in csv.reader(lines, skipinitialspace=True) for part in row]

@@ -22,7 +22,7 @@ _DEFAULTS: Final = {
 
 
 class Progress(StrEnum):
-    """How one step of a rollout stands."""
+    """The progress of one step of a rollout."""
 
     PAST = "past"
     CURRENT = "current"

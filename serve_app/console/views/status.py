@@ -1,4 +1,4 @@
-"""How something stands: a word for people and a tone for its colour. Knows no page."""
+"""A status: a word for people and a tone for its colour. Knows no page."""
 
 from __future__ import annotations
 

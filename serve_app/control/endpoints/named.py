@@ -38,7 +38,7 @@ class Named:
         """Raises InvalidField if settings name something that does not exist or is not the caller's.
 
         Also if a model must judge and none is named. `raw`: the `AiGateway` settings of `endpoint`.
-        `prefix` stands before the field.
+        `prefix` precedes the field.
         """
         settings = AiGateway.model_validate(raw)
         if settings.guardrails is not None:

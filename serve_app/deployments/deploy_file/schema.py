@@ -23,7 +23,7 @@ SHOWN: Final = 60  # characters of a wrong value that a message repeats
 
 
 def unknown_keys(raw: object, schema: type[BaseModel], place: Place) -> Iterator[Problem]:
-    """Keys without a field in `schema`, at every level, and mappings in place of lists or the reverse."""
+    """Keys without a field in `schema`, at every level, and mappings for lists or lists for mappings."""
     if not isinstance(raw, Mapping):
         yield place.error(
             f"must be a mapping with keys of {', '.join(schema.model_fields)}; it is {_shown(raw)}"

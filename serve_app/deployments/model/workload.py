@@ -14,7 +14,7 @@ from serve_app.types import EngineStats
 
 
 class _Mark(NamedTuple):
-    """What an engine had done at a time."""
+    """The work that an engine had done at a moment."""
 
     at: float
     steps: int

@@ -69,7 +69,7 @@ def unspelled(tokenizer_json: str) -> str:
         # A tokenizer numbers added tokens anew where one is missing, unless the vocabulary has their numbers.
         model["vocab"] = {token["content"]: token["id"] for token in added} | vocabulary
         found["added_tokens"] = [token for token in added if not _is_control(token)]
-        found["normalizer"] = None  # forced text stands as it is, whatever Unicode form it has
+        found["normalizer"] = None  # forced text stays as it is, whatever Unicode form it has
     else:
         secret = secrets.token_hex(8)  # so that no client can write such a name
         names = {token["content"]: f"<{secret} {token['id']}>" for token in controls}

@@ -31,7 +31,7 @@ class PromptLookup:
     """
 
     def __init__(self, most: int, *, vocab_size: int, max_tokens: int) -> None:
-        """`max_tokens` is the most that prompt and output have together."""
+        """`max_tokens` is the limit of prompt and output together."""
         self._most = most
         self._vocab_size = vocab_size
         self._max_tokens = max_tokens
@@ -106,7 +106,7 @@ class ForecastLookup:
     """
 
     def __init__(self, shared: Chances, *, vocab_size: int, max_tokens: int) -> None:
-        """`max_tokens` is the most that prompt and output have together."""
+        """`max_tokens` is the limit of prompt and output together."""
         self._shared = shared
         self._own = replace(shared)
         self._vocab_size = vocab_size
@@ -183,7 +183,7 @@ class PromptLookupFactory:
     def of(self, request: EngineRequest) -> Callable[[], PromptLookup | ForecastLookup] | None:
         """A function that makes the proposer of each sequence of a request; None: there are no proposals.
 
-        A request with a draft of its own has none, so that its draft statistics are about its own draft.
+        None for a request with a draft of its own, whose statistics must be about that draft.
         """
         if not self.most or request.draft is not None:
             return None

@@ -372,7 +372,7 @@ def _take(x: torch.Tensor, rows: torch.Tensor | None) -> torch.Tensor:
 
 
 def _together(parts: abc.Sequence[tuple[torch.Tensor | None, torch.Tensor]], count: int) -> torch.Tensor:
-    """The tokens [count] of all rows, from those of some each; None stands for all rows."""
+    """The tokens [count] of all rows, from those of some each; None means all rows."""
     if parts[0][0] is None:
         return parts[0][1]
     tokens = torch.empty(count, dtype=torch.int64, device=parts[0][1].device)

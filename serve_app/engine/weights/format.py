@@ -1,7 +1,7 @@
 """What a weight format is: the seam between the weights of linear layers and the products of a device.
 
 A format loads weights, multiplies by them on every device that it supports, and describes them to native
-code. Its name, which is part of a model's fingerprint, and its size stand in `config/quantization.py`: both
+code. Its name, which is part of a model's fingerprint, and its size are in `config/quantization.py`: both
 are needed where there is no torch. Knows no model structure.
 """
 

@@ -25,7 +25,7 @@ def packable_linears(model: nn.Module, run: Callable[[], object]) -> frozenset[n
     read: set[nn.Module] = set()
 
     class Watched(nn.Linear):
-        """Notes calls, and every reading of its parameters by anybody else."""
+        """Notes calls, and every reading of its parameters by other code."""
 
         def forward(self, input: torch.Tensor) -> torch.Tensor:  # as torch calls it
             called.add(self)

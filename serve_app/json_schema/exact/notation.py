@@ -32,7 +32,7 @@ _ARRAYS: Final = ("items", "prefixItems", "additionalItems", "minItems", "maxIte
 def lark(schema: Schema, space: str) -> str | None:
     """The grammar of an adapted schema; None: the parser enforces the schema as it stands.
 
-    `space`: a regex of what may stand between tokens. Raises UnusableSchema.
+    `space`: a regex of what is allowed between tokens. Raises UnusableSchema.
     """
     definitions = definitions_of(schema)
     inexact = Inexact(schema, definitions)

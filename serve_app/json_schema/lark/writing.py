@@ -6,7 +6,7 @@ the other, would then be taken too far. So every part of a grammar is written in
 backslash is read by the part or before it, and the next one behind the part is read by the part or not.
 The longest terminal is then the same one as in the text.
 
-What is ignored may stand behind each terminal, the last one too, and may match the same text as a terminal.
+What is ignored may follow each terminal, the last one too, and may match the same text as a terminal.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ _SCRIPTS: Final = (  # noqa: SIM905 - a name a line would hide the table
     "Ethiopic Ethi Cherokee Cher Khmer Khmr Mongolian Mong Hiragana Hira Katakana Kana Bopomofo Bopo "
     "Han Hani Yi Yiii Common Zyyy Inherited Zinh"
 ).split()
-# What may stand in `\p{...}`.
+# What is allowed in `\p{...}`.
 NAMES: Final = frozenset(
     {
         *_CATEGORIES,

@@ -32,7 +32,7 @@ class AnswerFormat:
 
     tools: ToolFormat | None
     reasoning: ReasoningFormat | None
-    space: str = SPACE  # a regex of what may stand between tokens of JSON, where a request says nothing
+    space: str = SPACE  # a regex of what is allowed between tokens of JSON, where a request says nothing
 
     @classmethod
     def find(cls, tokenizer: Tokenizer, *, tools: str, reasoning: str, compact_json: bool) -> AnswerFormat:

@@ -114,7 +114,7 @@ def form_of_schema(schema: Mapping[str, Any], space: str) -> str:
 
 
 def _schema(grammar: Grammar) -> tuple[dict[str, Any], str]:
-    """The adapted schema of a grammar of JSON, and what may stand between tokens. Raises UnusableSchema."""
+    """The adapted schema of a grammar of JSON, and what is allowed between tokens. Raises UnusableSchema."""
     schema = {"type": "object"} if grammar.kind is GrammarKind.JSON else _read(grammar.text)
     return adapt(schema).schema, SPACE if grammar.space is None else grammar.space
 

@@ -1,8 +1,8 @@
 """The tokenizer files of a model folder -> one fast tokenizer, its named tokens and its chat templates.
 
 Follows transformers in what the files mean (which tokens are added, which template
-wins; whether BOS is prepended is tokenizer.json's word, whatever the configuration
-says), so that ids come out equal. Never runs code from the folder. Knows nothing of
+wins; tokenizer.json alone decides whether BOS is prepended, whatever the
+configuration says), so that ids come out equal. Never runs code from the folder. Knows nothing of
 requests.
 """
 

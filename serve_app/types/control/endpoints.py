@@ -93,7 +93,7 @@ class EndpointShown:
     """An endpoint and its state. One of the deploy file is `declared`, and read-only."""
 
     name: str
-    id: str  # never used again, also not by another endpoint of the same name
+    id: str  # never used again, not even by another endpoint of the same name
     kind: str  # see endpoints.endpoint.Kind
     task: str | None  # see endpoints.endpoint.Task; None: not known before a model is up
     creator: str

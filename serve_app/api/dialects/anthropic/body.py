@@ -88,11 +88,11 @@ class PromptFields(TemplatingFields):
         accepts=f"a list of 1 to {limits.MAX_MESSAGES} messages",
         members={
             "role": FieldDoc(
-                "words of the system behind others stand in the user's turn",
+                "later words of the system become part of the user's turn",
                 accepts="user, assistant or system",
             ),
             "content": FieldDoc(
-                "joined by line breaks; of the user `text`, `image` (a note stands in its place), "
+                "joined by line breaks; of the user `text`, `image` (a note replaces it), "
                 "`document`, `search_result`, `tool_result`; of the assistant `text`, `thinking`, "
                 "`redacted_thinking`, `tool_use`",
                 accepts=f"{_CONTENT} blocks",
@@ -135,7 +135,7 @@ class PromptFields(TemplatingFields):
         return with_thinking(with_effort(super().templating(), effort), is_on)
 
     def offer(self) -> ToolOffer:
-        """The tools, and the client's word on calling them. Raises InvalidField or UnsupportedField."""
+        """The tools, and whether the client wants them called. Raises InvalidField or UnsupportedField."""
         return parse_tools(self.tools, self.tool_choice)
 
     def to_prompt(self, tools: tuple[dict[str, Any], ...]) -> Prompt:

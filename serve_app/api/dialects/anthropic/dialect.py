@@ -18,7 +18,7 @@ class MessageDialect:
     stream_type = wire.STREAM_TYPE
 
     def __init__(self, *, notes_pictures: bool) -> None:
-        """`notes_pictures`: a note stands in place of a picture; else it is an error."""
+        """`notes_pictures`: a note replaces a picture; else it is an error."""
         self._notes_pictures = notes_pictures
 
     def parse(self, raw: bytes, endpoint: str | None = None) -> Call:

@@ -34,7 +34,7 @@ ROLES: Final = (USER, ASSISTANT, SYSTEM)
 # Claude Code begins its system prompt with a line for Anthropic's accounts. It differs from request to
 # request, so nothing behind it would be found in the prefix cache.
 _ABOUT_CLIENT: Final = "x-anthropic-billing-header:"
-# Later words of the system stand in the user's turn: few templates have a place for them, and at the
+# Later words of the system become part of the user's turn: few templates have a place for them, and at the
 # beginning they would make all that follows new to the prefix cache.
 _LATER: Final = "<system-reminder>\n{}\n</system-reminder>"
 _OF_USER: Final = (*READ, TOOL_RESULT)
@@ -75,7 +75,7 @@ class _Conversation:
         return bool(self._messages) and "tool_calls" in self._messages[-1]
 
     def begin(self, text: str) -> None:
-        """Words of the system before anybody else has said something."""
+        """Words of the system before any other message."""
         self._say(SYSTEM, text)
 
     def system(self, text: str) -> None:
@@ -110,7 +110,7 @@ class _Conversation:
         turn["content"] = "\n".join(filter(None, (turn["content"], text)))
 
     def _turn(self, role: str) -> Message:
-        """The message to which somebody of the role adds something now."""
+        """The message that now gets more content of this role."""
         if not self._messages or self._messages[-1]["role"] != role:
             self._messages.append({"role": role, "content": ""})
         return self._messages[-1]

@@ -216,7 +216,7 @@ GUIDES: Final[Mapping[str, Any]] = {
     "guided_whitespace_pattern": Annotated[
         str,
         FieldDoc(
-            'default: as under "JSON by a schema"; what may stand between tokens of JSON',
+            'default: as under "JSON by a schema"; what is allowed between tokens of JSON',
             accepts="a regex of up to 8 blanks or classes of blanks, each perhaps with ?, *, + or {m,n}",
         ),
     ],

@@ -1,4 +1,4 @@
-"""Pictures in the content of messages, for models that read text alone: a note stands in place of each.
+"""Pictures in the content of messages, for models that read text alone: a note replaces each.
 
 An agent that once took a screenshot sends it again with each request. Refused, its session would be over.
 """

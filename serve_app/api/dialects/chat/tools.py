@@ -42,7 +42,7 @@ class ToolForm:
 
 @dataclass(frozen=True, slots=True)
 class ToolOffer:
-    """The tools of one body, and the client's word on calling them."""
+    """The tools of one body, and whether the client wants them called."""
 
     tools: tuple[dict[str, Any], ...]
     choice: ToolChoice

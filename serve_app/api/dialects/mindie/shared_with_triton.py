@@ -114,7 +114,7 @@ def is_tritons(raw: bytes) -> bool:
     """Whether a body is Triton's and not MindIE's, whose route it shares.
 
     It is when it has a key that MindIE's never have, at the top or among the parameters. What
-    is no JSON object is MindIE's, unless a name that is Triton's alone stands in it like a key.
+    is no JSON object is MindIE's, unless it has, written like a key, a name that is Triton's alone.
     """
     try:
         body = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])

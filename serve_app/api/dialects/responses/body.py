@@ -65,7 +65,7 @@ class ResponseBody(ResponseFields, AnswerFields, TemplatingFields):
         return with_effort(super().templating(), self.effort)
 
     def offer(self) -> ToolOffer:
-        """The tools, and the client's word on calling them. Raises InvalidField or UnsupportedField."""
+        """The tools, and whether the client wants them called. Raises InvalidField or UnsupportedField."""
         return parse_tools(self.tools, self.tool_choice, parallel=self.parallel_tool_calls is not False)
 
     def references(self, *, are_kept: bool) -> References:
@@ -85,7 +85,7 @@ class Reading(NamedTuple):
     """How bodies of responses are read, by settings of the server."""
 
     keeps: bool  # responses, for later requests
-    notes_pictures: bool  # a note stands in place of a picture; else it is an error
+    notes_pictures: bool  # a note replaces a picture; else it is an error
 
 
 def parse_response(raw: bytes, reading: Reading) -> tuple[ResponseBody, tuple[str, ...]]:

@@ -98,14 +98,14 @@ ITEM_DOCS: Final[Mapping[str, FieldDoc]] = {
         "of a message; developer counts as system", accepts="user, assistant, system or developer"
     ),
     "content": FieldDoc(
-        "of a message; parts are joined by line breaks; a note stands in place of a picture", accepts=_TEXTS
+        "of a message; parts are joined by line breaks; a note replaces a picture", accepts=_TEXTS
     ),
     "call_id": FieldDoc(
         "of a call, and of its output", accepts=f"a string of 1 to {MAX_NAME_CHARS} characters"
     ),
     "arguments": FieldDoc("of a call: JSON as the model wrote it", accepts="a string"),
     "input": FieldDoc("of a call of a custom tool: its text", accepts="a string"),
-    "output": FieldDoc("what the tool answered; a note stands in place of a picture", accepts=_TEXTS),
+    "output": FieldDoc("what the tool answered; a note replaces a picture", accepts=_TEXTS),
 }
 InputItems: TypeAlias = Annotated[
     Any,

@@ -61,7 +61,7 @@ Content: TypeAlias = (
 
 @with_config(extra="allow")
 class InputMessage(TypedDict):
-    """What somebody says."""
+    """A message of one role."""
 
     type: NotRequired[Literal["message"]]
     role: Literal["user", "assistant", "system", "developer"]

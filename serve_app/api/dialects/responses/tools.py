@@ -1,4 +1,4 @@
-"""The tools of a response, whose members lie flat, and the client's word on calling them."""
+"""The tools of a response, whose members lie flat, and whether the client wants them called."""
 
 from __future__ import annotations
 

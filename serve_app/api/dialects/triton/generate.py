@@ -2,7 +2,7 @@
 
 Every top-level key but `id` and `parameters` is a tensor, or a text key of the product's ensemble.
 A key of `parameters` with the name of a tensor is one too. The response has a key for each output:
-one element stands bare, and several are a flat list.
+one element is bare, and several are a flat list.
 """
 
 from __future__ import annotations

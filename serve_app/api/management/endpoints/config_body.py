@@ -186,7 +186,7 @@ class UpdateBody(StrictBody):
     def wanted(self, former: ConfigWanted | None = None, prefix: str = "") -> ConfigWanted:
         """The wanted configuration; missing parts are those of `former`. Raises InvalidField.
 
-        `prefix` stands before the names of fields in errors.
+        `prefix` precedes the names of fields in errors.
         """
         try:
             return self._wanted(former)

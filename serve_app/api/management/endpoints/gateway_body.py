@@ -100,7 +100,7 @@ class AiGatewayBody(StrictBody):
     inference_table_config: TableBody | None = doc("Requests and answers in Parquet files")
 
     def settings(self, prefix: str = "") -> dict[str, Any]:
-        """The parts that are given, complete. Raises InvalidField; `prefix` stands before its field."""
+        """The parts that are given, complete. Raises InvalidField; `prefix` precedes its field."""
         given = self.model_dump(include=set(PARTS), exclude_none=True)
         for switch in ("usage_tracking_config", "fallback_config"):
             if switch in given:  # clients leave out what is false

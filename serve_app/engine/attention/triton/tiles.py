@@ -34,7 +34,7 @@ class Tile:
 def tile_of_prompts(group: int, width: int, itemsize: int, *, codes: bool, shared: int) -> Tile:
     """For `group` query heads of a KV head (filled up), and heads of up to `width` numbers (filled up).
 
-    `itemsize`: bytes of a number of queries. `shared`: bytes of shared memory that a program may take.
+    `itemsize`: the bytes of a number in the queries. `shared`: bytes of shared memory that a program may use.
     """
     if itemsize == 4:
         return _tile_of_float32(max(LEAST if width > WIDE // 2 else 2 * LEAST, group), width)

@@ -49,7 +49,7 @@ def steps_of(
     """Steps over sequences whose blocks lie scattered, in the order in which they must run.
 
     Each decode has fewer sequences than the one before. The longest sequence is in all of them. In the last
-    step prompts stand beside the sequences that decoded last. `adapted`: the sequences have ADAPTERS, but
+    step prompts join the sequences that decoded last. `adapted`: the sequences have ADAPTERS, but
     those of the last step.
     """
     random = torch.Generator().manual_seed(0)

@@ -1,4 +1,4 @@
-"""Which format of tool calls a model writes: the operator's word, or what its files show."""
+"""Which format of tool calls a model writes: the operator's setting, or what its files show."""
 
 from __future__ import annotations
 

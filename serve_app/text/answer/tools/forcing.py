@@ -37,7 +37,7 @@ class CallRules:
     functions: Sequence[Mapping[str, Any]]  # at least one
     several: bool  # more than one call
     forced: bool  # there must be a call
-    space: str  # a regex of what may stand between tokens of their arguments
+    space: str  # a regex of what is allowed between tokens of their arguments
 
 
 def answer_grammar(

@@ -36,7 +36,7 @@ class ToolFormat:
     name: str
     scan: Callable[[Source, Calls], Scan[None]]
     spelling: Spelling
-    marker: str = ""  # opens calls wherever it stands; empty: only a whole answer is calls
+    marker: str = ""  # opens calls wherever it occurs; empty: only a whole answer is calls
     bare: str = ""  # an answer that begins with one of these characters may be calls alone
     tokens: tuple[str, ...] = ()  # the tokens of its syntax, which must be seen though they are special
     to_template: Callable[[dict[str, Any]], dict[str, Any]] = lambda message: message  # as templates want it

@@ -24,7 +24,7 @@ class ResponseDialect:
     stream_type = wire.STREAM_TYPE
 
     def __init__(self, config: OvmsConfig, *, notes_pictures: bool) -> None:
-        """`notes_pictures`: a note stands in place of a picture; else it is an error."""
+        """`notes_pictures`: a note replaces a picture; else it is an error."""
         self._config = config
         self._notes_pictures = notes_pictures
 

@@ -39,7 +39,7 @@ class ResponseForm:
     ]  # the ids of each row of the batch; None: the prompt is a text
     sequences: int  # the number of beams or samples of each prompt
     is_split: bool  # of many responses, each is about one sequence
-    with_prompt: bool  # the tokens of the prompt stand before those of the output
+    with_prompt: bool  # the tokens of the prompt come before those of the output
     pad_id: int | None  # the client's, or its end token; None: the model's
 
 
@@ -53,7 +53,7 @@ class _Sequence:
     cum_logprob: float
     generation_logits: npt.NDArray[np.float32] | None
     text: str
-    prompt: Sequence[int] = ()  # stands before the tokens
+    prompt: Sequence[int] = ()  # precedes the tokens
 
 
 @dataclass(frozen=True, slots=True)

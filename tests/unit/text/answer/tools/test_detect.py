@@ -1,4 +1,4 @@
-"""The format of a model's tool calls: the operator's word, or what its files show."""
+"""The format of a model's tool calls: the operator's setting, or what its files show."""
 
 from pathlib import Path
 
