@@ -186,7 +186,7 @@ class Accounts:
 
 
 def _key_of(authorization: str) -> str:
-    """The key in the header Authorization: behind Bearer, or as the password of the user `token`.
+    """The key in the header Authorization: after Bearer, or as the password of the user `token`.
 
     Databricks' examples for curl have it as a password. Raises Unauthenticated.
     """

@@ -258,8 +258,8 @@ class Journal:
     def _follow(self) -> None:
         """Begin a new file where there is none yet, or the newest is deleted, moved or cut. Raises OSError.
 
-        Lines of a deleted file that no fsync has confirmed are written again. Of a moved file only its
-        incomplete last line is.
+        Lines of a deleted file that no fsync has confirmed are written again. Of a moved file, only the
+        incomplete last line is written again.
         """
         if self._file is None:
             self._start_file()

@@ -257,7 +257,7 @@ def _lines(path: Path, offset: int) -> Iterator[tuple[bytes, int, int]]:
 
 
 def _size_after(paths: Sequence[Path], place: Place | None) -> int:
-    """Bytes in the files of one process behind `place`; None: of all of them."""
+    """Bytes in the files of one process after `place`; None: of all of them."""
     size = 0
     for path in paths:
         if place is not None and path.name < place.file:

@@ -175,7 +175,7 @@ class Payloads(Protocol):
         ...
 
     def page(self, wanted: LoggedRequests) -> LogPage:
-        """The newest rows of a table that are on the disk. Reads files: call it beside the event loop.
+        """The newest rows of a table that are on the disk. Reads files: call it off the event loop.
 
         Raises InvalidField for a token that no page had.
         """

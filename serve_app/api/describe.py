@@ -41,7 +41,7 @@ _TAGS: Final = {
     ovms.TAG: "Chat, completions, embeddings and rerank of OpenVINO Model Server.",
     triton.TAG: "TensorRT-LLM behind Triton: tensors over KServe's protocol, version 2.",
     MANAGEMENT: "Endpoints at run time, in the shape of Databricks' API.",
-    extensions.TAG: "What can be asked of a model beside answers.",
+    extensions.TAG: "What can be asked of a model besides answers.",
     pages.TAG: "The gateway and its models.",
     docs.TAG: "This document, and the page that shows it.",
 }

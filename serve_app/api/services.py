@@ -67,7 +67,7 @@ class Services:
         return self.directory.seen_by(context_of(scope).caller)
 
     async def aside(self, size: int, work: Callable[[S], T], given: S) -> T:
-        """Work on `size` bytes; beside the event loop if that takes long enough for others to notice."""
+        """Work on `size` bytes; off the event loop if that takes long enough for others to notice."""
         if size < OFF_LOOP_BYTES:
             return work(given)
         async with self.parsing:

@@ -62,7 +62,7 @@ class GatewayConfig(ConfigModel):
     )
     max_tokens_over_window: Literal["clamp", "refuse"] = Field(
         "clamp",
-        description="What becomes of a request for more tokens than fit behind its prompt, or than "
+        description="What becomes of a request for more tokens than fit after its prompt, or than "
         "`max_output_tokens`: clamp gives it what fits and says so in `X-Clamped-Fields`, refuse an error.",
     )
     restart_wait_s: float = Field(
@@ -127,8 +127,8 @@ class GatewayConfig(ConfigModel):
     )
     allowed_hosts: tuple[HostName, ...] = Field(
         (),
-        description="Names by which the server may be asked while it has no keys, beside names without a dot "
-        "and any address: a name without a port, as `models.internal`.",
+        description="Names by which the server may be asked while it has no keys, besides names without a "
+        "dot and any address: a name without a port, as `models.internal`.",
     )
     cors_origins: tuple[Origin, ...] = Field(
         (),

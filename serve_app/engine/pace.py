@@ -44,7 +44,7 @@ class Pace:
     def __init__(self, alone: int, *, launches: bool = False) -> None:
         """`alone`: the prompt tokens of a step in which nothing decodes; no step has more.
 
-        `launches`: whether a step has a cost of its own beside that of its tokens, as on a device.
+        `launches`: whether a step has a cost of its own besides that of its tokens, as on a device.
         """
         self._alone, self._launches = alone, launches
         # Of pieces by their size: their prompt tokens, and the seconds that these added to decodes.

@@ -2,7 +2,7 @@
 
 Covered: e-mail addresses, payment cards (Luhn), IBANs (length and check digits), American social security
 numbers, telephone numbers with a country code and those of given regions, American bank account numbers
-behind a word such as "account". Not covered: names, addresses, dates; what is spelt out or disguised.
+after a word such as "account". Not covered: names, addresses, dates; what is spelt out or disguised.
 Knows no stream.
 """
 
@@ -56,7 +56,7 @@ _CARDS: Final = tuple(
         r"\d{3}([ \u00a0-])\d{6}\2\d{4,5}",
     )
 )
-# A dash before or behind may be one of a list; one beside a digit makes another number.
+# A dash before or after may be one of a list; one next to a digit makes another number.
 _SSN: Final = re.compile(
     r"(?<!\w)(?<!\d-)(?!000|666|9)\d{3}([ \u00a0.-])(?!00)\d{2}\1(?!0000)\d{4}(?!\w|-\d)"
 )

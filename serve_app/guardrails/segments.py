@@ -19,7 +19,7 @@ _WORD: Final = re.compile(rf"[^\s{UNSPACED}]+")
 _BETWEEN: Final = re.compile(rf"[\s{UNSPACED}]+")
 _LETTERS: Final = re.compile(r"[A-Z]{1,4}")  # a group of an IBAN
 
-MAX_CHARS: Final = 384  # of a piece; what is looked for has at most 254, so the longest fits behind a cut
+MAX_CHARS: Final = 384  # of a piece; what is looked for has at most 254, so the longest fits after a cut
 CUT_AT: Final = 128  # where a longer word is cut, unless something is found there
 CHAIN_CHARS: Final = 128  # of words that may be one number; no number with its spaces has more than half
 NUMBER_CHARS: Final = 64

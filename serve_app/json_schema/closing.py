@@ -31,7 +31,7 @@ _CHOICES: Final = ("anyOf", "oneOf")
 
 
 def combined_in_place(schema: Schema) -> bool:
-    """Whether other schemas judge the same value beside `schema`'s own keywords."""
+    """Whether other schemas judge the same value besides `schema`'s own keywords."""
     if any(key in schema for key in (*IN_PLACE, *IN_PLACE_MAPS)):
         return True
     parts = [key for key in ("$ref", "allOf", *_CHOICES) if key in schema]

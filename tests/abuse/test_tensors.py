@@ -73,7 +73,7 @@ def broken(rng: random.Random, inputs: list[dict[str, Any]]) -> str:
 
 
 def encoded(rng: random.Random, inputs: list[dict[str, Any]]) -> tuple[bytes, dict[str, str]]:
-    """The request with some tensors as bytes behind the JSON, at times with wrong sizes or lengths."""
+    """The request with some tensors as bytes after the JSON, at times with wrong sizes or lengths."""
     tail = b""
     for each in inputs:
         form, data = ELEMENTS.get(str(each["datatype"])), each.get("data")

@@ -31,7 +31,7 @@ from serve_app.types import EmbedRequest, GenerateRequest, Timing, Usage, UsageR
 logger = logging.getLogger(__name__)
 
 PRIORITY: Final = -MAX_PRIORITY - 1  # below the lowest that a client can ask for
-ID_SUFFIX: Final = "-shadow"  # of a copy's id, behind that of its request
+ID_SUFFIX: Final = "-shadow"  # of a copy's id, after that of its request
 
 
 class _Used(Protocol):

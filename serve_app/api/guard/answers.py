@@ -260,7 +260,7 @@ class _GuardedText:
         return await self._judged(self._filter.push(text), is_end=False)
 
     async def end(self, stop: str | None = None) -> str:
-        """The rest; another text may follow. `stop` is read behind it, and not sent. Raises Blocked."""
+        """The rest; another text may follow. `stop` is read after it, and not sent. Raises Blocked."""
         return await self._judged(self._filter.end(stop), is_end=True)
 
     def cut(self) -> str:

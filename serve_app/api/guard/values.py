@@ -23,7 +23,7 @@ def texts_of(value: Any) -> Iterator[str]:
 
 
 def checked(value: Any, whole: Callable[[str], str], *, numbers: bool = False) -> Any:
-    """`value` with each string replaced by `whole` of it; unchanged parts stay the same objects.
+    """`value` with each string replaced by `whole(string)`; unchanged parts stay the same objects.
 
     `numbers`: a number that holds personal data becomes a string with its mask. Raises Blocked.
     """

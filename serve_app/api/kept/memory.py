@@ -13,7 +13,7 @@ from serve_app.limits import MAX_KEPT_IN_MEMORY_BYTES, MAX_MESSAGES
 from serve_app.types import Caller
 from serve_app.types.control import KeptResponse, owner_of
 
-OVERHEAD_BYTES: Final = 1024  # of a response beside its data
+OVERHEAD_BYTES: Final = 1024  # of a response besides its data
 SWEEP_S: Final = 60.0  # between two sweeps of old responses
 
 

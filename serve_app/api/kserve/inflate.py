@@ -55,7 +55,7 @@ class Inflated:
         return {"type": "http.request", "body": piece, "more_body": True}
 
     async def _last(self, piece: bytes) -> Message:
-        """The piece at the end of the packed data, behind which nothing may come."""
+        """The piece at the end of the packed data, after which nothing may come."""
         if self._unpack is not None and self._unpack.unused_data:
             raise InvalidBody("data follows the end of the compressed body")
         while self._more:

@@ -1,4 +1,4 @@
-"""Types of the fields of management bodies, beside those that all protocols share."""
+"""Types of the fields of management bodies, besides those that all protocols share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from serve_app.limits import MAX_STORED_CHARS, MAX_STORED_TEXTS
 
 
 def ListOf(low: int, high: int, what: str = "objects") -> BeforeValidator:
-    """A list of `low` to `high` items. The type behind this one checks the items."""
+    """A list of `low` to `high` items. The type after this one checks the items."""
 
     def check(value: Any) -> Any:
         if value is not None and (type(value) is not list or not low <= len(value) <= high):

@@ -105,7 +105,7 @@ class Operation:
     bodies: tuple[Body, ...] = ()  # empty: the route reads none
     answers: tuple[Answer, ...]
     errors: Errors | None = None  # None: those of the path's protocol
-    conditions: Conditions = ()  # beside those that every route may meet
+    conditions: Conditions = ()  # besides those that every route may meet
     asks_model: bool = True  # where it reads a body
 
 

@@ -32,7 +32,7 @@ def endpoints(context: click.Context, server: Server, form: str) -> None:
     for name in _OWN:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             command = f"serve-app endpoints {context.invoked_subcommand}"
-            raise click.UsageError(f"options go behind the command: {command} ...")
+            raise click.UsageError(f"options go after the command: {command} ...")
 
 
 @click.command("list")

@@ -75,7 +75,7 @@ def translated(document: Json, ask: Ask, target: Protocol) -> tuple[Ask, Sequenc
 
 
 def _of_shape(ask: Ask) -> Iterator[str]:
-    """What the request has of its shape beside its prompt, by dotted path."""
+    """What the request has of its shape besides its prompt, by dotted path."""
     paths = ("tools", "tool_choice", FORMS.get(ask.protocol.shape))
     return (path for path in ask.shapes.get(ask.protocol.shape, ()) if path in paths)
 

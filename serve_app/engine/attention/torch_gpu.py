@@ -103,7 +103,7 @@ def _divide(context: ForwardContext) -> tuple[_Group, ...]:
 
 
 def _gather(pools: Pools, group: _Group) -> torch.Tensor:
-    """[S, L, Hkv, D]: each sequence's cache, zeros behind its end.
+    """[S, L, Hkv, D]: each sequence's cache, zeros after its end.
 
     A block keeps what its last owner wrote. A mask alone would not keep that out: a weight
     of zero times a NaN is a NaN, and one broken request would break another.

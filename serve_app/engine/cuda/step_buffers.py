@@ -94,7 +94,7 @@ class StepBuffers:
             each.zero_()
 
     def fill_tiles(self, tiles: Tiles) -> None:
-        """The tiles of a step, and empty ones behind them."""
+        """The tiles of a step, and empty ones after them."""
         self._order[: len(tiles.order)].copy_(tiles.order)
         count = len(tiles.bounds)
         self._bounds[:count].copy_(tiles.bounds)

@@ -21,11 +21,11 @@ from serve_app.engine.kernels.structs import (
 
 @dataclass(frozen=True, slots=True)
 class NativeCache:
-    """One layer's cache in the native layout. Codes have their scales behind the keys or values of a head."""
+    """One layer's cache in the native layout. Codes have their scales after the keys or values of a head."""
 
     keys: torch.Tensor  # [blocks, Hkv, D / g, block_size, g]: g = 2 features of bfloat16 lie together, else 1
     values: torch.Tensor  # [blocks, Hkv, block_size, pad]: pad = Dv rounded up to LANES
-    # Of int8, behind the codes of each head: float32, in the same memory as the codes. None of other types.
+    # Of int8, after the codes of each head: float32, in the same memory as the codes. None of other types.
     key_scales: torch.Tensor | None  # [blocks, Hkv, block_size]
     value_scales: torch.Tensor | None
     pieces: tuple[torch.Tensor, ...]  # [blocks, ...]: all of its memory
@@ -93,7 +93,7 @@ def _room(
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
     """Zeros for `dim` numbers a token, of `shape` [blocks, Hkv, block_size]: [blocks, Hkv, block_size * dim].
 
-    Then the scales behind the numbers of each head, None where there are none; then both as one tensor.
+    Then the scales after the numbers of each head, None where there are none; then both as one tensor.
     """
     blocks, kv_heads, block_size = shape
     numbers = block_size * dim

@@ -333,7 +333,7 @@ class Native:
         """Run a step of decodes, prefill chunks or both through all layers, and fill their caches.
 
         `narrow`: the last layer gives the wanted rows of `context` alone, as the first ones of `states`; what
-        lies behind them means nothing.
+        lies after them means nothing.
         """
         for tensor in (states, *itertools.chain(*factors)):
             _check(tensor, torch.float32)

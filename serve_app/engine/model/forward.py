@@ -87,7 +87,7 @@ def check_takes_positions(module: torch.nn.Module) -> None:
         raise UnsupportedModel(f"{kind} takes no positions, so it cannot be batched here")
     for name, part in module.named_modules():
         if name.endswith(POSITIONS) and getattr(part, "padding_idx", None) is not None:
-            raise UnsupportedModel(f"{kind} numbers positions from behind its padding's, not from 0")
+            raise UnsupportedModel(f"{kind} numbers positions from the end of its padding, not from 0")
 
 
 @contextmanager

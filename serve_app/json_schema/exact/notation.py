@@ -187,7 +187,7 @@ class _Writer:
 
     def _members(self, members: list[tuple[str, bool]]) -> str:
         """Members in order, with commas between those that are there."""
-        first = after = ""  # the members from one on, as the first ones and behind others
+        first = after = ""  # the members from one on, as the first ones and after others
         for item, is_needed in reversed(members):
             begun = f"{item} {after}"
             if is_needed:
@@ -246,7 +246,7 @@ def _prefix(part: Schema) -> list[Any]:
 
 
 def _rest(part: Schema) -> Any:
-    """The schema of the items behind the first ones."""
+    """The schema of the items after the first ones."""
     return part.get("additionalItems") if isinstance(part.get("items"), list) else part.get("items")
 
 

@@ -40,7 +40,7 @@ def multiple_of_power(exponent: int) -> str:
 
 
 def _split(bound: Decimal) -> tuple[str, str]:
-    """The digits before and behind the point, without zeros at the end."""
+    """The digits before and after the point, without zeros at the end."""
     whole, _, part = format(bound, "f").partition(".")
     return whole, part.rstrip("0")
 
@@ -98,7 +98,7 @@ def _smaller(digits: str) -> list[str]:
 
 
 def _part_from(digits: str, inclusive: bool) -> list[str]:
-    """Digits behind a point that are not less than `digits`, which do not end with a zero."""
+    """Digits after a point that are not less than `digits`, which do not end with a zero."""
     more = [f"{digits[:i]}[{int(digit) + 1}-9][0-9]*" for i, digit in enumerate(digits) if digit < "9"]
     return [*more, digits + ("[0-9]*" if inclusive else "[0-9]*[1-9][0-9]*")]
 

@@ -137,7 +137,7 @@ def _lines(text: str) -> list[list[Token]]:
 
 
 class Expression(Generic[T]):
-    """The expression behind the first token of a statement."""
+    """The expression after the first token of a statement."""
 
     def __init__(self, tokens: Sequence[Token], builder: Builder[T]) -> None:
         self._tokens = tokens

@@ -3,7 +3,7 @@
 The parser's lexer takes the longest terminal and looks one byte ahead, never further. In JSON two different
 characters may both begin with a backslash. A terminal that could go on with one of them, but must end before
 the other, would then be taken too far. So every part of a grammar is written in up to four forms: its first
-backslash is read by the part or before it, and the next one behind the part is read by the part or not.
+backslash is read by the part or before it, and the next one after the part is read by the part or not.
 The longest terminal is then the same one as in the text.
 
 What is ignored may follow each terminal, the last one too, and may match the same text as a terminal.
@@ -28,9 +28,9 @@ _Traits = tuple[bool, ...]
 
 
 def in_json(text: str, name: str) -> list[str]:
-    """The rules of the inside of JSON strings whose texts match the grammar `text`. Raises LarkError.
+    """The rules for the inside of JSON strings whose decoded text matches the grammar `text`.
 
-    The first of them is `name`, in lower case, with which the names of all begin.
+    The first of them is `name`, in lower case, with which the names of all begin. Raises LarkError.
     """
     definitions = Definitions(name)
     try:
@@ -110,7 +110,7 @@ class _Rules:
         return (name,)
 
     def _leaf(self, terminal: Terminal) -> Series:
-        """A terminal, even one that matches nothing, and behind it what is ignored."""
+        """A terminal, even one that matches nothing, followed by what is ignored."""
         series: Series = (self._terminals.filled(terminal),) if terminal.whole else ()
         return (self.choice([(), series]) if terminal.empty else series) + self._ignored
 

@@ -202,7 +202,7 @@ class _Reader:
         return self._literal(found) if isinstance(found, int) else Chars(classes=(found,), fold=self._fold)
 
     def _escaped(self) -> int | str:
-        """The character, or the class, behind a backslash."""
+        """The character, or the class, after a backslash."""
         char = self._text[self.at]
         if char in "dDwWsS":
             self.at += 1

@@ -38,7 +38,7 @@ class FillInTheMiddle:
         return None
 
     async def encode(self, prefix: str, suffix: str) -> list[int]:
-        """BOS where the model wants one, then prefix and suffix behind their tokens.
+        """BOS where the model wants one, then prefix and suffix after their tokens.
 
         Control tokens in either text stay text. Raises PromptTooLong and InvalidField.
         """

@@ -73,8 +73,8 @@ class ChatTemplate:
 
         `messages`, `tools` and the variables are plain JSON. Long ones are rendered in a thread. Raises
         InvalidField when the template refuses the messages, UnsupportedField when it knows no tools or no
-        documents, PromptTooLong beyond MAX_PROMPT_CHARS before or after rendering. `check_fewest` gets the
-        tokens that there are at least, before they are counted, and raises for too many.
+        documents, PromptTooLong beyond MAX_PROMPT_CHARS before or after rendering. `check_fewest` gets a
+        lower bound of the number of tokens, before they are counted, and raises if that is too many.
         """
         if tools and not self.has_tools:
             raise UnsupportedField("tools", "this model's chat template has no tools")

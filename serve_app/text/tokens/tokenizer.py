@@ -140,7 +140,7 @@ class Tokenizer:
         return await self._workers.run(num_chars, work)
 
     def _encode_some(self, pieces: Sequence[PromptPiece], continues: bool) -> list[int]:
-        """SentencePiece opens every text with a space, but not behind a line break.
+        """SentencePiece opens every text with a space, but not after a line break.
 
         So a piece that follows others is encoded after a line break, which is then removed.
         """

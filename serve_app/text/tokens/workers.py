@@ -1,4 +1,4 @@
-"""Threads that tokenise beside the event loop. Their number, and the text that waits for them, are bounded.
+"""Threads that tokenise off the event loop. Their number, and the text that waits for them, are bounded.
 
 A running job cannot be stopped. So long jobs run one after the other in a thread of their own, and delay no
 short job. A job whose caller leaves while the job waits is never begun.
@@ -42,7 +42,7 @@ class Workers:
 
 
 class Lane:
-    """Some threads, and the characters of all jobs that run there or wait."""
+    """A pool of threads, and the characters of all jobs that run there or wait."""
 
     def __init__(self, name: str, threads: int, most_chars: int = MAX_TOKENISING_CHARS) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)

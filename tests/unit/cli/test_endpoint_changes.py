@@ -131,7 +131,7 @@ def test_the_list_is_a_command_too(run, invoke, managed):
     assert run("list").stdout == run().stdout
     result = invoke("endpoints", "--url", managed, "get", "talk")
     assert result.exit_code == 2
-    assert "options go behind the command: serve-app endpoints get" in result.stderr
+    assert "options go after the command: serve-app endpoints get" in result.stderr
 
 
 def test_a_wait_outlives_a_gateway_that_is_taken_over(monkeypatch):

@@ -34,7 +34,7 @@ _EDITS: Final[Mapping[str, Any]] = {
     "file_text": {**_TEXT, "description": "Of create: the whole file."},
     "old_str": {**_TEXT, "description": "Of str_replace: the text to replace, which is there once."},
     "new_str": {**_TEXT, "description": "Of str_replace: the new text."},
-    "insert_line": {**_INTEGER, "description": "Of insert: the line behind which to insert; 0 is the begin."},
+    "insert_line": {**_INTEGER, "description": "Of insert: the line after which to insert; 0 is the start."},
 }
 _INSERT_TEXT: Final = {"insert_text": {**_TEXT, "description": "Of insert: the text."}}
 _ACTIONS: Final = (

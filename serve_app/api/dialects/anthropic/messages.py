@@ -32,7 +32,7 @@ SYSTEM: Final = "system"
 ROLES: Final = (USER, ASSISTANT, SYSTEM)
 
 # Claude Code begins its system prompt with a line for Anthropic's accounts. It differs from request to
-# request, so nothing behind it would be found in the prefix cache.
+# request, so nothing after it would be found in the prefix cache.
 _ABOUT_CLIENT: Final = "x-anthropic-billing-header:"
 # Later words of the system become part of the user's turn: few templates have a place for them, and at the
 # beginning they would make all that follows new to the prefix cache.
@@ -55,7 +55,7 @@ def parse_messages(system: Any, messages: Any) -> tuple[Message, ...]:
     for i, message in enumerate(messages):
         _add(conversation, message, f"messages.{i}")
     if conversation.waits_for_tools:
-        raise InvalidField("messages", "must hold a tool_result block behind the last tool_use block")
+        raise InvalidField("messages", "must hold a tool_result block after the last tool_use block")
     return conversation.messages
 
 

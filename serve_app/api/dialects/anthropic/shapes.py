@@ -48,7 +48,7 @@ class ContentSource(TypedDict):
 
 @with_config(extra="allow")
 class DocumentBlock(TypedDict):
-    """A document, which the model reads behind its title and its context."""
+    """A document, which the model reads after its title and its context."""
 
     type: Literal["document"]
     source: TextSource | ContentSource
@@ -58,7 +58,7 @@ class DocumentBlock(TypedDict):
 
 @with_config(extra="allow")
 class SearchResultBlock(TypedDict):
-    """What was found by a search, which the model reads behind its title and its source."""
+    """What was found by a search, which the model reads after its title and its source."""
 
     type: Literal["search_result"]
     title: str

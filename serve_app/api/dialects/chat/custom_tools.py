@@ -62,7 +62,7 @@ def with_grammars(
 
 
 def ignored_formats(customs: Sequence[_Placed], choice: ToolChoice) -> list[str]:
-    """The places of formats that calls are not made to match.
+    """The places of formats that calls are not forced to match.
 
     Raises InvalidField for a grammar that a forced call cannot be made to match.
     """

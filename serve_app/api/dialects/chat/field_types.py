@@ -169,7 +169,7 @@ Stream: TypeAlias = Annotated[Flag, doc("true answers with server-sent events", 
 ParallelToolCalls: TypeAlias = Annotated[Flag, doc("false allows one call", default=True)]
 Logprobs: TypeAlias = Annotated[Flag, doc("log-probabilities of the output's tokens", default=False)]
 
-# Forms of the answer: fields that the bodies of OpenAI's protocol have beside those of `SharedFields`.
+# Forms of the answer: fields that the bodies of OpenAI's protocol have besides those of `SharedFields`.
 GUIDES: Final[Mapping[str, Any]] = {
     "response_format": Annotated[
         shapes.ResponseFormat,

@@ -95,7 +95,7 @@ class AnswerFields(WireModel):
     watermark: Flag = doc("green-list bias, found by `/v1/watermark/detect`", default=False)
     logits_processors: LogitsProcessors = None
     min_tokens: MinTokens = None
-    ignore_eos: Flag = doc("goes on behind the end token", default=False)
+    ignore_eos: Flag = doc("continues after the end token", default=False)
     include_stop_str_in_output: Flag = doc("keeps the stop string", default=False)
     skip_special_tokens: Flag = doc("special tokens are no text", default=True)
     priority: Annotated[int | None, Integer(-limits.MAX_PRIORITY, limits.MAX_PRIORITY)] = doc(

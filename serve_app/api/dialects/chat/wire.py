@@ -137,7 +137,7 @@ def usage_totals(usage: Usage) -> answers.TotalUsage:
 
 
 def chunk_end(*, include_usage: bool) -> bytes:
-    """What ends the chunks of a stream behind a choice. With usage, it is null in all but the last."""
+    """What follows a choice in each chunk of a stream. With usage, it is null in all but the last."""
     return b'}],"usage":null}\n\n' if include_usage else b"}]}\n\n"
 
 

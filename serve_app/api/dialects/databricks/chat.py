@@ -53,7 +53,7 @@ class ChatBody(GenerationFields):
     task: ClassVar[Task] = Task.CHAT
 
     messages: Annotated[Any, Described(shapes.Messages), Mark.UNANSWERED, Sets("prompt")] = doc(
-        "[system] user, then user and assistant in turn, tool answers behind their "
+        "[system] user, then user and assistant in turn, tool answers after their "
         "calls; the last is user or tool",
         accepts=f"a list of 1 to {limits.MAX_MESSAGES} messages",
         members={

@@ -1,7 +1,7 @@
 """Errors in Databricks' shape: one table from condition to code. Knows no route.
 
 Clients of OpenAI's protocol ask below /serving-endpoints, too. Some of them (openai-node, the AI SDK) read
-nothing but `error`, so errors have that member beside Databricks' own.
+nothing but `error`, so errors have that member besides Databricks' own.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class ContinueParameters(Parameters):
         "default: a new one, drawn at random, which the details contain"
     )
     frequency_penalty: Penalty = doc("sees the output", default=0.0)
-    ignore_eos: Flag = doc("goes on behind the end token", default=False)
+    ignore_eos: Flag = doc("continues after the end token", default=False)
     best_of: BestOf = doc("this many are drawn, the likeliest is kept", accepts="; 1 in a stream", default=1)
     truncate: Annotated[int | None, Integer(1, MAX_INT)] = doc(
         "default none; keeps this many last tokens of the prompt"

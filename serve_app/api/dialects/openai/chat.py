@@ -54,7 +54,7 @@ from serve_app.types import (
     Usage,
 )
 
-_PLAIN: Final = b'},"logprobs":null,"finish_reason":null'  # behind the content of a choice
+_PLAIN: Final = b'},"logprobs":null,"finish_reason":null'  # after the content of a choice
 
 
 class ChatBody(SharedFields, TemplatingFields):

@@ -41,6 +41,6 @@ def stop_reason(finish: FinishReason | None, stop: str | int | None) -> str | in
 
 
 def stop_member(finish: FinishReason | None, stop: str | int | None) -> bytes:
-    """The same behind other members."""
+    """The same after other members."""
     reason = stop_reason(finish, stop)
     return b"" if reason is None else b',"stop_reason":' + encode(reason)

@@ -41,7 +41,7 @@ class ChatChoice(TypedDict):
 
 
 class Whole(Head):
-    """What every whole answer has beside its choices."""
+    """What every whole answer has besides its choices."""
 
     usage: TotalUsage
     system_fingerprint: str

@@ -62,7 +62,7 @@ class AnswerFields(BeamFields):
     stream: Stream = None
     min_tokens: MinTokens = doc(default=0)
     ignore_eos: Flag = doc(
-        "goes on behind the end token", accepts=f"; then up to {MAX_IGNORE_EOS_TOKENS} tokens", default=False
+        "continues after the end token", accepts=f"; then up to {MAX_IGNORE_EOS_TOKENS} tokens", default=False
     )
     stop: Annotated[tuple[str, ...] | None, Texts(MAX_STOP_STRINGS, limits.MAX_STOP_CHARS, single=True)] = (
         doc("default none")

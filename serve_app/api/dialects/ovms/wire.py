@@ -19,7 +19,7 @@ STREAM_TYPE: Final = "text/event-stream"
 
 
 class Envelope:
-    """What every object of one answer has beside its choices."""
+    """What every object of one answer has besides its choices."""
 
     def __init__(self, kind: str, id: str, model: str, info: ModelInfo, *, include_usage: bool) -> None:
         """`model` is the name that the client asked for; `include_usage`: with a stream."""

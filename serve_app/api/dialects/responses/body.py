@@ -76,7 +76,7 @@ class ResponseBody(ResponseFields, AnswerFields, TemplatingFields):
         return found
 
     def to_prompt(self, tools: tuple[dict[str, Any], ...], earlier: Earlier) -> Prompt:
-        """What the model reads, behind what is kept. Raises InvalidField or UnsupportedField."""
+        """What the model reads, after what is kept. Raises InvalidField or UnsupportedField."""
         messages = parse_input(earlier.resolved(self.input), self.instructions, history=earlier.history)
         return Prompt(messages=messages, tools=tools, templating=self.templating())
 

@@ -38,7 +38,7 @@ def parse_input(
     history: Sequence[dict[str, Any]] = (),
     keeps_thoughts: bool = False,
 ) -> tuple[dict[str, Any], ...]:
-    """The messages of `input`, behind the instructions and the items of earlier responses.
+    """The messages of `input`, after the instructions and the items of earlier responses.
 
     `keeps_thoughts`: also of a turn that neither said nor called anything. Raises InvalidField or
     UnsupportedField.
@@ -80,7 +80,7 @@ class _Conversation:
             self.end_turn()
         said = {"role": role, "content": content, **self._thought()}
         if role == "assistant" and self._messages and "tool_calls" in self._messages[-1]:
-            # Said behind its calls, which still wait for what the tools answer.
+            # Said after its calls, which still wait for what the tools answer.
             last = self._messages[-1]
             for name in ("content", "reasoning_content"):
                 if more := said.get(name):

@@ -48,7 +48,7 @@ class Item(Protocol):
         ...
 
     def begin(self) -> Iterator[Event]:
-        """The events behind the one that adds the item."""
+        """The events after the one that adds the item."""
         ...
 
     def end(self) -> Iterator[Event]:
@@ -78,7 +78,7 @@ class TextItem(ABC):
 
     @abstractmethod
     def take(self, tokens: Sequence[TextLogprob]) -> Fields:
-        """Take the log-probabilities of tokens; returns what the event of their text has beside it."""
+        """Take the log-probabilities of tokens; returns what the event of their text has besides it."""
 
     @abstractmethod
     def part(self) -> Fields:
@@ -102,7 +102,7 @@ class TextItem(ABC):
         return {"item_id": self.id, "content_index": 0}
 
     def _beside(self) -> Fields:
-        """What the event of the whole text has beside it."""
+        """What the event of the whole text has besides it."""
         return {}
 
 

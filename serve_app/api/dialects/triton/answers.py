@@ -160,7 +160,7 @@ class InferenceStatistics(TypedDict):
 
 
 class ModelStatistics(TypedDict):
-    """What one gateway counted of one version of a model."""
+    """One gateway's counts for one version of a model."""
 
     name: str
     version: str

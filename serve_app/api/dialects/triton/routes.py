@@ -68,7 +68,7 @@ _ENSEMBLE: Final = (
 INFER: Final = Operation(
     summary="Infer",
     tag=TAG,
-    what=f"Tensors in, tensors out, as JSON or with binary data behind it. {_ENSEMBLE}",
+    what=f"Tensors in, tensors out, as JSON or with binary data after it. {_ENSEMBLE}",
     parameters=(
         Parameter(
             name=HEADER,
@@ -84,7 +84,7 @@ INFER: Final = Operation(
     answers=(
         Answer(what="The outputs.", type=answers.Inference),
         Answer(
-            what="With `binary_data`: JSON, and the outputs as bytes behind it.", type=bytes, media=BINARY
+            what="With `binary_data`: JSON, and the outputs as bytes after it.", type=bytes, media=BINARY
         ),
     ),
     errors=ERRORS,

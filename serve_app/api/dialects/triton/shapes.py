@@ -23,7 +23,7 @@ Id: TypeAlias = Annotated[str, Field(max_length=limits.MAX_TENSOR_ID_CHARS)]
 
 @with_config(extra="allow")
 class InputTensor(TypedDict):
-    """An input. Its data are in the JSON, or `binary_data_size` bytes behind it."""
+    """An input. Its data are in the JSON, or `binary_data_size` bytes after it."""
 
     name: Annotated[str, Field(min_length=1)]
     datatype: Datatype

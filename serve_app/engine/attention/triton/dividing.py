@@ -14,7 +14,7 @@ def divide(
     starts,  # [S+1] int32: the first row of each sequence, if STARTS: those of one row are the decodes
     decodes,  # [D, 4] int32: a sequence, its row, its tokens, the first of its parts
     parts,  # [parts, 4] int32: a sequence, its row, its tokens, the first token of the part
-    count,  # [1] int32: of parts; those behind it are not written
+    count,  # [1] int32: of parts; those after it are not written
     D,
     most_parts,
     SIZE: tl.constexpr,  # D filled up to a power of two

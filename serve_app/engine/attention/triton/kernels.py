@@ -2,7 +2,7 @@
 
 The cache is [blocks, block_size, Hkv, D] a layer. One program computes the rows of one KV head, so that
 keys and values are read once for all query heads of the group. Scores and sums are float32. What a block
-keeps behind its sequence's end is never read: a weight of zero times a NaN would be a NaN.
+keeps after its sequence's end is never read: a weight of zero times a NaN would be a NaN.
 
 Weights are powers of two, which a device computes in one instruction: `scale`, `softcap` and what sinks
 are multiplied by have the factor LOG2_E.

@@ -76,7 +76,7 @@ def lasting_decodes(context: ForwardContext, most_parts: int, *, mixed: bool = F
 def lasting_tiles(context: ForwardContext, rows_a_tile: int, prompts: int) -> torch.Tensor:
     """As `tiles_of`, computed on the device: for up to `prompts` sequences with several rows.
 
-    Tiles behind the last one have sequence -1.
+    Tiles after the last one have sequence -1.
     """
     starts, sequences = context.query_start, context.context_lens.shape[0]
     most_tiles = context.slots.shape[0] // rows_a_tile + prompts

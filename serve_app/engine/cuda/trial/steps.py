@@ -1,4 +1,4 @@
-"""The steps of a trial: prompts, a prompt that goes on behind its first piece, decodes short and long."""
+"""The steps of a trial: prompts, a prompt that continues after its first piece, decodes short and long."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Spelling:
 class ToolFormat:
     """How a family of models writes calls.
 
-    `scan` reads calls, beginning behind `marker`, or at a character of `bare`. It releases syntax
+    `scan` reads calls, beginning after `marker`, or at a character of `bare`. It releases syntax
     from `source`. Characters that it leaves held, also when it raises Malformed, are plain text.
     """
 

@@ -1,4 +1,4 @@
-"""Calls behind `[TOOL_CALLS]`: a JSON list, or (newer models) a name and its arguments.
+"""Calls after `[TOOL_CALLS]`: a JSON list, or (newer models) a name and its arguments.
 
     [TOOL_CALLS] [{"name": "f", "arguments": {}}, ...]
     [TOOL_CALLS]f{}[TOOL_CALLS]g[CALL_ID]012345678[ARGS]{}

@@ -174,7 +174,7 @@ ACCEPTED: Final[Mapping[str, Input]] = MappingProxyType({**INPUTS, **TEXTS})
 # Another name of a tensor -> the tensor's own name.
 ALIASES: Final[Mapping[str, str]] = MappingProxyType({"min_tokens": "min_length", "seed": "random_seed"})
 
-# A name that an input has beside text -> the tensor's own name.
+# A name that an input has besides text -> the tensor's own name.
 RENAMED: Final[Mapping[str, str]] = MappingProxyType(
     {
         "max_tokens": "request_output_len",
