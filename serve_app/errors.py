@@ -121,7 +121,7 @@ class FieldError(ServeError):
         self.joint = joint
 
     def renamed(self, param: str) -> Self:
-        """The same error, told by another name of the field."""
+        """The same error, with another name for the field."""
         return type(self)(param, self.reason, joint=self.joint)
 
     def info(self) -> ErrorInfo:

@@ -88,7 +88,7 @@ def gateway_services(
 ) -> Services:
     """The services of one gateway, its metrics connected to all that they count.
 
-    `peer_of` tells the client's address where a proxy hides it.
+    `peer_of` finds the client's address where a proxy hides it.
     """
     metrics = Metrics(backend.stats)
     meter = Meter(quota, journal, usage_required=config.usage_required)

@@ -39,7 +39,7 @@ _ELSEWHERE: Final = (
     (re.compile(r"/api/embed(dings)?/?$"), f"{_OLLAMA}: texts are embedded by POST /v1/embeddings"),
     (re.compile(r"/api/(version|pull|push|create|copy|delete|blobs/.*)/?$"), _OLLAMA),
 )
-_KEPT: Final = "a kept response is told by GET /v1/responses/{id}, and nothing runs in the background"
+_KEPT: Final = "a kept response is returned by GET /v1/responses/{id}, and nothing runs in the background"
 _MANAGED: Final = (
     "endpoints are managed below /api/2.0/serving-endpoints, and GET /serving-endpoints/models lists models"
 )

@@ -1,6 +1,6 @@
 """The bodies of /infer on HTTP: JSON, and after it the binary tensors of the extension of that name.
 
-`Inference-Header-Content-Length` tells where the JSON ends; each binary tensor follows in the
+`Inference-Header-Content-Length` says where the JSON ends; each binary tensor follows in the
 order of the JSON, `binary_data_size` bytes of it. Shared memory and classification are refused.
 """
 

@@ -38,7 +38,7 @@ class HttpTensors:
         return _without_tail(body, int(self._header_length))
 
     def response(self, parts: Sequence[bytes]) -> str:
-        """The same. Where the JSON ends, the JSON tells: what follows belongs to its tensors."""
+        """The same. The JSON itself says where it ends: what follows belongs to its tensors."""
         body = b"".join(parts)
         as_bytes = body.decode("latin-1")  # one character a byte
         _, end = json.JSONDecoder().raw_decode(as_bytes)

@@ -31,7 +31,7 @@ LIVE: Final = Operation(
 READY: Final = Operation(
     summary="Whether the gateway is ready",
     tag=TAG,
-    what="The reasons of a state that is not `ready` are told to those who may list the models.",
+    what="The reasons of a state that is not `ready` are shown to those who may list the models.",
     answers=(
         Answer(what="Every endpoint is answered.", type=answers.Ready),
         Answer(what="An endpoint has no entity that can answer.", type=answers.NotReady, status=503),

@@ -136,7 +136,7 @@ class Server:
             self._claims.take(f"database {own}", "the control plane's database", DATABASE_ADVICE)
 
     def _deploy(self, file: str, text: str, tell: Callable[[str], None]) -> None:
-        """Another file over this one. Runs beside `_watch`. Raises CannotServe."""
+        """Deploy another file over this one. Runs beside `_watch`. Raises CannotServe."""
         from serve_app.deployments.deploy_file.file import DeployFileError, parse
         from serve_app.deployments.launcher.deploy import roll_out
 

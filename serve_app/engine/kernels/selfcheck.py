@@ -95,7 +95,7 @@ def _pack_compact(native: Native, random: torch.Generator) -> Iterator[float]:
 
 def _compact_is_fast(native: Native, _: torch.Generator) -> Iterator[float]:
     """Only with an instruction that looks up bytes."""
-    flags = cpu_flags()  # none where the system does not tell
+    flags = cpu_flags()  # none where the system does not say
     yield 1.0 if native.compact and flags and "avx2" not in flags else 0.0
 
 
@@ -126,7 +126,7 @@ def _product_rank(native: Native, _: torch.Generator) -> Iterator[float]:
     """A product is available only if the processor has its instructions. WIDENED always is."""
     needs = {Product.PAIRS: "avx512_bf16", Product.TILES: "amx_bf16"}
     products = native.products[torch.bfloat16]
-    flags = cpu_flags()  # none where the system does not tell
+    flags = cpu_flags()  # none where the system does not say
     possible = all(not flags or product not in needs or needs[product] in flags for product in products)
     yield 0.0 if possible and Product.WIDENED in products else 1.0
 

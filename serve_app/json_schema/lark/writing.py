@@ -141,7 +141,7 @@ class _Writer:
         return start
 
     def _learn(self) -> bool:
-        """Look at each rule once more, the last ones first. Whether that told anything new."""
+        """Look at each rule once more, the last ones first. Whether that found anything new."""
         grown = False
         for name in reversed(self._choices):
             for series in self._choices[name]:

@@ -165,7 +165,7 @@ class MessageBody(PromptFields, AnswerFields):
     stop: Stop = doc("the same", accepts="; not beside `stop_sequences`")
 
     def check_message(self) -> None:
-        """Raises InvalidField or UnsupportedField for what the fields by themselves cannot tell."""
+        """Raises InvalidField or UnsupportedField for what the fields by themselves cannot check."""
         if self.stop_sequences and self.stop:
             raise InvalidField("stop", "must not be given beside stop_sequences")
         extra = self.__pydantic_extra__ or {}

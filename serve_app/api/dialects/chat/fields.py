@@ -160,7 +160,7 @@ class SharedFields(AnswerFields, BeamFields):
             ),
         },
     )
-    return_token_ids: Flag = doc("tells `prompt_token_ids` and each choice's `token_ids`", default=False)
+    return_token_ids: Flag = doc("adds `prompt_token_ids` and each choice's `token_ids`", default=False)
     return_tokens_as_token_ids: Flag = doc("log-probabilities name a token `token_id:7`", default=False)
     repetition_detection: RepetitionDetection | None = doc(
         "default none; an answer that repeats itself ends, with the finish reason repetition",
@@ -222,7 +222,7 @@ class SharedFields(AnswerFields, BeamFields):
 
     @property
     def continuous_usage(self) -> bool:
-        """Whether every chunk of a stream tells the usage so far."""
+        """Whether every chunk of a stream reports the usage so far."""
         return self.include_usage and bool(self.stream_options and self.stream_options.continuous_usage_stats)
 
     def form(self) -> Form:

@@ -1,6 +1,6 @@
 """The shapes of what a chat's body holds, for the OpenAPI document: messages, tools, forms of the answer.
 
-Nothing is checked by these types: the parsers beside them do that, and tell more than a schema can.
+Nothing is checked by these types: the parsers beside them do that, and say more than a schema can.
 """
 
 from __future__ import annotations

@@ -142,12 +142,12 @@ def chunk_end(*, include_usage: bool) -> bytes:
 
 
 def chunk_end_with(usage: Usage) -> bytes:
-    """The same of a chunk that tells the usage so far, as vLLM's `continuous_usage_stats` asks for."""
+    """The same of a chunk that reports the usage so far, as vLLM's `continuous_usage_stats` asks for."""
     return b'}],"usage":%b}\n\n' % encode(usage_totals(usage))
 
 
 def with_prompt_ids(end: bytes, token_ids: tuple[int, ...]) -> bytes:
-    """The end of a chunk with a member that tells the ids of the prompt."""
+    """The end of a chunk with a member that lists the ids of the prompt."""
     return b'}],"prompt_token_ids":%b%b' % (encode(token_ids), end[2:])
 
 

@@ -84,7 +84,7 @@ class Timed(TypedDict):
 
 
 class Counted(TypedDict):
-    """What both forms of details tell. Costs are in milliseconds; `perf_stat` has token ids and costs."""
+    """What both forms of details contain. Costs are in milliseconds; `perf_stat` has token ids and costs."""
 
     finish_reason: NotRequired[FinishWord]
     generated_tokens: int

@@ -19,7 +19,7 @@ from serve_app.types import FinishReason, ModelInfo, StepTiming, Timing, TokenDe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerForm:
-    """What an answer repeats of its request, and what it shall tell."""
+    """What an answer repeats of its request, and what it must report."""
 
     id: str
     model_name: str

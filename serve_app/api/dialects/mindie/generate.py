@@ -58,7 +58,7 @@ class Parameters(SharedFields):
     )
     typical_p: TypicalP = doc("default off; needs `do_sample`")
     batch_size: Annotated[int | None, Integer(1, MAX_INT)] = doc(
-        "a hint that changes no token; events tell the real one"
+        "a hint that changes no token; events report the real one"
     )
     watermark: Flag = doc("green-list bias, greedy or not", default=False)
     perf_stat: Flag = doc("with `details`, the costs of every token", default=False)

@@ -67,7 +67,7 @@ class ContinueParameters(Parameters):
     max_new_tokens: Annotated[int | None, Integer(1, MAX_INT)] = doc("more than fits is clamped", default=20)
     top_k: Annotated[int | None, Integer(0, MAX_INT)] = doc(", off; needs `do_sample`", default=0)
     batch_size: Annotated[int | None, Integer(1, MAX_INT)] = doc("a hint that changes no token")
-    perf_stat: Flag = doc("checked, no effect: events tell their times anyway")
+    perf_stat: Flag = doc("checked, no effect: events report their times anyway")
 
     def check(self, *, stream: bool) -> None:
         """Check combinations of fields. Raises InvalidField."""

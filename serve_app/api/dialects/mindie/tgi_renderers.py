@@ -17,7 +17,7 @@ Fields = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ContinueForm:
-    """What an answer tells."""
+    """What an answer reports."""
 
     details: bool
     seed: int | None  # with which tokens are drawn; None: the likeliest one is taken

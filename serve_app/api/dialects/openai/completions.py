@@ -145,12 +145,12 @@ class CompletionRenderer:
         )
 
     def _end_with(self, prompt: int, usage: Usage) -> bytes:
-        """The end of a chunk that tells the usage of all prompts so far."""
+        """The end of a chunk that reports the usage of all prompts so far."""
         self._usage[prompt] = usage
         return wire.chunk_end_with(Usage.total(self._usage.values()))
 
     def _token_ids(self, delta: TokenDelta) -> bytes:
-        """The members that tell a chunk's ids, and with a choice's first chunk those of the prompt."""
+        """The members that list a chunk's ids, and with a choice's first chunk those of the prompt."""
         prompt, ids = delta.prompt_token_ids, delta.token_ids
         members = b"" if prompt is None else b',"prompt_token_ids":' + wire.encode(prompt)
         return members + (b',"token_ids":' + wire.encode(ids) if ids else b"")

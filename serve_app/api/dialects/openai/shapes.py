@@ -1,6 +1,6 @@
 """The shapes of what only the body of an OpenAI chat holds, for the OpenAPI document: custom tools.
 
-Nothing is checked by these types: the parsers do that, and tell more than a schema can.
+Nothing is checked by these types: the parsers do that, and say more than a schema can.
 """
 
 from __future__ import annotations

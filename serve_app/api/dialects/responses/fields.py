@@ -151,7 +151,7 @@ class ResponseFields(WireModel):
         "alternatives a token; above 0 also turns log-probabilities on", default=0
     )
     include: Annotated[tuple[str, ...] | None, checked(_include, shapes.Include)] = doc(
-        "`message.output_text.logprobs` tells log-probabilities; the other words are ignored and listed",
+        "`message.output_text.logprobs` adds log-probabilities; the other words are ignored and listed",
         accepts="a list of OpenAI's words",
     )
     tools: Annotated[Any, Described(shapes.Tools)] = doc(

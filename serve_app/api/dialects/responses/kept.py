@@ -23,7 +23,7 @@ REFERENCE: Final = "item_reference"
 PREVIOUS: Final = "previous_response_id"
 _FAST: Final = 1  # of zlib's levels
 _SHOWN: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")  # ids that an error may repeat
-# Ids of items tell their response: those of its output, and with an `i` those of its input.
+# Ids of items name their response: those of its output, and with an `i` those of its input.
 _ITEM: Final = re.compile(r"[a-z]{1,8}_([0-9a-f]{32})_(i?)\d{1,5}")
 PREFIXES: Final = {  # of ids of items, by type
     "message": "msg",

@@ -52,7 +52,7 @@ class Item(Protocol):
         ...
 
     def end(self) -> Iterator[Event]:
-        """The events before the one that tells the whole item."""
+        """The events before the one that has the whole item."""
         ...
 
 
@@ -61,7 +61,7 @@ class TextItem(ABC):
 
     kind: ClassVar[str]
     delta_type: ClassVar[str]
-    done_type: ClassVar[str]  # of the event that tells all of the text
+    done_type: ClassVar[str]  # of the event that has all of the text
     part_type: ClassVar[str] = "response.content_part"  # of the events around the text, without their ends
 
     def __init__(self, id: str) -> None:

@@ -1,6 +1,6 @@
 """The shapes of what the body of a response holds, for the OpenAPI document.
 
-Nothing is checked by these types: the parsers beside them do that, and tell more than a schema can.
+Nothing is checked by these types: the parsers beside them do that, and say more than a schema can.
 """
 
 from __future__ import annotations

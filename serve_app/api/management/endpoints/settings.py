@@ -57,7 +57,7 @@ _NOTIFICATIONS: Final = management(
 _TELEMETRY: Final = management(
     "Note where telemetry is to go",
     Answer(what="The endpoint.", type=EndpointJson),
-    what="Kept and returned; `/metrics` and the usage records tell what happens.",
+    what="Kept and returned; `/metrics` and the usage records show what happens.",
     body=TelemetryBody,
     conditions=CHANGES,
 )

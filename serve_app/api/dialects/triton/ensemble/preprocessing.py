@@ -1,6 +1,6 @@
 """TensorRT-LLM's model `preprocessing`: texts -> the tensors of a request of tokens.
 
-Rows of a batch are padded on their right. `request/words.py` tells the form of word lists.
+Rows of a batch are padded on their right. `request/words.py` describes the form of word lists.
 """
 
 from __future__ import annotations

@@ -60,5 +60,5 @@ def _estimate(question: Question[Any]) -> int:
 
 
 def _tokens(question: Question[Any], reply: Any) -> int:
-    """How many tokens one question had, as its reply tells."""
+    """How many tokens one question had, as its reply says."""
     return len(reply.token_ids) if isinstance(reply, Tokens) else _estimate(question)
