@@ -1,4 +1,4 @@
-"""JSON values of tensors: scalars, flat lists, nested lists. A tensor's name determines its type and shape."""
+"""JSON values of tensors: scalars, flat lists, nested lists. A tensor's name gives its type and shape."""
 
 from __future__ import annotations
 
