@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from serve_app.config import EngineConfig, ModelConfig
-from serve_app.endpoints.names import app_name
+from serve_app.endpoints.rules import app_name
 
 NAME: Final = "bench"
 

@@ -36,7 +36,7 @@ from serve_app.config import ModelConfig
 from serve_app.deployments.gateway.backend import ServeBackend
 from serve_app.deployments.model.deployment import model_deployment
 from serve_app.endpoints.endpoint import Endpoint
-from serve_app.endpoints.names import app_name
+from serve_app.endpoints.rules import app_name
 from serve_app.loopback import LOOPBACK
 from serve_app.replica.server import DeltaSink
 from serve_app.types import (

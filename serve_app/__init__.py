@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from serve_app.deployments.model.deployment import model_deployment
     from serve_app.endpoints.catalogue import Catalogue
     from serve_app.endpoints.endpoint import Endpoint, ServedEntity
-    from serve_app.endpoints.names import app_name
+    from serve_app.endpoints.rules import app_name
     from serve_app.types import (
         Beam,
         DetectRequest,

@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from serve_app.cli.files import DEPLOY_FILE, read_text
+from serve_app.cli.options import DEPLOY_FILE, read_text
 from serve_app.cli.output import INTERRUPTED
 
 GOES_ON: Final = (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from pydantic import ValidationError
 
-from serve_app.cli.files import read_text
+from serve_app.cli.options import read_text
 from serve_app.cli.output import rounded_down
 from serve_app.config import ModelConfig
 from serve_app.deployments.deploy_file import yaml as deploy_yaml

@@ -8,9 +8,9 @@ from typing import Any, Final
 import click
 
 from serve_app.cli.endpoints.api import path_of
+from serve_app.cli.options import METAVAR, unix_seconds
 from serve_app.cli.output import format_option, print_json, print_note, print_table, printable, three_digits
 from serve_app.cli.server import Server, ServerError, server_options
-from serve_app.cli.time_option import METAVAR, unix_seconds
 
 LOOK_S: Final = 2.0  # between two polls while waiting for a rollout
 RUNNING: Final = "RUNNING"

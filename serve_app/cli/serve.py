@@ -9,7 +9,7 @@ from typing import Final
 
 import click
 
-from serve_app.cli.files import DEPLOY_FILE
+from serve_app.cli.options import DEPLOY_FILE
 from serve_app.deployments.deploy_file.example import example
 
 MAX_GRACE_S: Final = 86_400.0

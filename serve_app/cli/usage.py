@@ -15,9 +15,9 @@ import click
 import msgspec
 
 from serve_app.accounts.journal_reader import read
+from serve_app.cli.options import METAVAR, unix_seconds
 from serve_app.cli.output import number, print_json, print_note, print_table
 from serve_app.cli.server import Server, checked_key, url_option
-from serve_app.cli.time_option import METAVAR, unix_seconds
 from serve_app.config import default_usage_dir
 from serve_app.types import UsageRecord
 

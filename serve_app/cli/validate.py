@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from serve_app.cli.files import DEPLOY_FILE, read_text
+from serve_app.cli.options import DEPLOY_FILE, read_text
 
 
 @click.command()

@@ -1,10 +1,15 @@
-"""Forms of pages, as a browser sends them: URL-encoded, bounded, one value or several for a name."""
+"""Forms of pages, as a browser sends them: URL-encoded, bounded, one value or several for a name.
+
+A text that is not a number stays text in a JSON body, so that the API refuses it in its own words.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Final
+import csv
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 from urllib.parse import parse_qs
 
 from starlette.requests import ClientDisconnect, Request
@@ -52,3 +57,32 @@ async def read_form(request: Request) -> Form:
     except ValueError:
         raise InvalidBody("the form is not URL-encoded text, or has too many fields") from None
     return Form(fields)
+
+
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,18}")
+_NUMBER: Final = re.compile(r"[+-]?([0-9]{1,18}(\.[0-9]{0,18})?|\.[0-9]{1,18})")
+_QUOTED: Final = re.compile(r'[,"\r\n]')
+
+
+def number(text: str) -> Any:
+    """`text` as an int or a float; `text` itself if it is not a number; None if it is empty."""
+    if not text:
+        return None
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    return float(text) if _NUMBER.fullmatch(text) else text
+
+
+def words(text: str) -> list[str]:
+    """The names in a text that has commas or lines between them; one with a comma is in double quotes."""
+    lines = text.splitlines()
+    try:
+        parts = [part for row in csv.reader(lines, skipinitialspace=True) for part in row]
+    except csv.Error:  # a field that is too long for the library, and for the API
+        parts = lines
+    return [word for part in parts if (word := part.strip())]
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names as a form shows them, in the form that `words` reads."""
+    return ", ".join('"' + name.replace('"', '""') + '"' if _QUOTED.search(name) else name for name in names)

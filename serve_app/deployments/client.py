@@ -36,7 +36,7 @@ from ray.serve.handle import DeploymentResponseGenerator
 from serve_app.api.protocol.dialect import Choice
 from serve_app.channel.calls import decode_reply, encode_question
 from serve_app.channel.frames import Refused, answer_decoder, encoder, info_decoder
-from serve_app.endpoints.names import app_name
+from serve_app.endpoints.rules import app_name
 from serve_app.errors import GenerationFailed, ModelNotFound, Overloaded, Unavailable, from_info
 from serve_app.types import (
     LEFT_TO_MODEL,

@@ -14,13 +14,13 @@ from pydantic import Field, field_validator, model_validator
 
 from serve_app.config import ConfigModel, Version
 from serve_app.endpoints.ai_gateway import AiGateway, Shadow
-from serve_app.endpoints.names import app_name
 from serve_app.endpoints.rules import (
     MAX_ENTITIES,
     RESERVED,
     App,
     Name,
     Percentage,
+    app_name,
     check_name,
     checked_traffic,
     entity_name,

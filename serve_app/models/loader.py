@@ -7,7 +7,7 @@ the attention of the module is whatever transformers chose.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
+from torch import nn
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -33,7 +34,6 @@ from serve_app.models.guards import (
 )
 from serve_app.models.streamed import streamed_tensors, streams_to
 from serve_app.models.text_alone import language_model
-from serve_app.models.weights import check_finite, check_names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,3 +182,60 @@ def _load(kind: Any, folder: Path, config: PreTrainedConfig, device: torch.devic
         empty = kind.from_config(copy.deepcopy(config), trust_remote_code=False)
     tensors = streamed_tensors(folder, device)
     return type(empty).from_pretrained(None, config=empty.config, state_dict=tensors, **options)
+
+
+# Transformers fills missing tensors with random numbers, drops tensors that it does not know, and loads NaN
+# like any number; each would be served silently.
+def check_names(
+    module: nn.Module,
+    folder: Path,
+    missing: Iterable[str],
+    unexpected: Iterable[str],
+    progress: Callable[[str], None],
+) -> None:
+    """Raise ModelLoadError for a missing tensor, and for one that an existing layer ignores.
+
+    Tensors of parts that the module does not have at all (a vision tower, layers that only
+    draft) do not change its results: `progress` gets a line.
+    """
+    kind = type(module).__name__
+    if lacking := sorted(missing):
+        raise ModelLoadError(
+            f"the weights in {folder} lack {len(lacking)} tensors of {kind}, such as {lacking[0]}; "
+            "the download is incomplete or the checkpoint is of another architecture"
+        )
+    layers = {
+        f"{name}.{child}"
+        for name, part in module.named_modules()
+        if isinstance(part, nn.ModuleList)
+        for child, _ in part.named_children()
+    }
+    ignored = sorted(unexpected)
+    changing = [name for name in ignored if _is_of(name, layers)]
+    if changing:
+        raise ModelLoadError(
+            f"the weights in {folder} have {len(changing)} tensors that layers of {kind} do not use, such as "
+            f"{changing[0]}: it would compute something else than they were trained for; check that "
+            "config.json belongs to these weights (a bias or a norm that it switches off?)"
+        )
+    if ignored:
+        progress(f"{len(ignored)} tensors are not used by {kind}, such as {ignored[0]}")
+
+
+def _is_of(name: str, layers: Set[str]) -> bool:
+    """Whether a tensor is a weight or bias inside one of `layers`; buffers of old releases are not."""
+    if not name.endswith((".weight", ".bias")):
+        return False
+    parts = name.split(".")
+    return any(".".join(parts[:end]) in layers for end in range(1, len(parts) - 1))
+
+
+def check_finite(module: nn.Module, folder: Path) -> None:
+    """Raise ModelLoadError, which names it, for a weight with a number that is not finite."""
+    with torch.inference_mode():
+        for name, weight in module.named_parameters():
+            if weight.numel() and not torch.stack(torch.aminmax(weight)).isfinite().all():
+                raise ModelLoadError(
+                    f"the weights in {folder} hold numbers that are not finite in {name}: every answer would "
+                    "be noise; fetch the model again, or choose another revision or dtype"
+                )

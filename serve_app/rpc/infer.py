@@ -37,8 +37,7 @@ from serve_app.errors import GenerationFailed, ServeError
 from serve_app.limits import MAX_STREAM_REQUESTS
 from serve_app.rpc import kserve_pb2 as pb
 from serve_app.rpc.call import RpcCall, message_of, public, status_of
-from serve_app.rpc.recorded import RpcTensors
-from serve_app.rpc.tensors import FINAL, decoded, encoded, infer_message
+from serve_app.rpc.tensors import FINAL, RpcTensors, decoded, encoded, infer_message
 from serve_app.types import FinishReason, ModelInfo
 
 Emit = Callable[[InferResponse], Awaitable[None]]

@@ -1,19 +1,22 @@
 """Messages of gRPC to inference requests, and responses to messages.
 
 Inputs come as raw bytes, all of them or none, or each in the field of its datatype. Outputs always
-go out raw. Shared memory and classification are refused, as over HTTP.
+go out raw. Shared memory and classification are refused, as over HTTP. Inference tables keep both in the
+JSON form of /infer: an answer is one line for each response, or `{"error": ...}`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 
 from serve_app.api.kserve.datatype import BF16, BYTES, ELEMENTS, checked, refused
 from serve_app.api.kserve.http_body import MAX_INPUTS, request_id
 from serve_app.api.kserve.message import InferRequest, InferResponse, Parameter
+from serve_app.api.kserve.recorded import Elements, request_json, response_json
 from serve_app.errors import InvalidField
 from serve_app.rpc import kserve_pb2 as pb
 from serve_app.rpc.call import parsed
@@ -146,3 +149,37 @@ def _parameters(parameters: Mapping[str, Any]) -> dict[str, Parameter]:
         if kind is not None:
             found[name] = getattr(value, kind)
     return found
+
+
+class RpcTensors:
+    """A `types.payload.BodyForm`. Every part of an answer is a ModelStreamInferResponse."""
+
+    def request(self, body: bytes) -> str:
+        return request_json(decoded(infer_message(body))).decode()
+
+    def response(self, parts: Sequence[bytes]) -> str:
+        return b"\n".join(_lines(parts)).decode()
+
+
+def _lines(parts: Sequence[bytes]) -> Iterator[bytes]:
+    elements = Elements()
+    for part in parts:
+        message = pb.ModelStreamInferResponse.FromString(part)
+        if message.error_message:
+            yield msgspec.json.encode({"error": message.error_message})
+        else:
+            yield response_json(_response(message.infer_response), elements)
+
+
+def _response(message: pb.ModelInferResponse) -> InferResponse:
+    """A response of ours, whose outputs are always raw."""
+    outputs = zip(message.outputs, message.raw_output_contents, strict=True)
+    return InferResponse(
+        model=message.model_name,
+        version=message.model_version,
+        id=message.id or None,
+        outputs={
+            output.name: Tensor(dtype=output.datatype, shape=tuple(output.shape), data=raw)
+            for output, raw in outputs
+        },
+    )

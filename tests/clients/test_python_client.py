@@ -14,7 +14,7 @@ from ray import serve
 from serve_app.config import ModelConfig
 from serve_app.deployments.client import AsyncClient
 from serve_app.deployments.model.deployment import model_deployment
-from serve_app.endpoints.names import app_name
+from serve_app.endpoints.rules import app_name
 from serve_app.errors import InvalidField, ModelNotFound
 from serve_app.types import EmbedRequest, FinishReason
 from tests.support.fake_server import FakeServer

@@ -13,7 +13,7 @@ import tritonclient.grpc as triton
 import tritonclient.grpc.aio as triton_aio
 from tritonclient.utils import InferenceServerException
 
-from serve_app.endpoints.names import app_name
+from serve_app.endpoints.rules import app_name
 from serve_app.types import EngineStats
 from tests.support.ray_cluster import Cluster, engine_stats
 from tests.support.rpc_server import is_final, output_ids, stop, tensors

@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from serve_app.endpoints.names import app_name
+from serve_app.endpoints.rules import app_name
 from serve_app.types.control import (
     CompareEntities,
     ComparisonReport,

@@ -18,7 +18,7 @@ import pytest
 import pytest_asyncio
 from ray import serve
 
-from serve_app.endpoints.names import app_name
+from serve_app.endpoints.rules import app_name
 from serve_app.types import EngineStats
 from tests.support.invariants import WAIT_S, Served, Watch, children, unharmed
 from tests.support.ray_cluster import Cluster, engine_stats

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from serve_app.endpoints.names import app_name
+from serve_app.endpoints.rules import app_name
 from serve_app.errors import ModelNotFound, ServeError, Unavailable, UnsupportedField
 from serve_app.types import (
     DetectRequest,

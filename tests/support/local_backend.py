@@ -10,7 +10,7 @@ from typing import cast
 
 from serve_app.channel.calls import decode_question, encode_question
 from serve_app.channel.frames import encoder, request_decoder
-from serve_app.endpoints.names import app_name
+from serve_app.endpoints.rules import app_name
 from serve_app.errors import Unavailable
 from serve_app.replica.served_model import ServedModel
 from serve_app.types import EngineStats, GenerateRequest, ModelInfo, Question

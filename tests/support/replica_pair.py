@@ -25,7 +25,7 @@ from serve_app.accounts.journal_reader import read
 from serve_app.config import EngineConfig, GatewayConfig, ModelConfig
 from serve_app.deployments.defaults import SURGE_PERCENT
 from serve_app.endpoints.endpoint import Endpoint, ServedEntity, Task
-from serve_app.endpoints.names import app_name
+from serve_app.endpoints.rules import app_name
 from serve_app.models.catalogue import demo_folder
 from serve_app.types import UsageRecord
 from tests.support.asks import DETOKENIZE, TEXT

@@ -14,7 +14,7 @@ import pytest
 
 from serve_app.config import ControlConfig, EngineConfig, GatewayConfig, ModelConfig
 from serve_app.endpoints.endpoint import Endpoint
-from serve_app.endpoints.names import app_name
+from serve_app.endpoints.rules import app_name
 from tests.support.ray_cluster import Cluster, free_port
 
 MODEL: Final = "demo-chat"

@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from serve_app.console.forms import Form
+from serve_app.console.forms import Form, number
 from serve_app.console.views import Json
-from serve_app.console.views.fields import number
 from serve_app.endpoints.rules import entity_name
 
 TEXTS: Final = ("name", "entity_name", "entity_version", "workload_size")

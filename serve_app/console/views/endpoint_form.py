@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from serve_app.console.forms import Form
+from serve_app.console.forms import Form, listed, words
 from serve_app.console.views import Json
 from serve_app.console.views.config_form import config_body
-from serve_app.console.views.fields import listed, words
 from serve_app.console.views.gateway_form import FORM, PARTS, settings_body
 from serve_app.console.views.problem import Problem
 

@@ -10,9 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from serve_app.console.forms import Form
+from serve_app.console.forms import Form, listed, number, words
 from serve_app.console.views import Json
-from serve_app.console.views.fields import listed, number, words
 
 # The parts of an AI gateway that the API replaces as a whole; a shadow has a route of its own.
 PARTS: Final = (

@@ -10,9 +10,8 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from serve_app.console.forms import Form
+from serve_app.console.forms import Form, listed, number, words
 from serve_app.console.views import Json
-from serve_app.console.views.fields import listed, number, words
 from serve_app.console.views.status import Status, Tone
 
 # scope -> what it allows

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from serve_app.console.forms import Form
+from serve_app.console.forms import Form, number, words
 from serve_app.console.views import Json, status
-from serve_app.console.views.fields import number, words
 from serve_app.console.views.status import Status
 
 STEPS: Final = "5, 25, 50, 100"

@@ -17,8 +17,7 @@ from serve_app.control.endpoints.room import LeastMemory, check_room
 from serve_app.control.endpoints.sizing import size
 from serve_app.control.endpoints.state import RUN_TIME, AppSpec, Config, Entity
 from serve_app.endpoints.endpoint import Kind
-from serve_app.endpoints.names import app_name
-from serve_app.endpoints.rules import MAX_ENTITIES, BrokenRule, checked_traffic, entity_name
+from serve_app.endpoints.rules import MAX_ENTITIES, BrokenRule, app_name, checked_traffic, entity_name
 from serve_app.errors import InvalidField
 from serve_app.types.control import ConfigWanted, EntityWanted
 

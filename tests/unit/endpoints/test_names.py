@@ -8,7 +8,7 @@ from urllib.parse import unquote_to_bytes
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_app.endpoints.names import app_name
+from serve_app.endpoints.rules import app_name
 
 names = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=40)
 

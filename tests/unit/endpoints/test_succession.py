@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from serve_app.deployments.gateway.control.takeover import succession
 from serve_app.endpoints.endpoint import Endpoint, ServedEntity
-from serve_app.endpoints.succession import succession
 
 
 def endpoint(name: str = "talk", fallback: bool = True, **traffic: int) -> Endpoint:

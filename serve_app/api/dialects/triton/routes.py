@@ -83,9 +83,7 @@ INFER: Final = Operation(
     ),
     answers=(
         Answer(what="The outputs.", type=answers.Inference),
-        Answer(
-            what="With `binary_data`: JSON, and the outputs as bytes after it.", type=bytes, media=BINARY
-        ),
+        Answer(what="With `binary_data`: JSON, and the outputs as bytes after it.", type=bytes, media=BINARY),
     ),
     errors=ERRORS,
     conditions=ASKS_MODEL,

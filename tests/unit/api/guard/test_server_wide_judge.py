@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from serve_app.endpoints.names import app_name
+from serve_app.endpoints.rules import app_name
 from tests.support.gateway import CHAT, bearer
 from tests.support.whole_service import whole_service
 from tests.unit.api.guard.test_guardrails import (

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_app.console.views.fields import listed, number, words
+from serve_app.console.forms import listed, number, words
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,8 @@ from serve_app.engine.attention import AttentionBackend
 from serve_app.engine.attention.reference import ReferenceAttention
 from serve_app.engine.attention.triton.backend import TritonAttention
 from serve_app.engine.batch import build_batch
-from serve_app.engine.cuda.adapters import stack as stacks
-from serve_app.engine.cuda.adapters.stack import SiteStack
-from serve_app.engine.cuda.adapters.table import StackedTable, TiledAdapters
+from serve_app.engine.cuda.adapters import table as tables
+from serve_app.engine.cuda.adapters.table import SiteStack, StackedTable, TiledAdapters
 from serve_app.engine.cuda.adapters.tiles import FEW, MANY, Tiles, most_tiles, tiles_of
 from serve_app.engine.cuda.fused import accelerate_cuda
 from serve_app.engine.model.adapter_table import MakeAdapters
@@ -88,9 +87,9 @@ def add_plainly(
 def test_a_row_takes_what_its_own_adapter_adds(
     name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stacks, "INPUTS", 16)
-    monkeypatch.setattr(stacks, "PART", 20)  # sums are shared among programs
-    monkeypatch.setattr(stacks, "OUTPUTS", 32)
+    monkeypatch.setattr(tables, "INPUTS", 16)
+    monkeypatch.setattr(tables, "PART", 20)  # sums are shared among programs
+    monkeypatch.setattr(tables, "OUTPUTS", 32)
     site = SITES[name]
     stack = SiteStack(site, 4, 20, dtype, DEVICE)
     adapters = {slot: updates_of(site, slot, rank) for slot, rank in enumerate((20, 3, 17))}

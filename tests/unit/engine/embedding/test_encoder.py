@@ -8,8 +8,13 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from serve_app.engine.embedding.encoder import EqualLengthEncoder, PackedEncoder, make_encoder
-from serve_app.engine.embedding.packed import packed, packed_attention
+from serve_app.engine.embedding.encoder import (
+    EqualLengthEncoder,
+    PackedEncoder,
+    make_encoder,
+    packed,
+    packed_attention,
+)
 from serve_app.engine.model.forward import UnsupportedModel
 from serve_app.models.embedder import first_position
 from tests.support.tiny_encoders import DECODERS, ENCODERS, WINDOW, tiny

@@ -1,13 +1,27 @@
-"""Options that name a point in time: `7d` (ago), or an ISO date or time."""
+"""Arguments and options that several commands have: files, and points in time (`7d` ago, or ISO)."""
 
 from __future__ import annotations
 
 import re
 import time
 from datetime import datetime
+from pathlib import Path
 from typing import Final
 
 import click
+
+DEPLOY_FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+def read_text(path: Path) -> str:
+    """The text of a file that the user named; a ClickException says why it cannot be read."""
+    try:
+        return path.read_text("utf-8")
+    except OSError as error:
+        raise click.FileError(str(path), error.strerror) from error
+    except UnicodeDecodeError as error:
+        raise click.FileError(str(path), "it is not UTF-8 text") from error
+
 
 METAVAR: Final = "ISO|7d"
 _AGO: Final = re.compile(r"(\d{1,9})([smhdw])")
