@@ -95,7 +95,7 @@ _HOME: Final = {
     "deployments.client": ("Answer", "AsyncClient", "Client"),
     "endpoints.catalogue": ("Catalogue",),
     "endpoints.endpoint": ("Endpoint", "ServedEntity"),
-    "endpoints.names": ("app_name",),
+    "endpoints.rules": ("app_name",),
     "types": (
         "Beam",
         "DetectRequest",

@@ -18,7 +18,7 @@ from serve_app.config import EngineConfig, ModelConfig
 from serve_app.deployments.build import system_app
 from serve_app.deployments.model.deployment import BY_LOAD, model_deployment
 from serve_app.endpoints.endpoint import Endpoint
-from serve_app.endpoints.names import app_name
+from serve_app.endpoints.rules import app_name
 from tests.support.ray_cluster import ROOT, Cluster
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
