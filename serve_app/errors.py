@@ -235,7 +235,7 @@ class Unavailable(ServeError):
 
 
 class InDoubt(Unavailable):
-    """A change whose answer was lost. To ask again may make it twice."""
+    """A change whose answer was lost. Sending it again may apply it twice."""
 
     retryable = False
 

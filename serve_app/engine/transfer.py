@@ -52,7 +52,7 @@ class Parcel:
         self._sent: list[torch.Tensor] | None = None
 
     def add(self, array: Array) -> Callable[[], torch.Tensor]:
-        """Returns what gives the array on the device. RuntimeError once any was used."""
+        """Returns a function that returns the array on the device. RuntimeError once any was used."""
         if self._sent is not None:
             raise RuntimeError("the parcel is sent")
         place = len(self._arrays)

@@ -94,7 +94,7 @@ class Constraint:
     def go_on(self, output: Sequence[int], *, forces: bool) -> Constraint:
         """The constraint of a sequence with the `output` that another engine made, with its mask computed.
 
-        `forces`: forced tokens were appended there. A client may have got a part of such a run only;
+        `forces`: forced tokens were appended at that place. A client may have got a part of such a run only;
         the rest of the run is then `owed`.
         """
         other = self.fork()

@@ -154,7 +154,7 @@ def _exact(codes: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 def _lattices(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """weight [N, K] from -127 to 127 -> codes near it [N, K]; steps and leasts [N, ceil(K / 16), 2].
 
-    Of a few lattices, it takes the one with the least squared error. Each is moved once, by the mean error.
+    Of a few lattices, it takes the one with the least squared error. Each is shifted once, by its mean error.
     """
     n, k = weight.shape
     wanted = functional.pad(weight, (0, -k % INT4_INPUTS)).view(n, -1, INT4_INPUTS)

@@ -87,7 +87,7 @@ class AdapterTable(ABC, Generic[LoadedT]):
 
     @abstractmethod
     def _of_rows(self, spans: Mapping[str, list[range]], decodes: bool) -> RowAdapters:
-        """As `of_step`, of an adapter's rows by its key, ascending. `decodes`: no sequence has several."""
+        """As `of_step`, of an adapter's rows by its key, ascending. `decodes`: each has one row."""
 
     def _at_sites(self, updates: Iterable[LowRank]) -> Iterator[tuple[Site, list[LowRank]]]:
         """The updates of each site that has any, in the order of its modules."""

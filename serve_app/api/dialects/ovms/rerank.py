@@ -1,7 +1,7 @@
 """POST /v3/rerank of OpenVINO Model Server: documents in the order of their likeness to a query.
 
 Likeness is the cosine of two vectors of an embedding model, from -1 to 1. The product asks a
-cross-encoder, whose scores are of another scale; the order is what both are for.
+cross-encoder, whose scores have another scale; both exist for the order.
 """
 
 from __future__ import annotations

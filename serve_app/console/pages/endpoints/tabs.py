@@ -127,7 +127,7 @@ async def _query(asked: TabRequest) -> Shown:
 
 
 async def _requests(asked: TabRequest) -> Shown:
-    """One request if the query names one, otherwise a page of them. Nothing if the caller may not manage."""
+    """One request if the query names one, else a page of them. Nothing if the caller may not manage it."""
     query, values = asked.query, {"log": None, "one": None, "failed": asked.query.get("failed") == "on"}
     if not asked.view.may_manage:
         return Shown(values=values)
@@ -158,7 +158,7 @@ async def _settings(asked: TabRequest) -> Shown:
 
 
 async def _permissions(asked: TabRequest) -> Shown:
-    """Nothing where the caller may not manage."""
+    """Nothing if the caller may not manage the endpoint."""
     values: dict[str, Any] = {"grants": [], "levels": {}, "kinds": grants.KINDS}
     values["fields"] = grants.GrantFields() if asked.form is None else grants.fields_in(asked.form)
     if not asked.view.may_manage:
