@@ -216,7 +216,7 @@ class Journal:
     # --- files -----------------------------------------------------------------------
 
     def _rotate(self) -> None:
-        """Go on in a new file. If there can be none, the old one goes on for as long again."""
+        """Go on in a new file. If none can be made, the old one is used for as long again."""
         try:
             self._start_file()
         except OSError as error:
