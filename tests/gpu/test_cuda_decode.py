@@ -75,7 +75,7 @@ def runner(
 
 
 def stacked_table() -> MakeAdapters:
-    from serve_app.engine.cuda.adapters.table import StackedTable
+    from serve_app.engine.cuda.adapters.slots import StackedTable
 
     return StackedTable
 

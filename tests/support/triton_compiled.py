@@ -36,7 +36,7 @@ from serve_app.engine.attention.triton.tiles import (
 )
 from serve_app.engine.cuda import kernels as layer_kernels
 from serve_app.engine.cuda.adapters import kernels as adapter_kernels
-from serve_app.engine.cuda.adapters.table import INPUTS, OUTPUTS, RANKS
+from serve_app.engine.cuda.adapters.slots import INPUTS, OUTPUTS, RANKS
 from serve_app.engine.cuda.adapters.tiles import FEW, MANY
 from serve_app.engine.cuda.launch import GATED_AT_ONCE, HEADS_AT_ONCE
 from serve_app.engine.weights import triton_kernels as weight_kernels

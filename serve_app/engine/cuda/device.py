@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from serve_app.config import ModelConfig
 from serve_app.engine.attention import AttentionBackend
-from serve_app.engine.cuda.adapters.table import StackedTable
+from serve_app.engine.cuda.adapters.slots import StackedTable
 from serve_app.engine.cuda.fused import accelerate_cuda
 from serve_app.engine.cuda.graphs import graph_steps, largest_graph
 from serve_app.engine.device import Progress

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from serve_app.engine.attention import AttentionBackend
 from serve_app.engine.attention.triton import plan
 from serve_app.engine.attention.triton.backend import TritonAttention
-from serve_app.engine.cuda.adapters.table import StackedTable, TiledAdapters
+from serve_app.engine.cuda.adapters.slots import StackedTable, TiledAdapters
 from serve_app.engine.cuda.adapters.tiles import FEW, MANY
 from serve_app.engine.cuda.recording import CudaGraphs, Record, Step, pays
 from serve_app.engine.cuda.step_buffers import StepBuffers

@@ -19,7 +19,7 @@ from serve_app.config import EngineConfig
 from serve_app.engine.attention import AttentionBackend, LayerSpec
 from serve_app.engine.attention.reference import ReferenceAttention
 from serve_app.engine.attention.triton.backend import TritonAttention
-from serve_app.engine.cuda.adapters.table import StackedTable
+from serve_app.engine.cuda.adapters.slots import StackedTable
 from serve_app.engine.cuda.fused import accelerate_cuda
 from serve_app.engine.cuda.graphs import graph_steps
 from serve_app.engine.cuda.recording import CudaGraphs, Record

@@ -14,8 +14,8 @@ from serve_app.engine.attention import AttentionBackend
 from serve_app.engine.attention.reference import ReferenceAttention
 from serve_app.engine.attention.triton.backend import TritonAttention
 from serve_app.engine.batch import build_batch
-from serve_app.engine.cuda.adapters import table as tables
-from serve_app.engine.cuda.adapters.table import SiteStack, StackedTable, TiledAdapters
+from serve_app.engine.cuda.adapters import slots
+from serve_app.engine.cuda.adapters.slots import SiteStack, StackedTable, TiledAdapters
 from serve_app.engine.cuda.adapters.tiles import FEW, MANY, Tiles, most_tiles, tiles_of
 from serve_app.engine.cuda.fused import accelerate_cuda
 from serve_app.engine.model.adapter_table import MakeAdapters
@@ -87,9 +87,9 @@ def add_plainly(
 def test_a_row_takes_what_its_own_adapter_adds(
     name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tables, "INPUTS", 16)
-    monkeypatch.setattr(tables, "PART", 20)  # sums are shared among programs
-    monkeypatch.setattr(tables, "OUTPUTS", 32)
+    monkeypatch.setattr(slots, "INPUTS", 16)
+    monkeypatch.setattr(slots, "PART", 20)  # sums are shared among programs
+    monkeypatch.setattr(slots, "OUTPUTS", 32)
     site = SITES[name]
     stack = SiteStack(site, 4, 20, dtype, DEVICE)
     adapters = {slot: updates_of(site, slot, rank) for slot, rank in enumerate((20, 3, 17))}
@@ -249,7 +249,7 @@ def test_an_adapter_that_is_there_already_stays() -> None:
 
 
 def test_slots_that_do_not_fit_say_which_settings_to_lower(monkeypatch: pytest.MonkeyPatch) -> None:
-    from serve_app.engine.cuda.adapters import table
+    from serve_app.engine.cuda.adapters import slots as table
 
     def full(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")

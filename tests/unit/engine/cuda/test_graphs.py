@@ -16,7 +16,7 @@ from serve_app.engine.attention.triton import plan as triton_plan
 from serve_app.engine.attention.triton.backend import TritonAttention
 from serve_app.engine.batch import build_batch
 from serve_app.engine.cuda import graphs
-from serve_app.engine.cuda.adapters.table import StackedTable
+from serve_app.engine.cuda.adapters.slots import StackedTable
 from serve_app.engine.cuda.fused import accelerate_cuda
 from serve_app.engine.cuda.graphs import BUCKETS, GraphedSteps, buckets, graph_steps
 from serve_app.engine.cuda.recording import CudaGraphs, Step

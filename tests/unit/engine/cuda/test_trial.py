@@ -25,7 +25,7 @@ from serve_app.config import ModelConfig
 from serve_app.engine import devices
 from serve_app.engine.assemble import assemble
 from serve_app.engine.attention.triton.backend import TritonAttention
-from serve_app.engine.cuda.adapters.table import SiteStack
+from serve_app.engine.cuda.adapters.slots import SiteStack
 from serve_app.engine.cuda.adapters.tiles import MANY, Tiles
 from serve_app.engine.cuda.launch import TritonKernels
 from serve_app.engine.cuda.trial import choose, verdict
