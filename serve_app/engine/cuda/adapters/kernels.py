@@ -1,6 +1,6 @@
 """The two products of low-rank adapters, in Triton: each tile of rows takes its own adapter's matrices.
 
-Sums are of float32. Knows tensors alone: `stack.py` calls these functions, on a device or, for tests, in
+Sums are of float32. Knows tensors alone: `slots.py` calls these functions, on a device or, for tests, in
 Triton's interpreter.
 """
 

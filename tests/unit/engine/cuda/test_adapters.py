@@ -249,12 +249,10 @@ def test_an_adapter_that_is_there_already_stays() -> None:
 
 
 def test_slots_that_do_not_fit_say_which_settings_to_lower(monkeypatch: pytest.MonkeyPatch) -> None:
-    from serve_app.engine.cuda.adapters import slots as table
-
     def full(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(table, "SiteStack", full)
+    monkeypatch.setattr(slots, "SiteStack", full)
     model = make_model(tiny_config("llama", num_hidden_layers=1)).to(DEVICE)
     with pytest.raises(CacheTooSmall, match="lower max_adapters or max_adapter_rank"):
         runner(accelerate_cuda(model, torch.float32), TritonAttention(), StackedTable)
