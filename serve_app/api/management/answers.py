@@ -10,7 +10,7 @@ from serve_app.endpoints.endpoint import Kind, Task
 
 
 class Tag(TypedDict):
-    """A word of the user's own about an endpoint."""
+    """A tag that the user gave an endpoint."""
 
     key: str
     value: str

@@ -136,7 +136,7 @@ class KeepsAnswer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What of a call decides over the entity that answers, and until when."""
+    """The parts of a call that decide which entity answers, and until when."""
 
     task: Task
     version: str | None = None  # of the model, where the client names one

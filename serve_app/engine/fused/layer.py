@@ -168,7 +168,7 @@ class DecoderLayer(nn.Module, Generic[KernelsT]):
     ) -> PackedLinear:
         """The linears of these names side by side, with outputs in the order of `rows`; notes their site.
 
-        `widths`: the outputs of each module that adapters know; None: the only name is one.
+        `widths`: the outputs of each module that adapters know; None: there is only one name.
         """
         made = pack(*(getattr(parent, name) for name in names), rows=rows)
         widths = widths or {names[0]: made.out_features}

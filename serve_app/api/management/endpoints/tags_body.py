@@ -16,7 +16,7 @@ from serve_app.limits import MAX_TAG_CHARS, MAX_TAGS
 
 
 class TagBody(StrictBody):
-    """A word of the user's own about an endpoint."""
+    """A tag that the user gave an endpoint."""
 
     key: Annotated[str | None, Text(1, MAX_TAG_CHARS)] = doc(required=True)
     value: Annotated[str | None, Text(0, MAX_TAG_CHARS)] = None
