@@ -12,19 +12,16 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
-import pytest_asyncio
 
 from serve_app.channel.link import SILENCE_S
 from tests.support.asks import ANSWER_S, COMPLETIONS, connected
 from tests.support.mixed_streams import MixedStreams
-from tests.support.ray_cluster import Cluster
-from tests.support.replica_pair import START_S, Pair, is_alive, model_config, replica_pair, wide_demo
+from tests.support.replica_pair import START_S, Pair, is_alive
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 
@@ -32,14 +29,6 @@ pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest
 ANSWERED_S: Final = 4 * SILENCE_S
 CHECKED_S: Final = 2 * ANSWER_S  # Serve's own patience, in rounds that are to end without its help
 AFTER_S: Final = 2.0  # new requests come for so long
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def deployed(ray_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pair]:
-    folder: Path = tmp_path_factory.mktemp("pair")
-    config = model_config(wide_demo(folder / "model"))
-    async with replica_pair(ray_cluster.url, config, folder / "usage") as pair:
-        yield pair
 
 
 @contextmanager

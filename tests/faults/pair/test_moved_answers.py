@@ -22,15 +22,12 @@ import pytest_asyncio
 from serve_app.types import UsageRecord
 from tests.support.asks import COMPLETIONS, connected, events
 from tests.support.mixed_streams import MixedStreams, long_asks
-from tests.support.ray_cluster import Cluster
 from tests.support.replica_pair import (
     MODEL,
     POISON,
     START_S,
     Pair,
     is_alive,
-    model_config,
-    replica_pair,
     wide_demo,
 )
 
@@ -43,14 +40,6 @@ ANSWERS: Final = 10  # long ones
 DEATHS: Final = 4  # that one request may cause
 PROMPTS: Final = 16
 PROMPT: Final = 4000  # tokens of each: seconds of work for both replicas
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def deployed(ray_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pair]:
-    folder: Path = tmp_path_factory.mktemp("pair")
-    config = model_config(wide_demo(folder / "model"))
-    async with replica_pair(ray_cluster.url, config, folder / "usage") as pair:
-        yield pair
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -132,7 +121,7 @@ async def until_one_is_gone(pids: set[int]) -> None:
         await asyncio.sleep(0.05)
 
 
-@pytest.mark.parametrize("length", [1000, pytest.param(2000, marks=pytest.mark.full)])
+@pytest.mark.parametrize("length", [500, pytest.param(2000, marks=pytest.mark.full)])
 async def test_a_replica_too_many_is_gone_at_once_and_its_answers_go_on(pair: Pair, length: int) -> None:
     since = time.time()
     pids = await pair.pids()
