@@ -38,7 +38,6 @@ MAX_DESCRIPTION_CHARS: Final = 4_096  # of an endpoint; it is listed with it
 MAX_STORED_CHARS: Final = 4_096  # of a text that is kept without an effect
 MAX_STORED_TEXTS: Final = 128  # in a list or a map that is kept without an effect
 MAX_GRANTS: Final = 1_000  # in one body: users, groups and service principals of one endpoint
-MAX_LOG_BYTES: Final = 2**20  # of a log in one answer; the newest lines stay
 
 # --- the prompt ----------------------------------------------------------------------
 MAX_PROMPT_CHARS: Final = 4 * 2**20  # before tokenising, which is linear but not free

@@ -47,7 +47,7 @@ def check(
     quantization: str,
     max_model_len: int | None,
 ) -> None:
-    """Find out whether a model can be served, before its weights are there.
+    """Check whether a model can be served.
 
     MODEL is a folder, a hub id or the name of a demo model. Of the hub, config.json and the index
     of the weights alone are read. Exits with 1 if the model is refused or does not fit.
