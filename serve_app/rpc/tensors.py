@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from serve_app.api.kserve.datatype import BF16, BYTES, ELEMENTS, checked, refused
+from serve_app.api.kserve.datatype import BF16, BYTES, ELEMENTS, checked
 from serve_app.api.kserve.http_body import MAX_INPUTS, request_id
 from serve_app.api.kserve.message import InferRequest, InferResponse, Parameter
 from serve_app.api.kserve.recorded import Elements, request_json, response_json
@@ -65,9 +65,9 @@ def decoded(message: pb.ModelInferRequest) -> InferRequest:
         if not output.name:
             raise InvalidField("outputs", "each must have a name")
         if _REGION in output.parameters:
-            raise refused(output.name, "shared memory is not available")
+            raise InvalidField(output.name, "shared memory is not available")
         if "classification" in output.parameters:
-            raise refused(output.name, "classification is not available; ask for the tensor")
+            raise InvalidField(output.name, "classification is not available; ask for the tensor")
     names = [output.name for output in message.outputs]
     if len(set(names)) != len(names) or len(names) > MAX_INPUTS:
         raise InvalidField("outputs", f"must be up to {MAX_INPUTS} different names")
@@ -113,11 +113,11 @@ def _inputs(message: pb.ModelInferRequest) -> dict[str, Tensor]:
         if not name:
             raise InvalidField("inputs", "each must have a name")
         if name in found:
-            raise refused(name, "is there twice in inputs")
+            raise InvalidField(name, "is there twice in inputs")
         if _REGION in each.parameters:
-            raise refused(name, "shared memory is not available; send the data")
+            raise InvalidField(name, "shared memory is not available; send the data")
         if raw and each.HasField("contents"):
-            raise refused(name, "must not have contents beside raw_input_contents")
+            raise InvalidField(name, "must not have contents beside raw_input_contents")
         found[name] = checked(name, each.datatype, each.shape, raw[i] if raw else _contents(each))
     return found
 
@@ -126,19 +126,19 @@ def _contents(each: pb.ModelInferRequest.InferInputTensor) -> bytes:
     """The bytes of a tensor with typed elements. `checked` refuses an unknown datatype."""
     name, datatype = each.name, each.datatype
     if datatype in _RAW_ONLY:
-        raise refused(name, f"{datatype} must be in raw_input_contents")
+        raise InvalidField(name, f"{datatype} must be in raw_input_contents")
     field = CONTENTS.get(datatype)
     if field is None:
         return b""
     if any(other.name != field for other, _ in each.contents.ListFields()):
-        raise refused(name, f"{datatype} must be in contents.{field}, and nothing else there")
+        raise InvalidField(name, f"{datatype} must be in contents.{field}, and nothing else there")
     values = getattr(each.contents, field)
     if datatype == BYTES:
         return b"".join(len(value).to_bytes(4, "little") + value for value in values)
     numbers = np.asarray(values, _WIDE[field])
     narrow = numbers.astype(ELEMENTS[datatype])
     if field in _NARROWED and not np.array_equal(narrow, numbers):
-        raise refused(name, f"must hold numbers that {datatype} has")
+        raise InvalidField(name, f"must hold numbers that {datatype} has")
     return narrow.tobytes()
 
 

@@ -24,3 +24,21 @@ def checked_query(raw: bytes) -> Mapping[str, str]:
         raise InvalidField(
             None, f"the query must be UTF-8 with at most {MAX_QUERY_PARAMETERS} parameters"
         ) from None
+
+
+def integer(query: Mapping[str, str], name: str, low: int, high: int) -> int | None:
+    """An integer from `low` to `high`; None: the query has none. Raises InvalidField."""
+    text = query.get(name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(high)) and low <= int(text) <= high):
+        raise InvalidField(name, f"must be an integer from {low} to {high}")
+    return int(text)
+
+
+def flag(query: Mapping[str, str], name: str) -> bool:
+    """Whether the query says true; false without it. Raises InvalidField."""
+    word = query.get(name, "false")
+    if word not in ("true", "false"):
+        raise InvalidField(name, "must be true or false")
+    return word == "true"

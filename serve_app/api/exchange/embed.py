@@ -20,7 +20,8 @@ from serve_app.api.exchange.frame import Exchange
 from serve_app.api.exchange.generate import answer_headers
 from serve_app.api.exchange.guarding import Guarding
 from serve_app.api.exchange.shadow import copy_embedding
-from serve_app.api.protocol.embed_call import PIECE_NUMBERS, EmbedCall, EmbedDialect
+from serve_app.api.protocol.dialect import Parser
+from serve_app.api.protocol.embed_call import PIECE_NUMBERS, EmbedCall
 from serve_app.api.services import Services
 from serve_app.endpoints.endpoint import ServedEntity
 from serve_app.errors import GenerationFailed, InvalidField
@@ -31,7 +32,7 @@ from serve_app.types import Embeddings, EmbedRequest, ModelInfo, Usage
 class EmbedRoute:
     """An ASGI app for one dialect. The body names the endpoint."""
 
-    def __init__(self, dialect: EmbedDialect, services: Services) -> None:
+    def __init__(self, dialect: Parser[EmbedCall], services: Services) -> None:
         self._dialect = dialect
         self._services = services
 

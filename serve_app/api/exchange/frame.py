@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
@@ -17,43 +17,17 @@ from serve_app.api.context import RequestContext, context_of
 from serve_app.api.edge.body import read_body
 from serve_app.api.edge.connection import while_connected
 from serve_app.api.exchange.keeping import completed
-from serve_app.api.protocol.dialect import ErrorReply, Referring
+from serve_app.api.protocol.dialect import Parser, Referring, Work
 from serve_app.api.recording import record
 from serve_app.api.services import Services
-from serve_app.errors import FieldError, ServeError
+from serve_app.errors import FieldError
 from serve_app.limits import MAX_BODY_BYTES
 from serve_app.types.payload import BodyForm, TextBodies
 
 TEXT: Final = TextBodies()
 
 
-class Work(Protocol):
-    """A checked body."""
-
-    @property
-    def num_prompts(self) -> int:
-        """The number of its prompts. Each needs a permit."""
-        ...
-
-    @property
-    def names(self) -> Mapping[str, str]:
-        """The client's names of fields, by the replica's names."""
-        ...
-
-
-T = TypeVar("T")
 WorkT = TypeVar("WorkT", bound=Work)
-ParsedT = TypeVar("ParsedT", bound=Work, covariant=True)
-
-
-class Parser(Protocol[ParsedT]):
-    """The part of a dialect that reads bodies and renders errors."""
-
-    def parse(self, raw: bytes, endpoint: str | None = None) -> ParsedT | Referring[ParsedT]:
-        """Parse a body; `endpoint` if the path names it. Raises ServeError."""
-        ...
-
-    def render_error(self, error: ServeError) -> ErrorReply: ...
 
 
 class Exchange(ABC, Generic[WorkT]):
@@ -116,7 +90,7 @@ async def exchange(
     services.admission.check()  # a flood is refused before its bodies are read
     with services.bodies.lease() as lease:
         raw = await read_body(scope, receive, lease.take, max_bytes=max_bytes)
-        work = await _parsed(services, parse, raw)
+        work = await services.aside(len(raw), parse, raw)
         model = getattr(work, "model", None)
         if services.payloads is not None and isinstance(model, str):
             record(services, context_of(scope), model, partial(bytes, raw), form)
@@ -134,10 +108,6 @@ def admitted(services: Services, work: Work) -> Iterator[None]:
     """Hold the permits of `work`, and name its fields in errors as the client does."""
     with in_words_of(work.names), services.admission.permits(work.num_prompts):
         yield
-
-
-async def _parsed(services: Services, parse: Callable[[bytes], T], raw: bytes) -> T:
-    return await services.aside(len(raw), parse, raw)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from serve_app.api.admission.estimates import BYTES_PER_TOKEN, most_used, tokens_in
 from serve_app.api.context import RequestContext
@@ -34,17 +34,12 @@ PRIORITY: Final = -MAX_PRIORITY - 1  # below the lowest that a client can ask fo
 ID_SUFFIX: Final = "-shadow"  # of a copy's id, after that of its request
 
 
-class _Used(Protocol):
-    @property
-    def usage(self) -> Usage: ...
-
-
 @dataclass(slots=True)
 class _Progress:
     """How far a copy is."""
 
     started: float  # by time.monotonic
-    user: _Used | None = None  # knows the usage so far
+    usage: Callable[[], Usage] = Usage  # so far
     first_token_s: float | None = None
     queue_s: float | None = None
 
@@ -89,7 +84,7 @@ def copy_generation(
             for request in requests
         ]
         with closing(CallStream(services.backend, copies, at_once=info.max_requests)) as stream:
-            progress.user = stream
+            progress.usage = lambda: stream.usage
             while deltas := await stream.get():
                 timing = next((delta.timing for _, delta in deltas if delta.timing is not None), None)
                 progress.note(timing, is_stream=call.stream)
@@ -113,18 +108,13 @@ def copy_embedding(
     async def work(entity: ServedEntity, progress: _Progress) -> None:
         await services.backend.model(entity.app)
         embeddings = await services.backend.ask(entity.app, replace(request, id=_copy_id(request.id)))
-        progress.user = _Counted(Usage(prompt_tokens=embeddings.prompt_tokens))
+        progress.usage = lambda: Usage(prompt_tokens=embeddings.prompt_tokens)
 
     def size() -> int:
         texts = (each for each in request.inputs if isinstance(each, str))
         return tokens_in(*texts) * BYTES_PER_TOKEN
 
     _copy(services, context, endpoint, answered, record, request.timeout_s, size, work)
-
-
-@dataclass(frozen=True, slots=True)
-class _Counted:
-    usage: Usage
 
 
 def _copy(
@@ -187,7 +177,7 @@ def _copy(
 
 
 def _closed(opened: UsageRecord, progress: _Progress, outcome: str, status: int) -> UsageRecord:
-    usage = Usage() if progress.user is None else progress.user.usage
+    usage = progress.usage()
     return replace(
         opened,
         outcome=outcome,

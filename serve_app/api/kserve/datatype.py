@@ -52,24 +52,21 @@ WIDENED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 )
 
 
-def refused(name: str, reason: str) -> InvalidField:
-    """The error of a tensor."""
-    return InvalidField(name, reason)
-
-
 def checked(name: str, datatype: object, shape: Sequence[object], data: bytes) -> Tensor:
     """A tensor whose parts fit together. Raises InvalidField, which names it."""
     if not isinstance(datatype, str) or (datatype not in ELEMENTS and datatype != BYTES):
-        raise refused(name, f"datatype must be one of: {', '.join((*ELEMENTS, BYTES))}")
+        raise InvalidField(name, f"datatype must be one of: {', '.join((*ELEMENTS, BYTES))}")
     sizes = checked_shape(name, shape)
     count = prod(sizes)
     if datatype == BYTES:
         found = sum(1 for _ in _strings(name, data))
         if found != count:
-            raise refused(name, f"the shape has {count} elements, but the data holds {found}")
+            raise InvalidField(name, f"the shape has {count} elements, but the data holds {found}")
     elif len(data) != count * ELEMENTS[datatype].itemsize:
         wanted = count * ELEMENTS[datatype].itemsize
-        raise refused(name, f"the shape needs {wanted} bytes of {datatype}, but the data has {len(data)}")
+        raise InvalidField(
+            name, f"the shape needs {wanted} bytes of {datatype}, but the data has {len(data)}"
+        )
     return Tensor(dtype=datatype, shape=sizes, data=data)
 
 
@@ -77,14 +74,14 @@ def checked_shape(name: str, shape: Sequence[object]) -> tuple[int, ...]:
     """Check a shape. Raises InvalidField unless it is a list of sizes."""
     sizes = tuple(size for size in shape if type(size) is int and 0 <= size < 2**31)
     if len(sizes) != len(shape) or len(sizes) > MAX_RANK:
-        raise refused(name, f"shape must be a list of up to {MAX_RANK} integers from 0 to {2**31 - 1}")
+        raise InvalidField(name, f"shape must be a list of up to {MAX_RANK} integers from 0 to {2**31 - 1}")
     return sizes
 
 
 def check_datatype(name: str, tensor: Tensor, wanted: str) -> None:
     """Raises InvalidField unless `tensor` may stand for one of datatype `wanted`."""
     if tensor.dtype not in WIDENED[wanted]:
-        raise refused(name, f"datatype must be {' or '.join(WIDENED[wanted])}")
+        raise InvalidField(name, f"datatype must be {' or '.join(WIDENED[wanted])}")
 
 
 def integers(name: str, tensor: Tensor, low: int, high: int) -> npt.NDArray[Any]:
@@ -92,7 +89,7 @@ def integers(name: str, tensor: Tensor, low: int, high: int) -> npt.NDArray[Any]
     numbers = np.frombuffer(tensor.data, ELEMENTS[tensor.dtype])
     # As Python's integers: no type of numpy's holds both an INT64's and a UINT64's.
     if numbers.size and (int(numbers.min()) < low or int(numbers.max()) > high):
-        raise refused(name, f"must hold integers from {low} to {high}")
+        raise InvalidField(name, f"must hold integers from {low} to {high}")
     return numbers
 
 
@@ -107,14 +104,14 @@ def floats(name: str, tensor: Tensor, *, may_exclude: bool = False) -> npt.NDArr
     with np.errstate(over="ignore"):
         single = numbers.astype("<f4", copy=False)
     if not (np.isfinite(single) | (may_exclude & (numbers == -np.inf))).all():
-        raise refused(name, "must hold finite numbers of FP32's range")
+        raise InvalidField(name, "must hold finite numbers of FP32's range")
     return single
 
 
 def booleans(name: str, tensor: Tensor) -> list[bool]:
     """The elements of a BOOL tensor. Raises InvalidField for bytes other than 0 and 1."""
     if any(byte > 1 for byte in tensor.data):
-        raise refused(name, "must hold 0 or 1 in each byte")
+        raise InvalidField(name, "must hold 0 or 1 in each byte")
     return [byte == 1 for byte in tensor.data]
 
 
@@ -123,7 +120,7 @@ def strings(name: str, tensor: Tensor) -> list[str]:
     try:
         return [item.decode("utf-8") for item in _strings(name, tensor.data)]
     except UnicodeDecodeError:
-        raise refused(name, "must hold UTF-8") from None
+        raise InvalidField(name, "must hold UTF-8") from None
 
 
 def _strings(name: str, data: bytes) -> Iterator[bytes]:
@@ -132,7 +129,7 @@ def _strings(name: str, data: bytes) -> Iterator[bytes]:
         size = int.from_bytes(data[start : start + 4], "little")
         end = start + 4 + size
         if start + 4 > len(data) or end > len(data):
-            raise refused(name, "the length before an element reaches beyond the data")
+            raise InvalidField(name, "the length before an element reaches beyond the data")
         yield data[start + 4 : end]
         start = end
 

@@ -14,7 +14,7 @@ import msgspec
 
 from serve_app import limits
 from serve_app.api.edge.body import WireModel, parse_body
-from serve_app.api.kserve.datatype import checked, refused
+from serve_app.api.kserve.datatype import checked
 from serve_app.api.kserve.json_values import tensor_from_json, to_json
 from serve_app.api.kserve.message import InferRequest, InferResponse, Parameter, flag
 from serve_app.api.protocol.fields import Mark
@@ -141,12 +141,12 @@ def _entries(field: str, value: object) -> list[_Entry]:
         if not isinstance(name, str) or not name:
             raise InvalidField(field, "each must be an object with a name")
         if name in found:
-            raise refused(name, f"is there twice in {field}")
+            raise InvalidField(name, f"is there twice in {field}")
         parameters = _parameters(name, item.get("parameters"))
         if _SHARED_MEMORY in parameters:
-            raise refused(name, "shared memory is not available; send the data")
+            raise InvalidField(name, "shared memory is not available; send the data")
         if parameters.get("classification"):
-            raise refused(name, "classification is not available; ask for the tensor")
+            raise InvalidField(name, "classification is not available; ask for the tensor")
         found[name] = _Entry(name, item, parameters)
     return list(found.values())
 
@@ -167,17 +167,17 @@ def _inputs(entries: Sequence[_Entry], rest: memoryview) -> dict[str, Tensor]:
         name, fields = entry.name, entry.fields
         shape, datatype, data = fields.get("shape"), fields.get("datatype"), fields.get("data")
         if not isinstance(shape, list):
-            raise refused(name, "shape must be a list of integers")
+            raise InvalidField(name, "shape must be a list of integers")
         size = entry.parameters.get("binary_data_size")
         if size is None:
             if data is None:
-                raise refused(name, "must have data, or binary_data_size among its parameters")
+                raise InvalidField(name, "must have data, or binary_data_size among its parameters")
             found[name] = tensor_from_json(name, datatype, shape, data)
             continue
         if data is not None:
-            raise refused(name, "must not have data beside binary_data_size")
+            raise InvalidField(name, "must not have data beside binary_data_size")
         if type(size) is not int or not 0 <= size <= len(rest) - start:
-            raise refused(
+            raise InvalidField(
                 name, f"binary_data_size must be an integer from 0 to {len(rest) - start}, what is left"
             )
         found[name] = checked(name, datatype, shape, bytes(rest[start : start + size]))

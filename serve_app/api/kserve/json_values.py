@@ -16,12 +16,12 @@ from serve_app.api.kserve.datatype import (
     ELEMENTS,
     booleans,
     checked_shape,
-    refused,
     strings,
     tensor_of,
     tensor_of_strings,
 )
 from serve_app.api.protocol.fields import as_integer
+from serve_app.errors import InvalidField
 from serve_app.limits import MAX_JSON_NUMBERS
 from serve_app.types import Tensor
 
@@ -34,13 +34,13 @@ _EXACT_POWER: Final = 22  # 10 ** 22 is the largest power of ten that is exact i
 def tensor_from_json(name: str, datatype: object, shape: Sequence[object], data: object) -> Tensor:
     """The tensor that a JSON value holds. Raises InvalidField, which names it."""
     if datatype == BF16:
-        raise refused(name, "BF16 has no form in JSON; send it as binary data")
+        raise InvalidField(name, "BF16 has no form in JSON; send it as binary data")
     if not isinstance(datatype, str) or (datatype not in ELEMENTS and datatype != BYTES):
-        raise refused(name, f"datatype must be one of: {', '.join((*ELEMENTS, BYTES))}")
+        raise InvalidField(name, f"datatype must be one of: {', '.join((*ELEMENTS, BYTES))}")
     sizes = checked_shape(name, shape)
     values = flat(data) if isinstance(data, list) else [data]
     if len(values) != math.prod(sizes):
-        raise refused(name, f"the shape has {math.prod(sizes)} elements, but data holds {len(values)}")
+        raise InvalidField(name, f"the shape has {math.prod(sizes)} elements, but data holds {len(values)}")
     return encoded(name, datatype, sizes, values)
 
 
@@ -49,26 +49,26 @@ def encoded(name: str, datatype: str, shape: tuple[int, ...], values: list[Any])
     kinds = set(map(type, values))
     if datatype == BYTES:
         if not kinds <= {str}:
-            raise refused(name, "data must hold strings")
+            raise InvalidField(name, "data must hold strings")
         return tensor_of_strings(values, shape)
     if datatype == "BOOL":
         if not kinds <= {bool}:
-            raise refused(name, "data must hold true or false")
+            raise InvalidField(name, "data must hold true or false")
         return tensor_of(datatype, values, shape)
     if datatype in _LARGEST:
         most = _LARGEST[datatype]  # -inf is left to the reader of the tensor
         if not kinds <= {int, float} or not all(
             -most <= value <= most or value == -math.inf for value in values
         ):
-            raise refused(name, f"data must hold finite numbers of {datatype}'s range")
+            raise InvalidField(name, f"data must hold finite numbers of {datatype}'s range")
         try:
             return tensor_of(datatype, [float(value) for value in values], shape)
         except OverflowError:  # an integer beyond FP64
-            raise refused(name, f"data must hold finite numbers of {datatype}'s range") from None
+            raise InvalidField(name, f"data must hold finite numbers of {datatype}'s range") from None
     bounds = np.iinfo(ELEMENTS[datatype])
     numbers: list[Any] = values if kinds <= {int} else [as_integer(value) for value in values]
     if not all(number is not None and bounds.min <= number <= bounds.max for number in numbers):
-        raise refused(name, f"data must hold integers from {bounds.min} to {bounds.max}")
+        raise InvalidField(name, f"data must hold integers from {bounds.min} to {bounds.max}")
     return tensor_of(datatype, numbers, shape)
 
 
@@ -96,7 +96,7 @@ def to_json(name: str, tensor: Tensor) -> msgspec.Raw:
         return msgspec.Raw(msgspec.json.encode(booleans(name, tensor)))
     numbers = np.frombuffer(tensor.data, ELEMENTS[tensor.dtype])
     if numbers.size > MAX_JSON_NUMBERS:
-        raise refused(
+        raise InvalidField(
             name, f"has {numbers.size} numbers, and JSON may have {MAX_JSON_NUMBERS}; ask for binary_data"
         )
     # In pieces, between which other threads get their turn.

@@ -7,8 +7,7 @@ from typing import Final, NoReturn
 
 from serve_app.api.management.answers import Nothing
 from serve_app.api.management.command_route import Asked, command_entry
-from serve_app.api.management.operation import management
-from serve_app.api.management.paths import BASE
+from serve_app.api.management.operation import BASE, management
 from serve_app.api.management.strict_body import NoBody
 from serve_app.api.openapi.operation import READS_BODY, Answer
 from serve_app.api.route import Entry

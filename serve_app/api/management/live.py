@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
@@ -19,9 +19,8 @@ from serve_app.api.context import context_of
 from serve_app.api.dialects.databricks.errors import render_error
 from serve_app.api.edge.connection import reply_json
 from serve_app.api.edge.query import checked_query
-from serve_app.api.management.operation import management
-from serve_app.api.management.paths import BASE
-from serve_app.api.openapi.operation import Answer, Operation, Parameter
+from serve_app.api.management.operation import BASE, check_query, management, query_parameter
+from serve_app.api.openapi.operation import Answer, Operation
 from serve_app.api.route import Entry
 from serve_app.api.services import Services
 from serve_app.endpoints.endpoint import Endpoint
@@ -34,7 +33,6 @@ from serve_app.types.control.live import NUM_SLOTS, SLOT_S
 PATH: Final = f"{BASE}/live"
 WINDOW_S: Final = 60.0
 KEPT_S: Final = NUM_SLOTS * SLOT_S
-_QUERY: Final = ("endpoint", "window", "since")
 _RATES: Final = (
     *("requests_per_s", "errors_per_s", "refused_per_s"),
     *("prompt_tokens_per_s", "tokens_per_s", "in_flight"),
@@ -143,19 +141,17 @@ OPERATION: Final[Operation] = replace(
         conditions=(InvalidField, ModelNotFound),
     ),
     parameters=(
-        Parameter(name="endpoint", place="query", what="Of this endpoint alone."),
-        Parameter(
-            name="window",
-            place="query",
-            type=float,
-            what=f"Seconds of the window, {SLOT_S:.0f} to {KEPT_S:.0f}; {WINDOW_S:.0f} unless given.",
+        query_parameter("endpoint", "Of this endpoint alone."),
+        query_parameter(
+            "window",
+            f"Seconds of the window, {SLOT_S:.0f} to {KEPT_S:.0f}; {WINDOW_S:.0f} unless given.",
+            float,
             example=60,
         ),
-        Parameter(
-            name="since",
-            place="query",
-            type=float,
-            what="Points later than this alone, in Unix seconds: the last of `times` that is known.",
+        query_parameter(
+            "since",
+            "Points later than this alone, in Unix seconds: the last of `times` that is known.",
+            float,
         ),
     ),
 )
@@ -189,7 +185,7 @@ class LiveRoute:
                 raise ModelNotFound("endpoint", f"there is no endpoint {asked.endpoint!r}")
         seen = await self._services.live.after(asked.before)
         page = _Page(self._services, asked, History(seen.slots, asked.newest))
-        body = {
+        body: LiveJson = {
             "gateways": "all" if seen.is_whole else "one",
             "slot_s": SLOT_S,
             "window_s": asked.window_s,
@@ -224,7 +220,7 @@ class _Page:
         self._asked = asked
         self._history = history
 
-    def endpoint(self, endpoint: Endpoint) -> dict[str, Any]:
+    def endpoint(self, endpoint: Endpoint) -> LiveEndpointJson:
         apps = {each.name: each.app for each in endpoint.served_entities}
         # An entity that was just removed still has figures.
         gone = [entity for name, entity in self._history.entities if name == endpoint.name]
@@ -232,13 +228,20 @@ class _Page:
         keys = [(endpoint.name, name) for name in names]
         return {
             "endpoint": endpoint.name,
-            **self._figures(keys),
-            "entities": [
-                {"entity": key[1], "application": apps.get(key[1]), **self._figures([key])} for key in keys
-            ],
+            "window": self._window(keys),
+            "series": self._series(keys),
+            "entities": [self._entity(key, apps.get(key[1])) for key in keys],
         }
 
-    def application(self, app: str) -> dict[str, Any]:
+    def _entity(self, key: tuple[str, str], app: str | None) -> LiveEntityJson:
+        return {
+            "entity": key[1],
+            "application": app,
+            "window": self._window([key]),
+            "series": self._series([key]),
+        }
+
+    def application(self, app: str) -> LiveApplicationJson:
         backend = self._services.backend
         load = self._history.load(app)
         if load is None:  # it has nothing to do
@@ -254,30 +257,27 @@ class _Page:
             "series": {
                 "running": [each.running for each in loads],
                 "waiting": [each.waiting for each in loads],
-                "kv_use": [_rounded(each.kv_use or 0.0) for each in loads],
+                "kv_use": [round(each.kv_use or 0.0, 6) for each in loads],
             },
         }
 
-    def _figures(self, keys: Sequence[tuple[str, str]]) -> dict[str, Any]:
-        series = self._history.series(keys, self._asked.points)
-        window = self._history.window(keys, self._asked.window_s)
-        return {"window": _figures_json(window), "series": _series_json(series)}
+    def _window(self, keys: Sequence[tuple[str, str]]) -> FiguresJson:
+        return cast("FiguresJson", _figures(self._history.window(keys, self._asked.window_s)))
+
+    def _series(self, keys: Sequence[tuple[str, str]]) -> SeriesJson:
+        """One list for each figure."""
+        points = [_figures(each) for each in self._history.series(keys, self._asked.points)]
+        found: dict[str, Any] = {name: [point[name] for point in points] for name in _RATES}
+        for name in _LATENCIES:
+            found[name] = {each: [point[name][each] for point in points] for each in _QUANTILES}
+        return cast("SeriesJson", found)
 
 
-def _figures_json(figures: Figures) -> dict[str, Any]:
+def _figures(figures: Figures) -> dict[str, Any]:
     found: dict[str, Any] = {name: _rounded(getattr(figures, name)) for name in _RATES}
     for name in _LATENCIES:
         latency = getattr(figures, name)
         found[name] = {quantile: _rounded(getattr(latency, quantile)) for quantile in _QUANTILES}
-    return found
-
-
-def _series_json(series: Sequence[Figures]) -> dict[str, Any]:
-    """One list for each figure."""
-    points = [_figures_json(each) for each in series]
-    found: dict[str, Any] = {name: [point[name] for point in points] for name in _RATES}
-    for name in _LATENCIES:
-        found[name] = {each: [point[name][each] for point in points] for each in _QUANTILES}
     return found
 
 
@@ -287,9 +287,7 @@ def _apps(endpoints: Sequence[Endpoint]) -> list[str]:
 
 def _asked(query: Mapping[str, str], now: float) -> _Asked:
     """Raises InvalidField."""
-    for name in query:
-        if name not in _QUERY:
-            raise InvalidField(name, f"is unknown here; known are {', '.join(_QUERY)}")
+    check_query(query, OPERATION)
     window_s = _number(query, "window", SLOT_S, KEPT_S)
     since = _number(query, "since", 0.0, math.inf)
     newest = newest_settled(now)

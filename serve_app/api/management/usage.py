@@ -8,18 +8,24 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, NotRequired
+from typing import Any, Final, Literal, NotRequired, cast
 
 from typing_extensions import TypedDict
 
+from serve_app.api.edge.query import flag, integer
 from serve_app.api.management.command_route import Asked, Page, command_entry
-from serve_app.api.management.operation import COMMANDS, management
-from serve_app.api.management.paths import BASE
+from serve_app.api.management.operation import (
+    BASE,
+    COMMANDS,
+    check_query,
+    management,
+    query_parameter,
+)
 from serve_app.api.management.strict_body import NoBody
-from serve_app.api.openapi.operation import Answer, Operation, Parameter
+from serve_app.api.openapi.operation import Answer, Operation
 from serve_app.api.route import Entry
 from serve_app.api.services import Services
 from serve_app.errors import InvalidField, PermissionDenied
@@ -29,9 +35,7 @@ from serve_app.types.control import ReportUsage, UsageReport, UsageRow
 PATH: Final = f"{BASE}/usage"
 CSV: Final = "text/csv"
 OUTCOMES: Final = ("finished", "failed", "aborted", "lost")
-_FLAGS: Final = {"true": True, "false": False}
 _FORMATS: Final = ("json", "csv")
-_QUERY: Final = ("by", "since", "until", "endpoint", "key", "shadow", "limit", "offset", "format")
 LIMITS: Final = (1, 10_000)  # no report has more sums
 CSV_ROWS: Final = 500  # of one part: other answers go on between two parts
 _TIME: Final = "must be an ISO date or time in UTC, such as 2026-03-01, or seconds since 1970"
@@ -70,10 +74,6 @@ class UsageJson(TypedDict):
     rows: list[UsageRowJson]
 
 
-def _parameter(name: str, what: str, type: Any = str, example: Any = None) -> Parameter:
-    return Parameter(name=name, place="query", type=type, what=what, example=example)
-
-
 OPERATION: Final[Operation] = replace(
     management(
         "Usage and costs",
@@ -86,23 +86,23 @@ OPERATION: Final[Operation] = replace(
         Answer(what="The sums as a table, where `format` is csv.", type=str, media=CSV),
     ),
     parameters=(
-        _parameter(
+        query_parameter(
             "by",
             "Fields, with commas: endpoint, entity, key, user, group, kind, route, outcome, day, month.",
             example="key,month",
         ),
-        _parameter(
+        query_parameter(
             "since", "Requests that began then or later: an ISO time, or seconds.", example="2026-03-01"
         ),
-        _parameter("until", "Requests that began earlier.", example="2026-04-01"),
-        _parameter("endpoint", "Of this endpoint alone."),
-        _parameter("key", "Of this key alone."),
-        _parameter("shadow", "Of shadow copies instead of requests.", bool),
-        _parameter(
+        query_parameter("until", "Requests that began earlier.", example="2026-04-01"),
+        query_parameter("endpoint", "Of this endpoint alone."),
+        query_parameter("key", "Of this key alone."),
+        query_parameter("shadow", "Of shadow copies instead of requests.", bool),
+        query_parameter(
             "limit", f"Sums at most: {LIMITS[0]} to {LIMITS[1]:,}; all unless given.", int, example=100
         ),
-        _parameter("offset", f"Sums that are left out before the first: 0 to {LIMITS[1]:,}.", int),
-        _parameter("format", "The form of the answer.", Literal["json", "csv"]),
+        query_parameter("offset", f"Sums that are left out before the first: 0 to {LIMITS[1]:,}.", int),
+        query_parameter("format", "The form of the answer.", Literal["json", "csv"]),
     ),
 )
 
@@ -111,25 +111,20 @@ def routes(services: Services) -> Iterator[Entry]:
     yield command_entry(services, "GET", PATH, _report, OPERATION, Scope.INFERENCE, Scope.MANAGE)
 
 
-async def _report(asked: Asked[NoBody]) -> dict[str, Any] | Page:
+async def _report(asked: Asked[NoBody]) -> UsageJson | Page:
     query = asked.query
-    for name in query:
-        if name not in _QUERY:
-            raise InvalidField(name, f"is unknown here; known are {', '.join(_QUERY)}")
+    check_query(query, OPERATION)
     form = query.get("format", "json")
     if form not in _FORMATS:
         raise InvalidField("format", f"must be one of {', '.join(_FORMATS)}")
-    shadow = query.get("shadow", "false")
-    if shadow not in _FLAGS:
-        raise InvalidField("shadow", "must be true or false")
     command = ReportUsage(
         since=_time(query, "since"),
         until=_time(query, "until"),
         endpoint=query.get("endpoint"),
         key=query.get("key", _only_key(asked.caller)),
-        shadow=_FLAGS[shadow],
-        limit=_integer(query, "limit", *LIMITS),
-        offset=_integer(query, "offset", 0, LIMITS[1]) or 0,
+        shadow=flag(query, "shadow"),
+        limit=integer(query, "limit", *LIMITS),
+        offset=integer(query, "offset", 0, LIMITS[1]) or 0,
         **({"by": _fields(query["by"])} if "by" in query else {}),
     )
     report = await asked.do(command)
@@ -137,7 +132,7 @@ async def _report(asked: Asked[NoBody]) -> dict[str, Any] | Page:
         headers = {"content-disposition": 'attachment; filename="usage.csv"'}
         return Page(parts=_csv(report), media=f"{CSV}; charset=utf-8", headers=headers)
     return {
-        "by": report.by,
+        "by": list(report.by),
         "count": report.count,
         "total": _row((), report.total),
         "rows": [_row(report.by, row) for row in report.rows],
@@ -173,28 +168,21 @@ def _time(query: Any, name: str) -> float | None:
     return seconds
 
 
-def _integer(query: Mapping[str, str], name: str, least: int, most: int) -> int | None:
-    """Raises InvalidField."""
-    text = query.get(name)
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdigit() and len(text) <= len(str(most)) and least <= int(text) <= most):
-        raise InvalidField(name, f"must be an integer from {least} to {most}")
-    return int(text)
-
-
-def _row(by: Sequence[str], row: UsageRow) -> dict[str, Any]:
-    means = {"first_token_s": row.first_token_s, "total_s": row.total_s}
-    return {
-        **dict(zip(by, row.group, strict=True)),
+def _row(by: Sequence[str], row: UsageRow) -> UsageRowJson:
+    sums: UsageRowJson = {
         "requests": row.requests,
         "prompt_tokens": row.prompt_tokens,
         "cached_tokens": row.cached_tokens,
         "completion_tokens": row.completion_tokens,
         "migrations": row.migrations,
         "cost": row.cost,
-        **{name: value for name, value in means.items() if value is not None},
     }
+    if row.first_token_s is not None:
+        sums["first_token_s"] = row.first_token_s
+    if row.total_s is not None:
+        sums["total_s"] = row.total_s
+    group = cast("UsageRowJson", dict(zip(by, row.group, strict=True)))
+    return {**group, **sums}
 
 
 def _csv(report: UsageReport) -> Iterator[bytes]:

@@ -109,6 +109,21 @@ class Operation:
     asks_model: bool = True  # where it reads a body
 
 
+def asking(
+    tag: str, errors: Errors | None, summary: str, what: str, body: Body, *answers: Answer
+) -> Operation:
+    """A route that asks a model; `errors` None: those of the path's protocol."""
+    return Operation(
+        summary=summary,
+        tag=tag,
+        what=what,
+        bodies=(body,),
+        answers=answers,
+        errors=errors,
+        conditions=ASKS_MODEL,
+    )
+
+
 def streamed(whole: Any, event: Any, *, what: str = "The whole answer.") -> tuple[Answer, Answer]:
     """The answers of a route that streams if `stream` asks for it, with `[DONE]` at the end."""
     pieces = Answer(what="With `stream`: its pieces.", type=event | Literal["[DONE]"], media=EVENTS)

@@ -24,7 +24,24 @@ from serve_app.types import (
 )
 from serve_app.types.control import KeptResponse
 
+
+class Work(Protocol):
+    """A checked body."""
+
+    @property
+    def num_prompts(self) -> int:
+        """The number of its prompts. Each needs a permit."""
+        ...
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """The client's names of fields, by the replica's names."""
+        ...
+
+
 WorkT = TypeVar("WorkT")
+ParsedT = TypeVar("ParsedT", bound=Work, covariant=True)
+Find = Callable[[], object]  # raises ModelNotFound
 
 
 @dataclass(slots=True)
@@ -178,10 +195,7 @@ class Referring(Generic[WorkT]):
     last: str  # the response that the body goes on from, with all that this one goes on from; "": none
     names: Mapping[str, str]  # as of a `Call`
     complete: Callable[[Mapping[str, KeptResponse]], WorkT]  # with those that were found. Raises as `parse`
-
-    @property
-    def num_prompts(self) -> int:
-        return 1
+    num_prompts: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,13 +205,11 @@ class ErrorReply:
     body: bytes
 
 
-class Dialect(Protocol):
-    """One route's protocol."""
+class Parser(Protocol[ParsedT]):
+    """The part of a route's protocol that reads bodies and renders errors."""
 
-    stream_type: str  # Content-Type of streams
-
-    def parse(self, raw: bytes, endpoint: str | None = None) -> Call | Referring[Call]:
-        """The call that a body makes; `endpoint` where the path names it, and not the body.
+    def parse(self, raw: bytes, endpoint: str | None = None) -> ParsedT | Referring[ParsedT]:
+        """Parse a body; `endpoint` where the path names it, and not the body.
 
         Raises InvalidBody, InvalidField or PromptTooLong; ModelNotFound where the endpoint decides
         what a body may hold.
@@ -205,3 +217,43 @@ class Dialect(Protocol):
         ...
 
     def render_error(self, error: ServeError) -> ErrorReply: ...
+
+
+class Dialect(Parser[Call], Protocol):
+    """The protocol of a route that generates."""
+
+    @property
+    def stream_type(self) -> str:
+        """Content-Type of streams."""
+        ...
+
+
+class ChosenDialect:
+    """Stands for another dialect, which a body may still change; for one request."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._chosen = dialect
+
+    @property
+    def stream_type(self) -> str:
+        return self._chosen.stream_type
+
+    def parse(self, raw: bytes, endpoint: str | None = None) -> Call | Referring[Call]:
+        """Raises as the dialect."""
+        return self._chosen.parse(raw, endpoint)
+
+    def render_error(self, error: ServeError) -> ErrorReply:
+        return self._chosen.render_error(error)
+
+
+class KnownModel(ChosenDialect):
+    """For a path that names the model: an unknown model is reported before errors of the body."""
+
+    def __init__(self, dialect: Dialect, find: Find) -> None:
+        super().__init__(dialect)
+        self._find = find
+
+    def parse(self, raw: bytes, endpoint: str | None = None) -> Call | Referring[Call]:
+        """Raises ModelNotFound, or as the dialect."""
+        self._find()
+        return super().parse(raw, endpoint)

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
-from serve_app.api.protocol.dialect import ErrorReply, Target
+from serve_app.api.protocol.dialect import Target
 from serve_app.endpoints.endpoint import Task
-from serve_app.errors import ServeError
 from serve_app.types import Embeddings, EmbedRequest, ModelInfo
 
 PIECE_NUMBERS: Final = 32_768  # written at a time: about 2 ms of work and 700 kB as JSON
@@ -31,20 +30,4 @@ class EmbedCall(Target):
     names: Mapping[str, str] = field(default_factory=dict)  # a replica's name of a field -> the client's
     # The body of the answer in pieces, for a request id and the model that answered.
     render: Callable[[str, ModelInfo, Embeddings], Iterator[bytes]]
-
-    @property
-    def num_prompts(self) -> int:
-        return 1  # to the gateway: an engine takes all inputs of a body as one
-
-
-class EmbedDialect(Protocol):
-    """One protocol of embeddings."""
-
-    def parse(self, raw: bytes, endpoint: str | None = None) -> EmbedCall:
-        """The call that a body makes; `endpoint` where the path names it, and not the body.
-
-        Raises InvalidBody, InvalidField or PromptTooLong.
-        """
-        ...
-
-    def render_error(self, error: ServeError) -> ErrorReply: ...
+    num_prompts: int = 1  # to the gateway: an engine takes all inputs of a body as one

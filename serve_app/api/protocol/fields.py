@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Annotated, Any, Final, TypeAlias
 
-from pydantic import Field, GetJsonSchemaHandler, PlainValidator, TypeAdapter, WithJsonSchema
+from pydantic import Field, GetJsonSchemaHandler, PlainValidator, TypeAdapter, WithJsonSchema, with_config
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
+from typing_extensions import TypedDict
 
 # What pydantic makes a schema of. Its own `Any` would accept everything and say nothing.
 Shape: TypeAlias = Any
@@ -61,6 +62,11 @@ class Described:
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
         return handler(TypeAdapter(self.shape | None).core_schema)
+
+
+@with_config(extra="allow")
+class Open(TypedDict):
+    """The base of an object's shape that may have members beside those that are listed."""
 
 
 def words(listed: Iterable[str]) -> WithJsonSchema:

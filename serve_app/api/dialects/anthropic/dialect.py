@@ -1,21 +1,24 @@
-"""Messages as Anthropic has them: blocks of content in, blocks of content out."""
+"""Messages as Anthropic has them, blocks of content in and out, and the count of their tokens."""
 
 from __future__ import annotations
 
+from serve_app.api.dialects.anthropic.answers import TokenCount
 from serve_app.api.dialects.anthropic.body import parse_message
 from serve_app.api.dialects.anthropic.errors import render_error
 from serve_app.api.dialects.anthropic.renderer import MessageRenderer
 from serve_app.api.dialects.chat import wire
-from serve_app.api.protocol.dialect import Call, ErrorReply
+from serve_app.api.exchange.ask import Inquiry, length_of
+from serve_app.api.protocol.dialect import Call
 from serve_app.endpoints.endpoint import Task
-from serve_app.errors import InvalidField, ServeError
-from serve_app.types import GenerateRequest
+from serve_app.errors import InvalidField
+from serve_app.types import GenerateRequest, Tokens
 
 
 class MessageDialect:
     """A message is a chat of one choice in another form."""
 
     stream_type = wire.STREAM_TYPE
+    render_error = staticmethod(render_error)
 
     def __init__(self, *, notes_pictures: bool) -> None:
         """`notes_pictures`: a note replaces a picture; else it is an error."""
@@ -51,5 +54,18 @@ class MessageDialect:
             names=body.names,
         )
 
-    def render_error(self, error: ServeError) -> ErrorReply:
-        return render_error(error)
+
+def parse_count(raw: bytes, *, notes_pictures: bool) -> Inquiry[Tokens]:
+    """How many tokens the model would read of a message, whose length is not needed.
+
+    `notes_pictures`: as in messages. Raises InvalidBody, InvalidField or UnsupportedField.
+    """
+    body, _ = parse_message(raw, notes_pictures=notes_pictures)
+    body.form()
+    return length_of(
+        body.to_prompt(body.offer().read), model=body.endpoint(None), names=body.names, answer=_count
+    )
+
+
+def _count(num_tokens: int) -> TokenCount:
+    return {"input_tokens": num_tokens}

@@ -11,6 +11,7 @@ from typing import Any, Final
 from urllib.parse import parse_qs
 
 from serve_app.api.dialects.anthropic.answers import AnthropicModel, AnthropicModels
+from serve_app.api.edge.query import integer
 from serve_app.errors import InvalidField
 
 MAX_PAGE: Final = 1_000  # entries; Anthropic's own bound
@@ -33,7 +34,7 @@ def model_fields(entry: Entry) -> AnthropicModel:
 def models_page(entries: Sequence[Entry], query: str) -> AnthropicModels:
     """The page of `entries` that `limit`, `after_id` and `before_id` ask for. Raises InvalidField."""
     asked = {name: values[-1] for name, values in parse_qs(query).items()}
-    limit, ids = _limit(asked.get("limit")), [entry["id"] for entry in entries]
+    limit, ids = integer(asked, "limit", 1, MAX_PAGE) or MAX_PAGE, [entry["id"] for entry in entries]
     before, after = asked.get("before_id"), asked.get("after_id")
     if before is not None:
         end = _place(before, ids, "before_id")
@@ -46,14 +47,6 @@ def models_page(entries: Sequence[Entry], query: str) -> AnthropicModels:
     page = [model_fields(entry) for entry in entries[start:end]]
     ends = (page[0]["id"], page[-1]["id"]) if page else (None, None)
     return {"data": page, "has_more": has_more, "first_id": ends[0], "last_id": ends[1]}
-
-
-def _limit(text: str | None) -> int:
-    if text is None:
-        return MAX_PAGE
-    if not (text.isascii() and text.isdigit() and len(text) <= 4 and 1 <= int(text) <= MAX_PAGE):
-        raise InvalidField("limit", f"must be an integer from 1 to {MAX_PAGE}")
-    return int(text)
 
 
 def _place(id: str, ids: list[str], field: str) -> int:

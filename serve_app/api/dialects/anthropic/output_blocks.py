@@ -6,7 +6,7 @@ import hashlib
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final
 
 import pydantic_core
 
@@ -18,26 +18,6 @@ TEXT: Final = "text"
 THINKING: Final = "thinking"
 
 
-class Block(Protocol):
-    """A part of the content."""
-
-    def begin(self) -> ContentBlock:
-        """The block before anything of it is there."""
-        ...
-
-    def add(self, text: str) -> Iterator[ContentDelta]:
-        """More of it: the deltas of a stream."""
-        ...
-
-    def end(self) -> Iterator[ContentDelta]:
-        """The deltas before its end."""
-        ...
-
-    def fields(self) -> ContentBlock:
-        """All of it."""
-        ...
-
-
 class TextBlock:
     """What the model says."""
 
@@ -47,16 +27,20 @@ class TextBlock:
         self._texts: list[str] = []
 
     def begin(self) -> ContentBlock:
+        """The block before anything of it is there."""
         return {"type": "text", "text": ""}
 
     def add(self, text: str) -> Iterator[ContentDelta]:
+        """More of it: the deltas of a stream."""
         self._texts.append(text)
         yield {"type": "text_delta", "text": text}
 
     def end(self) -> Iterator[ContentDelta]:
+        """The deltas before its end."""
         yield from ()
 
     def fields(self) -> ContentBlock:
+        """All of it."""
         return {"type": "text", "text": "".join(self._texts)}
 
 
@@ -111,6 +95,9 @@ class ToolUseBlock:
     def fields(self) -> ContentBlock:
         input = _object("".join(self._fragments))
         return {"type": "tool_use", "id": self._id, "name": self._name, "input": input}
+
+
+Block = TextBlock | ThinkingBlock | ToolUseBlock  # a part of the content
 
 
 def _object(text: str) -> Any:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from serve_app.api.dialects.anthropic import errors
-from serve_app.api.dialects.anthropic.answers import ContentBlock, ContentDelta, Message, MessageEnd
+from serve_app.api.dialects.anthropic.answers import (
+    ContentBlock,
+    ContentDelta,
+    Message,
+    MessageEnd,
+    MessageUsage,
+    StopDetails,
+    StopReason,
+)
 from serve_app.api.dialects.anthropic.output_blocks import (
     TEXT,
     THINKING,
@@ -15,12 +23,23 @@ from serve_app.api.dialects.anthropic.output_blocks import (
     ThinkingBlock,
     ToolUseBlock,
 )
-from serve_app.api.dialects.anthropic.wire import end_fields, usage_fields
 from serve_app.api.dialects.chat.wire import encode, named_sse
 from serve_app.api.protocol.dialect import Choice
 from serve_app.errors import ServeError
 from serve_app.types import FinishReason, ModelInfo, TokenDelta, ToolCallDelta, Usage
 
+_REASONS: Final[Mapping[FinishReason, StopReason]] = {
+    FinishReason.EOS: "end_turn",
+    FinishReason.LENGTH: "max_tokens",
+    FinishReason.CONTEXT: "model_context_window_exceeded",
+    FinishReason.TOOL_CALLS: "tool_use",
+    FinishReason.FILTERED: "refusal",
+}
+_REFUSAL: Final[StopDetails] = {
+    "type": "refusal",
+    "category": None,
+    "explanation": "a guardrail of the server ended the answer",
+}
 _OPEN: MessageEnd = {"stop_reason": None, "stop_sequence": None, "stop_details": None}
 
 
@@ -32,7 +51,7 @@ class MessageRenderer:
         self._hides_thoughts = hides_thoughts
         self._has_begun = False
         self._num_blocks = 0
-        self._block: TextBlock | ThinkingBlock | ToolUseBlock | None = None  # the last one, while it grows
+        self._block: Block | None = None  # the last one, while it grows
         self._finish: FinishReason | None = None
         self._stop: str | int | None = None
         self._is_clamped = False  # the client asked for more tokens
@@ -58,7 +77,7 @@ class MessageRenderer:
         return (
             self._begin(usage)
             + self._close()
-            + _event("message_delta", delta=ended, usage=usage_fields(usage))
+            + _event("message_delta", delta=ended, usage=_usage(usage))
             + _event("message_stop")
         )
 
@@ -86,7 +105,7 @@ class MessageRenderer:
             events = self._open(block)
         return events + self._deltas(block.add(piece.arguments))
 
-    def _open(self, block: TextBlock | ThinkingBlock | ToolUseBlock) -> bytes:
+    def _open(self, block: Block) -> bytes:
         closed = self._close()
         self._block = block
         self._num_blocks += 1
@@ -127,7 +146,7 @@ class MessageRenderer:
     def _ended(self, finish: FinishReason | None, stop: str | int | None, usage: Usage) -> MessageEnd:
         used = usage.prompt_tokens + usage.completion_tokens
         is_window_full = self._is_clamped and used >= self._info.context_window
-        return end_fields(finish, stop, is_window_full=is_window_full)
+        return _end(finish, stop, is_window_full=is_window_full)
 
     def _message(self, content: list[ContentBlock], ended: MessageEnd, usage: Usage) -> Message:
         return {
@@ -137,7 +156,7 @@ class MessageRenderer:
             "model": self._info.name,
             "content": content,
             **ended,
-            "usage": usage_fields(usage),
+            "usage": _usage(usage),
         }
 
 
@@ -149,3 +168,27 @@ def _filled(block: Block, text: str) -> Block:
     for _ in block.add(text):
         pass
     return block
+
+
+def _usage(usage: Usage) -> MessageUsage:
+    """The member `usage`: what was read from the cache is not among `input_tokens`."""
+    return {
+        "input_tokens": usage.prompt_tokens - usage.cached_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.cached_tokens,
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"thinking_tokens": usage.reasoning_tokens},
+    }
+
+
+def _end(finish: FinishReason | None, stop: str | int | None, *, is_window_full: bool) -> MessageEnd:
+    """What says how an answer ended. `stop`: what matched; `is_window_full`: the window cut it short."""
+    reason: StopReason = "end_turn" if finish is None else _REASONS.get(finish, "end_turn")
+    if reason == "max_tokens" and is_window_full:
+        reason = "model_context_window_exceeded"
+    matched = stop if finish is FinishReason.STOP and isinstance(stop, str) else None
+    return {
+        "stop_reason": reason if matched is None else "stop_sequence",
+        "stop_sequence": matched,
+        "stop_details": _REFUSAL if reason == "refusal" else None,
+    }

@@ -8,13 +8,12 @@ from typing import Final
 
 from serve_app.api.dialects.anthropic.answers import AnthropicErrorBody, Message, MessageEvent, TokenCount
 from serve_app.api.dialects.anthropic.body import MessageBody
-from serve_app.api.dialects.anthropic.count_tokens import parse_count
-from serve_app.api.dialects.anthropic.dialect import MessageDialect
+from serve_app.api.dialects.anthropic.dialect import MessageDialect, parse_count
 from serve_app.api.dialects.anthropic.errors import render_error
 from serve_app.api.dialects.chat import examples
 from serve_app.api.exchange.ask import QuestionRoute
 from serve_app.api.exchange.generate import GenerateRoute
-from serve_app.api.openapi.operation import ASKS_MODEL, EVENTS, Answer, Body, Errors, Operation
+from serve_app.api.openapi.operation import EVENTS, Answer, Body, Errors, asking
 from serve_app.api.protocol.family import ANTHROPIC_BASES, Family
 from serve_app.api.route import Entry
 from serve_app.api.services import Services
@@ -23,29 +22,23 @@ from serve_app.types import Scope
 TAG: Final = "Anthropic"
 ERRORS: Final = Errors(type=AnthropicErrorBody, render=render_error)
 
-MESSAGES: Final = Operation(
-    summary="Messages",
-    tag=TAG,
-    what=(
-        "Messages in, the assistant's next message out. Unknown fields are ignored, and named in the header "
-        "`X-Ignored-Fields`."
-    ),
-    bodies=(Body(type=MessageBody, examples=examples.MESSAGE, required=("max_tokens",)),),
-    answers=(
-        Answer(what="The whole message.", type=Message),
-        Answer(what="With `stream`: the events by which it grows.", type=MessageEvent, media=EVENTS),
-    ),
-    errors=ERRORS,
-    conditions=ASKS_MODEL,
+MESSAGES: Final = asking(
+    TAG,
+    ERRORS,
+    "Messages",
+    "Messages in, the assistant's next message out. Unknown fields are ignored, and named in the header "
+    "`X-Ignored-Fields`.",
+    Body(type=MessageBody, examples=examples.MESSAGE, required=("max_tokens",)),
+    Answer(what="The whole message.", type=Message),
+    Answer(what="With `stream`: the events by which it grows.", type=MessageEvent, media=EVENTS),
 )
-COUNT_TOKENS: Final = Operation(
-    summary="Count the tokens of a message",
-    tag=TAG,
-    what="How many tokens the model would read. The body is that of the message, without its length.",
-    bodies=(Body(type=MessageBody, examples=examples.MESSAGE_TO_COUNT),),
-    answers=(Answer(what="The count.", type=TokenCount),),
-    errors=ERRORS,
-    conditions=ASKS_MODEL,
+COUNT_TOKENS: Final = asking(
+    TAG,
+    ERRORS,
+    "Count the tokens of a message",
+    "How many tokens the model would read. The body is that of the message, without its length.",
+    Body(type=MessageBody, examples=examples.MESSAGE_TO_COUNT),
+    Answer(what="The count.", type=TokenCount),
 )
 
 

@@ -7,20 +7,19 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal, NotRequired, TypeAlias
 
-from pydantic import Field, with_config
-from typing_extensions import TypedDict
+from pydantic import Field
 
 from serve_app import limits
 from serve_app.api.dialects.anthropic.tools import MAX_NAME_CHARS
 from serve_app.api.dialects.chat.shapes import JsonSchema, Name
+from serve_app.api.protocol.fields import Open
 
 EFFORTS: Final = ("low", "medium", "high", "xhigh", "max")
 DISPLAYS: Final = ("summarized", "omitted")
 TIERS: Final = ("auto", "standard_only")
 
 
-@with_config(extra="allow")
-class TextBlock(TypedDict):
+class TextBlock(Open):
     """A piece of text."""
 
     type: Literal["text"]
@@ -30,24 +29,21 @@ class TextBlock(TypedDict):
 Texts: TypeAlias = str | Annotated[list[TextBlock], Field(max_length=limits.MAX_CONTENT_PARTS)]
 
 
-@with_config(extra="allow")
-class TextSource(TypedDict):
+class TextSource(Open):
     """The text of a document."""
 
     type: Literal["text"]
     data: str
 
 
-@with_config(extra="allow")
-class ContentSource(TypedDict):
+class ContentSource(Open):
     """The text of a document, in blocks."""
 
     type: Literal["content"]
     content: Texts
 
 
-@with_config(extra="allow")
-class DocumentBlock(TypedDict):
+class DocumentBlock(Open):
     """A document, which the model reads after its title and its context."""
 
     type: Literal["document"]
@@ -56,8 +52,7 @@ class DocumentBlock(TypedDict):
     context: NotRequired[str | None]
 
 
-@with_config(extra="allow")
-class SearchResultBlock(TypedDict):
+class SearchResultBlock(Open):
     """What was found by a search, which the model reads after its title and its source."""
 
     type: Literal["search_result"]
@@ -66,8 +61,7 @@ class SearchResultBlock(TypedDict):
     content: Texts
 
 
-@with_config(extra="allow")
-class ImageBlock(TypedDict):
+class ImageBlock(Open):
     """A picture. The model reads a note in its place."""
 
     type: Literal["image"]
@@ -77,8 +71,7 @@ Shown: TypeAlias = TextBlock | ImageBlock | DocumentBlock | SearchResultBlock
 Blocks: TypeAlias = Annotated[list[Shown], Field(max_length=limits.MAX_CONTENT_PARTS)]
 
 
-@with_config(extra="allow")
-class ToolResultBlock(TypedDict):
+class ToolResultBlock(Open):
     """What a tool answered."""
 
     type: Literal["tool_result"]
@@ -87,8 +80,7 @@ class ToolResultBlock(TypedDict):
     is_error: NotRequired[bool]
 
 
-@with_config(extra="allow")
-class EarlierThinkingBlock(TypedDict):
+class EarlierThinkingBlock(Open):
     """What the model thought in an earlier answer. Its signature is not checked."""
 
     type: Literal["thinking"]
@@ -96,15 +88,13 @@ class EarlierThinkingBlock(TypedDict):
     signature: NotRequired[str]
 
 
-@with_config(extra="allow")
-class HiddenThinkingBlock(TypedDict):
+class HiddenThinkingBlock(Open):
     """Encrypted thoughts, which the model does not read."""
 
     type: Literal["redacted_thinking"]
 
 
-@with_config(extra="allow")
-class EarlierToolUseBlock(TypedDict):
+class EarlierToolUseBlock(Open):
     """A call of a tool in an earlier answer."""
 
     type: Literal["tool_use"]
@@ -123,24 +113,21 @@ _Answered: TypeAlias = Annotated[
 _Ruled: TypeAlias = Annotated[list[TextBlock], Field(min_length=1, max_length=limits.MAX_CONTENT_PARTS)]
 
 
-@with_config(extra="allow")
-class UserTurn(TypedDict):
+class UserTurn(Open):
     """What the user says, and what tools answered."""
 
     role: Literal["user"]
     content: str | _Told
 
 
-@with_config(extra="allow")
-class AssistantTurn(TypedDict):
+class AssistantTurn(Open):
     """An earlier answer. The last message is one that goes on."""
 
     role: Literal["assistant"]
     content: str | _Answered
 
 
-@with_config(extra="allow")
-class SystemTurn(TypedDict):
+class SystemTurn(Open):
     """What the model is to be like, from here on."""
 
     role: Literal["system"]
@@ -152,8 +139,7 @@ Messages: TypeAlias = Annotated[
 ]
 
 
-@with_config(extra="allow")
-class CustomTool(TypedDict):
+class CustomTool(Open):
     """A tool that the client runs."""
 
     type: NotRequired[Literal["custom"] | None]
@@ -163,24 +149,21 @@ class CustomTool(TypedDict):
     strict: NotRequired[bool | None]
 
 
-@with_config(extra="allow")
-class ClientTool(TypedDict):
+class ClientTool(Open):
     """A tool of a known schema, which the client runs."""
 
     type: Annotated[str, Field(pattern=r"^(bash|text_editor|memory|computer)_[0-9]{8}$")]
     name: str
 
 
-@with_config(extra="allow")
-class ToolUseChoice(TypedDict):
+class ToolUseChoice(Open):
     """Whether tools may, must or must not be called."""
 
     type: Literal["auto", "any", "none"]
     disable_parallel_tool_use: NotRequired[bool | None]
 
 
-@with_config(extra="allow")
-class NamedToolChoice(TypedDict):
+class NamedToolChoice(Open):
     """The tool that must be called."""
 
     type: Literal["tool"]
@@ -188,8 +171,7 @@ class NamedToolChoice(TypedDict):
     disable_parallel_tool_use: NotRequired[bool | None]
 
 
-@with_config(extra="allow")
-class JsonOutput(TypedDict):
+class JsonOutput(Open):
     """JSON that matches a schema."""
 
     type: Literal["json_schema"]

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal, NotRequired, TypeAlias
+from typing import Annotated, Any, Final, Literal, NotRequired, TypeAlias
 
 from typing_extensions import TypedDict
 
@@ -23,6 +23,12 @@ class Head(TypedDict):
     id: str
     created: int
     model: str
+
+
+class Begun(Head):
+    """The same of any object, as it is written."""
+
+    object: Any
 
 
 class TokenLogprob(TypedDict):

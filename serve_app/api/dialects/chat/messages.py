@@ -50,10 +50,10 @@ def known(message: dict[str, Any]) -> dict[str, Any]:
 
 def _message(value: Any, where: str, *, customs: bool) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise _invalid(where, "must be an object")
+        raise InvalidField(where, "must be an object")
     role = value.get("role")
     if role not in ROLES:
-        raise _invalid(f"{where}.role", f"must be one of {', '.join(ROLES)}")
+        raise InvalidField(f"{where}.role", f"must be one of {', '.join(ROLES)}")
     if role == "function":
         return _function_result(value, where)
     message: dict[str, Any] = {"role": "system" if role == "developer" else role}
@@ -61,7 +61,7 @@ def _message(value: Any, where: str, *, customs: bool) -> dict[str, Any]:
     legacy_call = value.get("function_call") if role == "assistant" else None
     content = parse_content(value.get("content"), f"{where}.content")
     if content is None and role != "assistant":
-        raise _invalid(f"{where}.content", "is required")
+        raise InvalidField(f"{where}.content", "is required")
     # Templates concatenate content; an assistant's turn may hold tool calls alone.
     message["content"] = content or ""
     if value.get("name") is not None:
@@ -76,10 +76,10 @@ def _message(value: Any, where: str, *, customs: bool) -> dict[str, Any]:
         elif legacy_call is not None:
             message["tool_calls"] = [_legacy_call(legacy_call, f"{where}.function_call")]
         elif content is None:
-            raise _invalid(f"{where}.content", "is required without tool_calls")
+            raise InvalidField(f"{where}.content", "is required without tool_calls")
     if role == "tool":
         if value.get("tool_call_id") is None:
-            raise _invalid(f"{where}.tool_call_id", "is required")
+            raise InvalidField(f"{where}.tool_call_id", "is required")
         message["tool_call_id"] = parse_name(value["tool_call_id"], f"{where}.tool_call_id")
     return message
 
@@ -109,11 +109,11 @@ def parse_content(value: Any, where: str, kinds: Collection[str] = ("text",)) ->
     if value is None or isinstance(value, str):
         return value
     if not isinstance(value, list) or len(value) > MAX_CONTENT_PARTS:
-        raise _invalid(where, f"must be a string or a list of up to {MAX_CONTENT_PARTS} text parts")
+        raise InvalidField(where, f"must be a string or a list of up to {MAX_CONTENT_PARTS} text parts")
     texts: list[str] = []
     for i, part in enumerate(value):
         if not isinstance(part, dict) or not isinstance(part.get("type"), str):
-            raise _invalid(f"{where}.{i}", "must be an object with a type")
+            raise InvalidField(f"{where}.{i}", "must be an object with a type")
         if part["type"] == "refusal" and isinstance(part.get("refusal"), str):
             texts.append(part["refusal"])
         elif part["type"] not in kinds:
@@ -125,7 +125,7 @@ def parse_content(value: Any, where: str, kinds: Collection[str] = ("text",)) ->
 
 def _tool_calls(value: Any, where: str, *, customs: bool) -> list[dict[str, Any]]:
     if not isinstance(value, list) or len(value) > MAX_TOOL_CALLS:
-        raise _invalid(where, f"must be a list of up to {MAX_TOOL_CALLS} tool calls")
+        raise InvalidField(where, f"must be a list of up to {MAX_TOOL_CALLS} tool calls")
     calls: list[dict[str, Any]] = []
     for i, call in enumerate(value):
         at = f"{where}.{i}"
@@ -135,7 +135,7 @@ def _tool_calls(value: Any, where: str, *, customs: bool) -> list[dict[str, Any]
         elif kind == "function":
             checked = parse_call(call.get("function"), f"{at}.function")
         else:
-            raise _invalid(at, f"must be a call of type function{' or custom' if customs else ''}")
+            raise InvalidField(at, f"must be a call of type function{' or custom' if customs else ''}")
         if call.get("id") is not None:
             checked["id"] = parse_name(call["id"], f"{at}.id")
         calls.append(checked)
@@ -145,7 +145,7 @@ def _tool_calls(value: Any, where: str, *, customs: bool) -> list[dict[str, Any]
 def parse_call(function: Any, where: str) -> dict[str, Any]:
     """An earlier call as templates want it, of its `name` and `arguments`. Raises InvalidField."""
     if not isinstance(function, dict):
-        raise _invalid(where, "must be an object")
+        raise InvalidField(where, "must be an object")
     arguments = parse_string(function.get("arguments"), f"{where}.arguments")
     name = parse_name(function.get("name"), f"{where}.name")
     return {"type": "function", "function": {"name": name, "arguments": _arguments(arguments)}}
@@ -154,7 +154,7 @@ def parse_call(function: Any, where: str) -> dict[str, Any]:
 def custom_call(tool: Any, where: str) -> dict[str, Any]:
     """An earlier call of a custom tool, of its `name` and `input`. Raises InvalidField."""
     if not isinstance(tool, dict):
-        raise _invalid(where, "must be an object")
+        raise InvalidField(where, "must be an object")
     text = parse_string(tool.get(INPUT), f"{where}.{INPUT}")
     name = parse_name(tool.get("name"), f"{where}.name")
     return {"type": "function", "function": {"name": name, "arguments": {INPUT: text}}}
@@ -173,16 +173,12 @@ def _arguments(text: str) -> dict[str, Any] | str:
 def parse_string(value: Any, where: str) -> str:
     """Raises InvalidField for anything but a string."""
     if not isinstance(value, str):
-        raise _invalid(where, "must be a string")
+        raise InvalidField(where, "must be a string")
     return value
 
 
 def parse_name(value: Any, where: str) -> str:
     """The name of a function, a call or a participant. Raises InvalidField."""
     if not isinstance(value, str) or not 1 <= len(value) <= MAX_NAME_CHARS:
-        raise _invalid(where, f"must be a string of 1 to {MAX_NAME_CHARS} characters")
+        raise InvalidField(where, f"must be a string of 1 to {MAX_NAME_CHARS} characters")
     return value
-
-
-def _invalid(where: str, what: str) -> InvalidField:
-    return InvalidField(where, what)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, NotRequired, TypeAlias
 
-from pydantic import Field, with_config
+from pydantic import Field
 from typing_extensions import TypedDict
 
 from serve_app import limits
 from serve_app.api.dialects.chat.messages import MAX_NAME_CHARS, MAX_TOOL_CALLS
 from serve_app.api.dialects.chat.tools import MAX_NAME_CHARS as MAX_TOOL_NAME_CHARS
-from serve_app.api.protocol.fields import MAX_TOKEN_ID
+from serve_app.api.protocol.fields import MAX_TOKEN_ID, Open
 
 Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS)]
 ToolName: TypeAlias = Annotated[str, Field(pattern=rf"^[A-Za-z0-9_-]{{1,{MAX_TOOL_NAME_CHARS}}}$")]
@@ -22,16 +22,14 @@ TokenId: TypeAlias = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
 TokenIds: TypeAlias = Annotated[list[TokenId], Field(min_length=1)]
 
 
-@with_config(extra="allow")
-class TextPart(TypedDict):
+class TextPart(Open):
     """A piece of a message's text."""
 
     type: Literal["text"]
     text: str
 
 
-@with_config(extra="allow")
-class RefusalPart(TypedDict):
+class RefusalPart(Open):
     """An assistant's refusal, which counts as text."""
 
     type: Literal["refusal"]
@@ -41,8 +39,7 @@ class RefusalPart(TypedDict):
 Content: TypeAlias = str | Annotated[list[TextPart | RefusalPart], Field(max_length=limits.MAX_CONTENT_PARTS)]
 
 
-@with_config(extra="allow")
-class SystemMessage(TypedDict):
+class SystemMessage(Open):
     """What the model is to be like."""
 
     role: Literal["system", "developer"]
@@ -50,8 +47,7 @@ class SystemMessage(TypedDict):
     name: NotRequired[Name | None]
 
 
-@with_config(extra="allow")
-class UserMessage(TypedDict):
+class UserMessage(Open):
     """What the user says."""
 
     role: Literal["user"]
@@ -59,16 +55,14 @@ class UserMessage(TypedDict):
     name: NotRequired[Name | None]
 
 
-@with_config(extra="allow")
-class EarlierFunction(TypedDict):
+class EarlierFunction(Open):
     """A function that was called, with its arguments as JSON text."""
 
     name: Name
     arguments: str
 
 
-@with_config(extra="allow")
-class EarlierCall(TypedDict):
+class EarlierCall(Open):
     """A call of a tool in an earlier answer."""
 
     id: NotRequired[Name | None]
@@ -76,8 +70,7 @@ class EarlierCall(TypedDict):
     function: EarlierFunction
 
 
-@with_config(extra="allow")
-class AssistantMessage(TypedDict):
+class AssistantMessage(Open):
     """An earlier answer. Its content may be absent beside calls."""
 
     role: Literal["assistant"]
@@ -88,8 +81,7 @@ class AssistantMessage(TypedDict):
     function_call: NotRequired[EarlierFunction | None]
 
 
-@with_config(extra="allow")
-class ToolMessage(TypedDict):
+class ToolMessage(Open):
     """What a tool answered."""
 
     role: Literal["tool"]
@@ -97,8 +89,7 @@ class ToolMessage(TypedDict):
     tool_call_id: Name
 
 
-@with_config(extra="allow")
-class FunctionMessage(TypedDict):
+class FunctionMessage(Open):
     """The deprecated form of a tool's answer."""
 
     role: Literal["function"]
@@ -117,8 +108,7 @@ Messages: TypeAlias = Annotated[
 ]
 
 
-@with_config(extra="allow")
-class Function(TypedDict):
+class Function(Open):
     """What the model may call."""
 
     name: ToolName
@@ -127,23 +117,20 @@ class Function(TypedDict):
     strict: NotRequired[bool | None]
 
 
-@with_config(extra="allow")
-class Tool(TypedDict):
+class Tool(Open):
     """A tool, which is a function."""
 
     type: Literal["function"]
     function: Function
 
 
-@with_config(extra="allow")
-class NamedFunction(TypedDict):
+class NamedFunction(Open):
     """The function that must be called."""
 
     name: ToolName
 
 
-@with_config(extra="allow")
-class NamedTool(TypedDict):
+class NamedTool(Open):
     """The tool that must be called."""
 
     type: Literal["function"]
@@ -158,8 +145,7 @@ FunctionCallChoice: TypeAlias = Literal["auto", "none"] | NamedFunction
 TemplateVariables: TypeAlias = Annotated[dict[str, Any], Field(max_length=limits.MAX_TEMPLATE_VARIABLES)]
 
 
-@with_config(extra="allow")
-class NamedSchema(TypedDict):
+class NamedSchema(Open):
     """A JSON Schema with a name."""
 
     name: ToolName
@@ -168,15 +154,13 @@ class NamedSchema(TypedDict):
     description: NotRequired[str | None]
 
 
-@with_config(extra="allow")
-class PlainFormat(TypedDict):
+class PlainFormat(Open):
     """Any text, or any JSON object."""
 
     type: Literal["text", "json_object"]
 
 
-@with_config(extra="allow")
-class SchemaFormat(TypedDict):
+class SchemaFormat(Open):
     """JSON that matches a schema."""
 
     type: Literal["json_schema"]

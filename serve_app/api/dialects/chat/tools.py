@@ -78,9 +78,9 @@ def parse_offer(
     if tools:
         for name, value in (("functions", functions), ("function_call", function_call)):
             if value:
-                raise _invalid(name, "not together with tools, which replace it")
+                raise InvalidField(name, "not together with tools, which replace it")
     elif functions and tool_choice is not None:
-        raise _invalid("tool_choice", "goes with tools; functions have function_call")
+        raise InvalidField("tool_choice", "goes with tools; functions have function_call")
     if functions or (function_call is not None and not tools):
         return parse_functions(functions, function_call, subset=subset)
     return parse_tools(tools, tool_choice, parallel=parallel, subset=subset, is_openai=is_openai)
@@ -129,18 +129,18 @@ def allowed_of(
     `named`: the member of an item that has a tool's name. Raises InvalidField.
     """
     if not isinstance(value, dict):
-        raise _invalid(field, "is required and must be an object")
+        raise InvalidField(field, "is required and must be an object")
     mode, listed = value.get("mode"), value.get("tools")
     if mode not in ("auto", "required"):
-        raise _invalid(f"{field}.mode", "must be auto or required")
+        raise InvalidField(f"{field}.mode", "must be auto or required")
     if not isinstance(listed, list) or not listed:
-        raise _invalid(f"{field}.tools", "must be a list of at least one tool")
+        raise InvalidField(f"{field}.tools", "must be a list of at least one tool")
     found = [named(each) for each in listed if isinstance(each, dict)]
     given = [each.get("name") for each in found if isinstance(each, dict)]
     names = {name for name in given if isinstance(name, str)}
     known = {tool["function"]["name"] for tool in offered}
     if len(names) < len(listed) or not names <= known:
-        raise _invalid(f"{field}.tools", "must name tools of this request, each once")
+        raise InvalidField(f"{field}.tools", "must name tools of this request, each once")
     return tuple(tool for tool in offered if tool["function"]["name"] in names), str(mode)
 
 
@@ -189,7 +189,7 @@ def parse_offered(
     if value is None:
         return ()
     if not isinstance(value, list):
-        raise _invalid(field, f"must be a list of up to {form.max_tools} tools")
+        raise InvalidField(field, f"must be a list of up to {form.max_tools} tools")
     return parse_each([(item, f"{field}.{i}") for i, item in enumerate(value)], field, function_of, form)
 
 
@@ -201,16 +201,16 @@ def parse_each(
 ) -> tuple[dict[str, Any], ...]:
     """As `parse_offered`, of items each with its place."""
     if len(items) > form.max_tools:
-        raise _invalid(field, f"must be a list of up to {form.max_tools} tools")
+        raise InvalidField(field, f"must be a list of up to {form.max_tools} tools")
     offered: list[dict[str, Any]] = []
     names: set[str] = set()
     for item, at in items:
         function, where = function_of(item, at)
         if not isinstance(function, dict):
-            raise _invalid(where, "must be an object")
+            raise InvalidField(where, "must be an object")
         checked = _function(function, where, form)
         if checked["name"] in names:
-            raise _invalid(f"{where}.name", "must differ from the names of the other tools")
+            raise InvalidField(f"{where}.name", "must differ from the names of the other tools")
         names.add(checked["name"])
         offered.append({"type": "function", "function": checked})
     return tuple(offered)
@@ -218,10 +218,10 @@ def parse_each(
 
 def _function_of_tool(kinds: Sequence[str], item: Any, where: str) -> tuple[Any, str]:
     if not isinstance(item, dict):
-        raise _invalid(where, "must be an object")
+        raise InvalidField(where, "must be an object")
     kind = item.get("type")
     if not isinstance(kind, str):
-        raise _invalid(f"{where}.type", f"is required and must be {' or '.join(map(_quoted, kinds))}")
+        raise InvalidField(f"{where}.type", f"is required and must be {' or '.join(map(_quoted, kinds))}")
     if kind not in kinds:
         raise UnsupportedField(f"{where}.type", f"only {' and '.join(kinds)} tools are available")
     tool, at = item.get(kind), f"{where}.{kind}"
@@ -232,11 +232,11 @@ def _function(function: dict[str, Any], where: str, form: ToolForm) -> dict[str,
     name, description = function.get("name"), function.get("description")
     parameters, strict = function.get("parameters"), function.get("strict")
     if not isinstance(name, str) or len(name) > form.max_name_chars or not _NAME.fullmatch(name):
-        raise _invalid(f"{where}.name", f"must be 1 to {form.max_name_chars} letters, digits, _ or -")
+        raise InvalidField(f"{where}.name", f"must be 1 to {form.max_name_chars} letters, digits, _ or -")
     if description is not None and not isinstance(description, str):
-        raise _invalid(f"{where}.description", "must be a string")
+        raise InvalidField(f"{where}.description", "must be a string")
     if strict is not None and not isinstance(strict, bool):
-        raise _invalid(f"{where}.strict", "must be true or false")
+        raise InvalidField(f"{where}.strict", "must be true or false")
     if parameters is not None:
         with _naming(name):
             _check_schema(parameters, f"{where}.{form.parameters}")
@@ -261,15 +261,15 @@ def _naming(tool: str) -> Iterator[None]:
 
 def _check_schema(schema: Any, where: str) -> None:
     if not isinstance(schema, dict):
-        raise _invalid(where, "must be a JSON Schema object")
+        raise InvalidField(where, "must be a JSON Schema object")
     if schema.get("type", "object") != "object":
-        raise _invalid(where, "must describe an object: arguments are one")
+        raise InvalidField(where, "must describe an object: arguments are one")
     if len(dumps(schema).encode()) > MAX_TOOL_SCHEMA_BYTES:
-        raise _invalid(where, f"must be at most {MAX_TOOL_SCHEMA_BYTES} bytes of JSON")
+        raise InvalidField(where, f"must be at most {MAX_TOOL_SCHEMA_BYTES} bytes of JSON")
     try:
         References(schema).check()
     except UnusableSchema as error:
-        raise _invalid(where, str(error)) from None
+        raise InvalidField(where, str(error)) from None
 
 
 def parse_choice(
@@ -291,14 +291,14 @@ def parse_choice(
     if isinstance(value, str) and value in words:
         if value == ToolMode.REQUIRED and not offered:
             hint = f" that can be called here; ignored: {', '.join(ignored)}" if ignored else ""
-            raise _invalid(field, f"required needs tools{hint}")
+            raise InvalidField(field, f"required needs tools{hint}")
         return ToolChoice(mode=ToolMode(value), parallel=parallel)
     if not isinstance(value, dict):
-        raise _invalid(field, f"must be {', '.join(words)} or an object that names a tool")
+        raise InvalidField(field, f"must be {', '.join(words)} or an object that names a tool")
     function = named(value)
     name = function.get("name") if isinstance(function, dict) else None
     if not isinstance(name, str) or name not in {tool["function"]["name"] for tool in offered}:
-        raise _invalid(field, "must name one of the tools of this request")
+        raise InvalidField(field, "must name one of the tools of this request")
     return ToolChoice(mode=ToolMode.NAMED, name=name, parallel=False)
 
 
@@ -318,7 +318,3 @@ def _named_in(kinds: Sequence[str], value: dict[str, Any]) -> Any:
 
 def _quoted(word: str) -> str:
     return f'"{word}"'
-
-
-def _invalid(where: str, what: str) -> InvalidField:
-    return InvalidField(where, what)

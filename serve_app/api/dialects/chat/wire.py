@@ -111,21 +111,9 @@ def fingerprint(info: ModelInfo) -> str:
     return "fp_" + hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
-class Head:
-    """The members every object of one answer begins with."""
-
-    def __init__(self, kind: str, id: str, info: ModelInfo) -> None:
-        self.fields: dict[str, Any] = {
-            "id": id,
-            "object": kind,
-            "created": int(time.time()),
-            "model": info.name,
-            "system_fingerprint": fingerprint(info),
-        }
-
-    def open(self) -> bytes:
-        """The object up to where its next member would stand."""
-        return encode(self.fields)[:-1]
+def head(kind: str, id: str, model: str) -> answers.Begun:
+    """The members that every object of one answer begins with."""
+    return {"id": id, "object": kind, "created": int(time.time()), "model": model}
 
 
 def usage_totals(usage: Usage) -> answers.TotalUsage:
@@ -167,6 +155,11 @@ def token_entry(token: TextLogprob) -> answers.TokenLogprob:
 
 def token_with_alternatives(token: TextLogprob) -> answers.ListedToken:
     return {**token_entry(token), "top_logprobs": [token_entry(other) for other in token.top]}
+
+
+def listed_tokens(tokens: Iterable[TextLogprob]) -> answers.Logprobs:
+    """Log-probabilities of a chat's output."""
+    return {"content": [token_with_alternatives(token) for token in tokens]}
 
 
 def name_by_id(token: TextLogprob) -> str:

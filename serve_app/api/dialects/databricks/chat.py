@@ -9,7 +9,6 @@ from typing import Annotated, Any, ClassVar, Final
 from msgspec import structs
 
 from serve_app import limits
-from serve_app.api.dialects.chat import answers as shared
 from serve_app.api.dialects.chat import shapes
 from serve_app.api.dialects.chat.field_types import (
     Logprobs,
@@ -22,9 +21,15 @@ from serve_app.api.dialects.chat.field_types import (
 from serve_app.api.dialects.chat.finish import FINISH
 from serve_app.api.dialects.chat.response_format.grammar import parse_form
 from serve_app.api.dialects.chat.thinking_budget import ThinkingOptions
-from serve_app.api.dialects.chat.wire import delta_members, token_with_alternatives, tool_call_fields
+from serve_app.api.dialects.chat.tools import ToolOffer, parse_tools
+from serve_app.api.dialects.chat.wire import (
+    STREAM_TYPE,
+    delta_members,
+    encode,
+    listed_tokens,
+    tool_call_fields,
+)
 from serve_app.api.dialects.databricks import answers
-from serve_app.api.dialects.databricks import wire as wire
 from serve_app.api.dialects.databricks.errors import render_error
 from serve_app.api.dialects.databricks.fields import (
     REASONING_EFFORTS,
@@ -33,13 +38,13 @@ from serve_app.api.dialects.databricks.fields import (
     parse_fields,
 )
 from serve_app.api.dialects.databricks.messages import parse_messages
+from serve_app.api.dialects.databricks.renderer import Renderer, usage_fields
 from serve_app.api.dialects.databricks.thinking import tells_parts, templating, thoughts_part
-from serve_app.api.dialects.databricks.tools import parse_offer
-from serve_app.api.protocol.dialect import Call, Choice, ErrorReply
+from serve_app.api.protocol.dialect import Call, Choice
 from serve_app.api.protocol.field_doc import FieldDoc, doc
 from serve_app.api.protocol.fields import Described, Mark, OneOf, Sets
 from serve_app.endpoints.endpoint import Databricks, Endpoint, Task
-from serve_app.errors import InvalidField, ServeError
+from serve_app.errors import InvalidField
 from serve_app.types import GenerateRequest, ModelInfo, Prompt, TextLogprob, TokenDelta, Usage
 
 TIERS: Final = ("auto", "default", "flex", "priority")
@@ -138,7 +143,8 @@ class ChatBody(GenerationFields):
 class ChatDialect:
     """Chat: messages in, assistant messages out; for one request."""
 
-    stream_type = wire.STREAM_TYPE
+    stream_type = STREAM_TYPE
+    render_error = staticmethod(render_error)
 
     def __init__(self, target: RouteContext) -> None:
         self._target = target
@@ -150,7 +156,7 @@ class ChatDialect:
         stream = body.streams(self._target, found)
         body.check(found, stream=stream)
         messages = parse_messages(body.messages)
-        offer = parse_offer(
+        offer = _offer(
             body.tools, body.tool_choice, found.databricks, parallel=body.parallel_tool_calls is not False
         )
         form = parse_form({"response_format": body.response_format})
@@ -183,9 +189,6 @@ class ChatDialect:
             names=body.names,
         )
 
-    def render_error(self, error: ServeError) -> ErrorReply:
-        return render_error(error)
-
 
 def _opened(messages: tuple[dict[str, Any], ...], system_prompt: str | None) -> tuple[dict[str, Any], ...]:
     """The messages, after the endpoint's own system prompt where they have none."""
@@ -194,57 +197,51 @@ def _opened(messages: tuple[dict[str, Any], ...], system_prompt: str | None) -> 
     return ({"role": "system", "content": system_prompt}, *messages)
 
 
-class ChatRenderer:
+class ChatRenderer(Renderer):
     """Writes chat completions and their chunks."""
 
     def __init__(self, id: str, info: ModelInfo, body: ChatBody, *, stream: bool) -> None:
         kind = "chat.completion.chunk" if stream else "chat.completion"
-        self._head = wire.head(kind, f"chatcmpl-{id}", info)
+        super().__init__(kind, f"chatcmpl-{id}", info, body.choices, body.include_usage)
         self._logprobs = bool(body.logprobs)
         self._tells_parts = tells_parts(body.thinking)
-        self._chunks = wire.ChunkWriter(self._head, body.choices, body.include_usage)
-        self._begun: set[int] = set()
 
     def event(self, prompt: int, delta: TokenDelta) -> bytes:
         index, events = delta.index, b""
         if index not in self._begun:
             self._begun.add(index)
-            events = self._chunks.piece(index, self._delta(b'"role":"assistant","content":""'))
+            events = self._piece(index, self._delta(b'"role":"assistant","content":""'))
         logprobs = delta.logprobs if self._logprobs else None
         told = delta
         if self._tells_parts and delta.reasoning:
-            thoughts = b'"content":' + wire.encode([thoughts_part(delta.reasoning)])
-            events += self._chunks.piece(index, self._delta(thoughts, logprobs))
+            thoughts = b'"content":' + encode([thoughts_part(delta.reasoning)])
+            events += self._piece(index, self._delta(thoughts, logprobs))
             logprobs, told = None, structs.replace(delta, reasoning="")
         for content in delta_members(told, legacy=False, always=bool(logprobs)):
-            events += self._chunks.piece(index, self._delta(content, logprobs))
+            events += self._piece(index, self._delta(content, logprobs))
             logprobs = None  # they are of the whole step, and are sent once
         if delta.finish is not None:
-            events += self._chunks.last(index, self._delta(b""), prompt, delta)
+            events += self._last(index, self._delta(b""), prompt, delta)
         return events
 
     def _delta(self, content: bytes, logprobs: Iterable[TextLogprob] | None = None) -> bytes:
         if not self._logprobs:
             return b'"delta":{' + content + b"}"
-        listed = b"null" if logprobs is None else wire.encode(_listed(logprobs))
+        listed = b"null" if logprobs is None else encode(listed_tokens(logprobs))
         return b'"delta":{' + content + b'},"logprobs":' + listed
-
-    def end(self, usage: Usage) -> bytes:
-        return self._chunks.end(usage)
-
-    def broken(self, error: ServeError) -> bytes:
-        return self._chunks.broken(error)
 
     def whole(self, choices: Iterable[Choice], usage: Usage) -> bytes:
         rendered = [self._choice(i, choice) for i, choice in enumerate(choices)]
-        return wire.encode({**self._head, "choices": rendered, "usage": wire.usage_fields(usage)})
+        usages = usage_fields(usage)
+        answer: answers.ChatCompletion = {**self._head, "choices": rendered, "usage": usages}
+        return encode(answer)
 
     def _choice(self, index: int, choice: Choice) -> answers.ChatChoice:
         message = _message(choice, tells_parts=self._tells_parts)
         finish = FINISH[choice.finish] if choice.finish else None
         if not self._logprobs:
             return {"index": index, "message": message, "finish_reason": finish}
-        listed = _listed(choice.logprobs)
+        listed = listed_tokens(choice.logprobs)
         return {"index": index, "message": message, "logprobs": listed, "finish_reason": finish}
 
 
@@ -263,5 +260,20 @@ def _message(choice: Choice, *, tells_parts: bool) -> answers.Message:
     return message
 
 
-def _listed(tokens: Iterable[TextLogprob]) -> shared.Logprobs:
-    return {"content": [token_with_alternatives(token) for token in tokens]}
+def _offer(tools: Any, choice: Any, settings: Databricks, *, parallel: bool) -> ToolOffer:
+    """OpenAI's tools, within the endpoint's limits. Raises InvalidField or UnsupportedField."""
+    if not tools and choice not in (None, "none"):
+        raise InvalidField("tool_choice", "only together with tools, unless it is none")
+    offer = parse_tools(tools, choice, parallel=parallel, max_tools=settings.max_tools)
+    for i, tool in enumerate(offer.tools):
+        _check_tool(tool["function"], f"tools.{i}.function", settings)
+    return offer
+
+
+def _check_tool(function: dict[str, Any], where: str, settings: Databricks) -> None:
+    if settings.strict_tools and "description" not in function:
+        raise InvalidField(f"{where}.description", "is required")
+    parameters = f"{where}.parameters"
+    properties = function["parameters"].get("properties", {})
+    if isinstance(properties, dict) and len(properties) > settings.max_tool_properties:
+        raise InvalidField(parameters, f"must have at most {settings.max_tool_properties} properties")

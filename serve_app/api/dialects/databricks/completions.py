@@ -17,15 +17,16 @@ from serve_app.api.dialects.chat.answers import LegacyLogprobs as ListedLogprobs
 from serve_app.api.dialects.chat.finish import FINISH
 from serve_app.api.dialects.chat.legacy_logprobs import LegacyLogprobs
 from serve_app.api.dialects.chat.prompts import parse_prompts
+from serve_app.api.dialects.chat.wire import STREAM_TYPE, encode
 from serve_app.api.dialects.databricks import answers
-from serve_app.api.dialects.databricks import wire as wire
 from serve_app.api.dialects.databricks.errors import render_error
 from serve_app.api.dialects.databricks.fields import GenerationFields, RouteContext, parse_fields
-from serve_app.api.protocol.dialect import Call, Choice, ErrorReply
+from serve_app.api.dialects.databricks.renderer import Renderer, usage_fields
+from serve_app.api.protocol.dialect import Call, Choice
 from serve_app.api.protocol.field_doc import doc
 from serve_app.api.protocol.fields import Described, Flag, Integer, Mark, OneOf, Sets, Text
 from serve_app.endpoints.endpoint import Endpoint, Kind, Task
-from serve_app.errors import InvalidField, ServeError
+from serve_app.errors import InvalidField
 from serve_app.types import GenerateRequest, ModelInfo, Overflow, Prompt, TextLogprob, TokenDelta, Usage
 
 MAX_LOGPROBS: Final = 5
@@ -79,7 +80,8 @@ class CompletionBody(GenerationFields):
 class CompletionDialect:
     """Completions: prompts in, continuations out; for one request."""
 
-    stream_type = wire.STREAM_TYPE
+    stream_type = STREAM_TYPE
+    render_error = staticmethod(render_error)
 
     def __init__(self, target: RouteContext) -> None:
         self._target = target
@@ -121,9 +123,6 @@ class CompletionDialect:
             fit=_raw if body.use_raw_prompt else _templated,
         )
 
-    def render_error(self, error: ServeError) -> ErrorReply:
-        return render_error(error)
-
 
 def _raw(request: GenerateRequest, info: ModelInfo) -> GenerateRequest:
     return request
@@ -136,18 +135,16 @@ def _templated(request: GenerateRequest, info: ModelInfo) -> GenerateRequest:
     return replace(request, prompt=Prompt(messages=({"role": "user", "content": request.prompt.text or ""},)))
 
 
-class CompletionRenderer:
+class CompletionRenderer(Renderer):
     """Writes completions and their chunks. A choice's index is prompt * n + i."""
 
     def __init__(self, id: str, info: ModelInfo, body: CompletionBody, prompts: tuple[str, ...]) -> None:
         """`prompts` are the texts that go before each prompt's completions."""
-        self._head = wire.head("text_completion", f"cmpl-{id}", info)
+        total = body.choices * len(prompts)
+        super().__init__("text_completion", f"cmpl-{id}", info, total, body.include_usage)
         self._body = body
         self._prompts = prompts
         self._suffix = body.suffix or ""
-        total = body.choices * len(prompts)
-        self._chunks = wire.ChunkWriter(self._head, total, body.include_usage)
-        self._begun: set[int] = set()
         self._logprobs: dict[int, LegacyLogprobs] = {}
 
     def event(self, prompt: int, delta: TokenDelta) -> bytes:
@@ -158,17 +155,17 @@ class CompletionRenderer:
         events += self._text(index, delta.text, self._listed(index, delta.logprobs))
         if delta.finish is not None:
             events += self._text(index, self._suffix)
-            events += self._chunks.last(index, self._members("", None), prompt, delta)
+            events += self._last(index, self._members("", None), prompt, delta)
         return events
 
     def _text(self, index: int, text: str, logprobs: ListedLogprobs | None = None) -> bytes:
         if not text and logprobs is None:
             return b""
-        return self._chunks.piece(index, self._members(text, logprobs))
+        return self._piece(index, self._members(text, logprobs))
 
     def _members(self, text: str, logprobs: ListedLogprobs | None) -> bytes:
-        members = b'"text":' + wire.encode(text)
-        return members if self._body.logprobs is None else members + b',"logprobs":' + wire.encode(logprobs)
+        members = b'"text":' + encode(text)
+        return members if self._body.logprobs is None else members + b',"logprobs":' + encode(logprobs)
 
     def _listed(self, index: int, tokens: Iterable[TextLogprob] | None) -> ListedLogprobs | None:
         if self._body.logprobs is None or not tokens:
@@ -178,15 +175,11 @@ class CompletionRenderer:
             self._logprobs[index] = LegacyLogprobs(self._body.logprobs, offset=echoed)
         return self._logprobs[index].add(tokens)
 
-    def end(self, usage: Usage) -> bytes:
-        return self._chunks.end(usage)
-
-    def broken(self, error: ServeError) -> bytes:
-        return self._chunks.broken(error)
-
     def whole(self, choices: Iterable[Choice], usage: Usage) -> bytes:
         rendered = [self._choice(i, choice) for i, choice in enumerate(choices)]
-        return wire.encode({**self._head, "choices": rendered, "usage": wire.usage_fields(usage)})
+        usages = usage_fields(usage)
+        answer: answers.Completion = {**self._head, "choices": rendered, "usage": usages}
+        return encode(answer)
 
     def _choice(self, index: int, choice: Choice) -> answers.CompletionChoice:
         text = self._prompts[index // self._body.choices] + choice.text + self._suffix

@@ -17,12 +17,10 @@ from serve_app.api.dialects.databricks.fields import (
     TextMap,
     parse_fields,
 )
-from serve_app.api.protocol.dialect import ErrorReply
 from serve_app.api.protocol.embed_call import EmbedCall
 from serve_app.api.protocol.field_doc import doc
 from serve_app.api.protocol.fields import Described, Integer, OneOf, Text
 from serve_app.endpoints.endpoint import Task
-from serve_app.errors import ServeError
 from serve_app.types import Embeddings, EmbedRequest, ModelInfo
 
 
@@ -58,6 +56,8 @@ class EmbeddingBody(TaskFields):
 class EmbeddingDialect:
     """Embeddings: texts in, vectors out; for one request."""
 
+    render_error = staticmethod(render_error)
+
     def __init__(self, target: RouteContext) -> None:
         self._target = target
 
@@ -73,9 +73,6 @@ class EmbeddingDialect:
         )
         encoding = Encoding(body.encoding_format or Encoding.FLOAT)
         return EmbedCall(model=found.name, user=body.user, request=request, render=partial(_render, encoding))
-
-    def render_error(self, error: ServeError) -> ErrorReply:
-        return render_error(error)
 
 
 def _render(encoding: Encoding, id: str, info: ModelInfo, embeddings: Embeddings) -> Iterator[bytes]:

@@ -55,16 +55,16 @@ def parse_messages(value: Any) -> tuple[dict[str, Any], ...]:
         calls = message.get("tool_calls")
         role = _CALLING if calls else message["role"]
         if role not in _NEXT[before]:
-            raise _invalid(where, ORDER)
+            raise InvalidField(where, ORDER)
         if calls:
             ids = frozenset(call["id"] for call in calls)
         if role == "tool" and message["tool_call_id"] not in ids:
-            raise _invalid(
+            raise InvalidField(
                 f"{where}.tool_call_id", "must be an id of the preceding assistant message's tool_calls"
             )
         before = role
     if before not in _LAST:
-        raise _invalid(f"messages.{len(value) - 1}", ORDER)
+        raise InvalidField(f"messages.{len(value) - 1}", ORDER)
     apart = [with_thoughts_apart(message, f"messages.{i}") for i, message in enumerate(value)]
     return flattened([_with_text_arguments(known(message)) for message in apart])
 
@@ -72,35 +72,37 @@ def parse_messages(value: Any) -> tuple[dict[str, Any], ...]:
 def _check(message: Any, where: str) -> None:
     """What one message may be, apart from its place."""
     if not isinstance(message, dict):
-        raise _invalid(where, "must be an object")
+        raise InvalidField(where, "must be an object")
     role, content, calls = message.get("role"), message.get("content"), message.get("tool_calls")
     if role not in ROLES:
-        raise _invalid(f"{where}.role", f"must be one of {', '.join(ROLES)}")
+        raise InvalidField(f"{where}.role", f"must be one of {', '.join(ROLES)}")
     if calls:
         if role != "assistant":
-            raise _invalid(f"{where}.tool_calls", "only an assistant message may have tool calls")
+            raise InvalidField(f"{where}.tool_calls", "only an assistant message may have tool calls")
         _check_calls(calls, f"{where}.tool_calls")
     elif content is None:
-        raise _invalid(f"{where}.content", "is required")
+        raise InvalidField(f"{where}.content", "is required")
     call_id = message.get("tool_call_id")
     if role == "tool" and (not isinstance(call_id, str) or not call_id):
-        raise _invalid(f"{where}.tool_call_id", "is required and must be a string")
+        raise InvalidField(f"{where}.tool_call_id", "is required and must be a string")
     if role != "tool" and call_id:
-        raise _invalid(f"{where}.tool_call_id", "only a tool message may have one")
+        raise InvalidField(f"{where}.tool_call_id", "only a tool message may have one")
 
 
 def _check_calls(calls: Any, where: str) -> None:
     """What OpenAI's protocol leaves optional."""
     if not isinstance(calls, list):
-        raise _invalid(where, "must be a list of tool calls")
+        raise InvalidField(where, "must be a list of tool calls")
     for i, call in enumerate(calls):
         if not isinstance(call, dict) or call.get("type") != "function":
-            raise _invalid(f"{where}.{i}.type", 'is required and must be "function"')
+            raise InvalidField(f"{where}.{i}.type", 'is required and must be "function"')
         if not isinstance(call.get("id"), str) or not call["id"]:
-            raise _invalid(f"{where}.{i}.id", "is required and must be a string")
+            raise InvalidField(f"{where}.{i}.id", "is required and must be a string")
         function = call.get("function")
         if not isinstance(function, dict) or not isinstance(function.get("arguments"), str | dict):
-            raise _invalid(f"{where}.{i}.function.arguments", "is required and must be a string or an object")
+            raise InvalidField(
+                f"{where}.{i}.function.arguments", "is required and must be a string or an object"
+            )
 
 
 def _with_text_arguments(message: dict[str, Any]) -> dict[str, Any]:
@@ -117,7 +119,3 @@ def _with_text(call: dict[str, Any]) -> dict[str, Any]:
     if isinstance(arguments, dict):
         arguments = dumps(arguments)
     return {**call, "function": {**function, "arguments": arguments}}
-
-
-def _invalid(where: str, what: str) -> InvalidField:
-    return InvalidField(where, what)

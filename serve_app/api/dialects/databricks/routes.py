@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import product
 from typing import Any, Final
 
 from starlette.types import ASGIApp
@@ -25,11 +24,10 @@ from serve_app.api.dialects.databricks.embeddings import EmbeddingBody
 from serve_app.api.dialects.databricks.errors import render_error
 from serve_app.api.dialects.databricks.invocations import InvocationRoute, TaskRoute
 from serve_app.api.dialects.responses.body import Reading
-from serve_app.api.dialects.responses.dialect import ResponseDialect
-from serve_app.api.dialects.responses.operation import kept_routes, response_operation
+from serve_app.api.dialects.responses.dialect import ResponseDialect, response_operation
+from serve_app.api.dialects.responses.kept_routes import kept_routes
 from serve_app.api.exchange.generate import GenerateRoute
-from serve_app.api.exchange.kept_route import KeptRoute
-from serve_app.api.openapi.operation import ASKS_MODEL, Answer, Body, Errors, Operation, streamed
+from serve_app.api.openapi.operation import ASKS_MODEL, Answer, Body, Errors, Operation, asking, streamed
 from serve_app.api.protocol.family import Family
 from serve_app.api.route import Entry
 from serve_app.api.services import Services
@@ -55,31 +53,17 @@ _SUMMARIES: Final = {Task.CHAT: "Chat", Task.COMPLETIONS: "Completions", Task.EM
 _UNKNOWN: Final = "A field that is not known, and not null, is an error."
 
 
-def task_operation(task: Task) -> Operation:
-    """A task whose body names the endpoint."""
+def task_operation(task: Task, *, names_model: bool = True) -> Operation:
+    """A task whose body names the endpoint; else the invocation of an endpoint whose task is known."""
     body, examples = _BODIES[task]
-    return Operation(
-        summary=_SUMMARIES[task],
-        tag=TAG,
-        what=f"The field `model` names the endpoint. {_UNKNOWN}",
-        bodies=(Body(type=body, examples=examples, required=("model",)),),
-        answers=_ANSWERS[task],
-        errors=ERRORS,
-        conditions=ASKS_MODEL,
-    )
-
-
-def invocation_operation(task: Task) -> Operation:
-    """An invocation of an endpoint whose task is known."""
-    body, examples = _BODIES[task]
-    return Operation(
-        summary=_SUMMARIES[task],
-        tag=TAG,
-        what=_UNKNOWN,
-        bodies=(Body(type=body, examples=examples),),
-        answers=_ANSWERS[task],
-        errors=ERRORS,
-        conditions=ASKS_MODEL,
+    required = ("model",) if names_model else ()
+    return asking(
+        TAG,
+        ERRORS,
+        _SUMMARIES[task],
+        f"The field `model` names the endpoint. {_UNKNOWN}" if names_model else _UNKNOWN,
+        Body(type=body, examples=examples, required=required),
+        *_ANSWERS[task],
     )
 
 
@@ -93,7 +77,6 @@ INVOCATION: Final = Operation(
     conditions=ASKS_MODEL,
 )
 RESPONSES: Final = response_operation(TAG, ERRORS)
-KEPT_RESPONSES: Final = kept_routes(TAG, ERRORS)
 
 
 ROOT: Final = "/serving-endpoints"
@@ -110,9 +93,8 @@ def routes(services: Services) -> Iterator[Entry]:
         yield _entry(f"{base}/completions", TaskRoute(Task.COMPLETIONS, services), completions)
         yield _entry(f"{base}/embeddings", TaskRoute(Task.EMBEDDINGS, services), embeddings)
         yield _entry(f"{base}/responses", responses, RESPONSES)
-    for base, each in product((V1, ROOT, GATEWAY), KEPT_RESPONSES):
-        route = KeptRoute(services, each.handle)
-        yield _entry(f"{base}/responses{each.path}", route, each.operation, each.method)
+    for base in (V1, ROOT, GATEWAY):
+        yield from kept_routes(services, base, Family.DATABRICKS, TAG, ERRORS)
     yield _entry(f"{ROOT}/open-responses", responses, RESPONSES)  # of models of every maker
     invocations = InvocationRoute(services)
     yield _entry(
@@ -121,5 +103,5 @@ def routes(services: Services) -> Iterator[Entry]:
     yield _entry(f"{ROOT}/{{endpoint:path}}/invocations", invocations, INVOCATION)
 
 
-def _entry(path: str, app: ASGIApp, operation: Operation, method: str = "POST") -> Entry:
-    return Entry(method, path, app, Scope.INFERENCE, Family.DATABRICKS, operation)
+def _entry(path: str, app: ASGIApp, operation: Operation) -> Entry:
+    return Entry("POST", path, app, Scope.INFERENCE, Family.DATABRICKS, operation)

@@ -7,7 +7,10 @@ as it does when it is answered.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
+
+from typing_extensions import TypedDict
 
 from serve_app import limits
 from serve_app.api.admission.estimates import prompt_tokens
@@ -15,13 +18,28 @@ from serve_app.api.dialects.chat import shapes
 from serve_app.api.dialects.chat.messages import parse_messages
 from serve_app.api.dialects.chat.templating import TemplatingFields
 from serve_app.api.dialects.chat.tools import parse_tools
-from serve_app.api.dialects.extensions import answers
 from serve_app.api.edge.body import WireModel, parse_body
 from serve_app.api.exchange.ask import Inquiry, count_tokens
 from serve_app.api.protocol.field_doc import doc
 from serve_app.api.protocol.fields import MAX_TOKEN_ID, Described, Flag, Integers, Text
 from serve_app.errors import InvalidField
-from serve_app.types import Detokenized, DetokenizeRequest, ModelInfo, Prompt, TokenizeRequest, Tokens
+from serve_app.types import Detokenized as DetokenizedReply
+from serve_app.types import DetokenizeRequest, ModelInfo, Prompt, TokenizeRequest, Tokens
+
+
+class Tokenized(TypedDict):
+    """The tokens of a prompt, and how many the model's window has."""
+
+    count: int
+    max_model_len: int
+    tokens: Sequence[int]
+    token_strs: Sequence[str] | None
+
+
+class Detokenized(TypedDict):
+    """The text of tokens."""
+
+    prompt: str
 
 
 def required(name: str | None) -> str:
@@ -83,7 +101,7 @@ def parse_tokenize(raw: bytes) -> Inquiry[Tokens]:
     )
 
 
-def parse_detokenize(raw: bytes) -> Inquiry[Detokenized]:
+def parse_detokenize(raw: bytes) -> Inquiry[DetokenizedReply]:
     """Raises InvalidBody or InvalidField."""
     body = parse_body(DetokenizeBody, raw)
     if body.tokens is None:
@@ -99,7 +117,7 @@ def parse_detokenize(raw: bytes) -> Inquiry[Detokenized]:
     )
 
 
-def _tokens(info: ModelInfo, replies: list[Tokens]) -> answers.Tokenized:
+def _tokens(info: ModelInfo, replies: list[Tokens]) -> Tokenized:
     (reply,) = replies
     return {
         "count": len(reply.token_ids),
@@ -109,6 +127,6 @@ def _tokens(info: ModelInfo, replies: list[Tokens]) -> answers.Tokenized:
     }
 
 
-def _text(info: ModelInfo, replies: list[Detokenized]) -> answers.Detokenized:
+def _text(info: ModelInfo, replies: list[DetokenizedReply]) -> Detokenized:
     (reply,) = replies
     return {"prompt": reply.text}

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
+from typing_extensions import TypedDict
+
 from serve_app import limits
 from serve_app.api.admission.estimates import tokens_in
-from serve_app.api.dialects.extensions.answers import Detected
 from serve_app.api.dialects.extensions.tokens import required
 from serve_app.api.edge.body import WireModel, parse_body
 from serve_app.api.exchange.ask import Inquiry
@@ -20,6 +21,15 @@ from serve_app.errors import InvalidField
 from serve_app.types import DetectRequest, ModelInfo, WatermarkScore
 
 DETECTED_Z: Final = 4.0  # standard deviations: one unmarked text in 30 000 has as many
+
+
+class Detected(TypedDict):
+    """How far a text's green tokens are from what chance gives, in standard deviations."""
+
+    z_score: float
+    green_fraction: float
+    num_tokens: int
+    detected: bool
 
 
 class DetectBody(WireModel):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from functools import partial
 from typing import Annotated, Any, Final
 
 from serve_app import limits
-from serve_app.api.dialects.chat import answers as shared
 from serve_app.api.dialects.chat import shapes
 from serve_app.api.dialects.chat.beam import beam_names, beam_width
 from serve_app.api.dialects.chat.field_types import (
@@ -28,14 +26,21 @@ from serve_app.api.dialects.chat.fields import StreamOptions
 from serve_app.api.dialects.chat.response_format.grammar import parse_form
 from serve_app.api.dialects.chat.templating import parse_variables
 from serve_app.api.dialects.chat.tools import parse_tools
-from serve_app.api.dialects.chat.wire import token_with_alternatives, tool_call_fields, usage_totals
+from serve_app.api.dialects.chat.wire import (
+    delta_members,
+    encode,
+    head,
+    listed_tokens,
+    tool_call_fields,
+    usage_totals,
+)
 from serve_app.api.dialects.mindie import answers
 from serve_app.api.dialects.mindie.errors import broken, render_body_error
 from serve_app.api.dialects.mindie.fields import MAX_TIMEOUT_S, MODEL_NAME, SharedFields, fit_output
 from serve_app.api.dialects.mindie.messages import parse_messages
-from serve_app.api.dialects.mindie.wire import FINISH, STREAM_TYPE, encode
+from serve_app.api.dialects.mindie.wire import FINISH, STREAM_TYPE
 from serve_app.api.edge.body import parse_body
-from serve_app.api.protocol.dialect import Call, Choice, ErrorReply
+from serve_app.api.protocol.dialect import Call, Choice
 from serve_app.api.protocol.field_doc import FieldDoc, doc
 from serve_app.api.protocol.fields import Described, Flag, Integer, Mark, Number, Sets
 from serve_app.config import MindieConfig
@@ -51,7 +56,6 @@ from serve_app.types import (
     Templating,
     TextLogprob,
     TokenDelta,
-    ToolCallDelta,
     Usage,
 )
 
@@ -169,6 +173,7 @@ class ChatDialect:
     """Chat: messages in, assistant messages out."""
 
     stream_type = STREAM_TYPE
+    render_error = staticmethod(render_body_error)
 
     def __init__(self, config: MindieConfig) -> None:
         self._config = config
@@ -221,20 +226,13 @@ class ChatDialect:
             fit=partial(fit_output, clamp=self._config.clamp_max_tokens),
         )
 
-    def render_error(self, error: ServeError) -> ErrorReply:
-        return render_body_error(error)
-
 
 class ChatRenderer:
     """Writes chat completions and their chunks. The model is called as the client called it."""
 
     def __init__(self, id: str, info: ModelInfo, body: ChatBody) -> None:
-        self._head: dict[str, Any] = {
-            "id": id,
-            "object": "chat.completion.chunk" if body.stream else "chat.completion",
-            "created": int(time.time()),
-            "model": body.model,
-        }
+        kind = "chat.completion.chunk" if body.stream else "chat.completion"
+        self._head = head(kind, id, body.model or "")
         self._opening = b"data: " + encode(self._head)[:-1] + b',"choices":['
         self._body = body
         self._open = set(range(body.n or 1))
@@ -244,26 +242,25 @@ class ChatRenderer:
         held = self._held.setdefault(delta.index, [])
         held += delta.logprobs or ()
         events = b""
-        if delta.text:
-            events = self._chunk(delta.index, {"role": "assistant", "content": delta.text}, None)
-        for piece in delta.tool_calls:
-            events += self._chunk(delta.index, {"role": "assistant", "tool_calls": [_piece(piece)]}, None)
+        for content in delta_members(delta, legacy=False, always=False):
+            events += self._chunk(delta.index, b'"role":"assistant",' + content)
         if delta.finish is not None:
             self._open.discard(delta.index)
             usage = delta.usage if self._body.include_usage and not self._open else None
-            events += self._chunk(delta.index, {}, delta.finish, usage)
+            events += self._chunk(delta.index, b"", delta.finish, usage)
         return events
 
     def end(self, usage: Usage) -> bytes:
         return _DONE
 
     def broken(self, error: ServeError) -> bytes:
-        closing = [self._chunk(index, {}, FinishReason.ABORT) for index in sorted(self._open)]
+        closing = [self._chunk(index, b"", FinishReason.ABORT) for index in sorted(self._open)]
         return b"".join([b"data: ", broken(error), b"\n\n", *closing, _DONE])
 
     def whole(self, choices: Iterable[Choice], usage: Usage) -> bytes:
         rendered = [self._choice(i, choice) for i, choice in enumerate(choices)]
-        return encode({**self._head, "choices": rendered, "usage": usage_totals(usage)})
+        answer: answers.ChatCompletion = {**self._head, "choices": rendered, "usage": usage_totals(usage)}
+        return encode(answer)
 
     def _choice(self, index: int, choice: Choice) -> answers.ChatChoice:
         message: answers.Message = {"role": "assistant", "content": choice.text}
@@ -272,32 +269,16 @@ class ChatRenderer:
         finish = FINISH[choice.finish] if choice.finish else None
         if not self._body.logprobs:
             return {"index": index, "message": message, "finish_reason": finish}
-        listed: shared.Logprobs = {"content": [token_with_alternatives(each) for each in choice.logprobs]}
+        listed = listed_tokens(choice.logprobs)
         return {"index": index, "message": message, "logprobs": listed, "finish_reason": finish}
 
     def _chunk(
-        self, index: int, delta: answers.ChatDelta, finish: FinishReason | None, usage: Usage | None = None
+        self, index: int, delta: bytes, finish: FinishReason | None = None, usage: Usage | None = None
     ) -> bytes:
-        choice = {
-            "index": index,
-            "delta": delta,
-            **self._logprobs(self._held.pop(index, [])),
-            "finish_reason": FINISH[finish] if finish else None,
-        }
+        """`delta`: its members."""
+        held = self._held.pop(index, [])
+        listed = b',"logprobs":' + encode(listed_tokens(held)) if self._body.logprobs else b""
+        reason = encode(FINISH[finish] if finish else None)
         tail = b"" if usage is None else b',"usage":' + encode(usage_totals(usage))
-        return self._opening + encode(choice) + b"]" + tail + b"}\n\n"
-
-    def _logprobs(self, tokens: Iterable[TextLogprob]) -> dict[str, Any]:
-        if not self._body.logprobs:
-            return {}
-        return {"logprobs": {"content": [token_with_alternatives(token) for token in tokens]}}
-
-
-def _piece(piece: ToolCallDelta) -> shared.ToolCallPiece:
-    """A piece of a call. The first chunk has all of it but the rest of the arguments."""
-    function: shared.FunctionPiece = {"arguments": piece.arguments}
-    if piece.name is not None:
-        function = {"name": piece.name, "arguments": piece.arguments}
-    if piece.id is None:
-        return {"index": piece.index, "function": function}
-    return {"index": piece.index, "id": piece.id, "type": "function", "function": function}
+        start = b'%b{"index":%d,"delta":{%b}%b' % (self._opening, index, delta, listed)
+        return b'%b,"finish_reason":%b}]%b}\n\n' % (start, reason, tail)

@@ -8,13 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
+from typing_extensions import TypedDict
+
+from serve_app.api.dialects.chat.wire import encode
+from serve_app.api.dialects.mindie import answers
 from serve_app.api.dialects.mindie.errors import broken
-from serve_app.api.dialects.mindie.wire import FINISH, encode
+from serve_app.api.dialects.mindie.wire import FINISH
 from serve_app.api.protocol.dialect import Choice
 from serve_app.errors import ServeError
 from serve_app.types import FinishReason, ModelInfo, StepTiming, Timing, TokenDelta, Usage
+
+
+class _Ended(TypedDict, total=False):
+    finish_reason: str
+
+
+class _Listed(TypedDict, total=False):
+    perf_stat: list[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,12 +89,11 @@ class TextRenderer:
         # A request that was stopped ends without a token, hence without times of its own.
         cost = times.costs_ms[-1] if delta.step is not None else None
         prefill, decode = (cost, None) if self._generated <= 1 else (None, cost)
-        details = self._details(
-            delta.finish,
-            decode_cost=decode,
-            batch_size=times.batch_sizes[-1] if times.batch_sizes else 0,
-            queue_wait_time=0 if cost is None else times.waits_us[-1],
-        )
+        details: answers.EventDetails = {
+            **self._counted(delta.finish, decode),
+            "batch_size": times.batch_sizes[-1] if times.batch_sizes else 0,
+            "queue_wait_time": 0 if cost is None else times.waits_us[-1],
+        }
         return b"data:" + self._object(text, details, prefill, decode) + b"\n\n"
 
     def end(self, usage: Usage) -> bytes:
@@ -99,12 +109,11 @@ class TextRenderer:
             self._note(delta)
         self._generated = usage.completion_tokens
         decoding = sum(self._times.costs_ms[1:]) if len(self._times.costs_ms) > 1 else None
-        details = self._details(
-            choice.finish,
-            decode_cost=decoding,
-            batch_size=self._times.batch_sizes,
-            queue_wait_time=self._times.waits_us,
-        )
+        details: answers.Details = {
+            **self._counted(choice.finish, decoding),
+            "batch_size": self._times.batch_sizes,
+            "queue_wait_time": self._times.waits_us,
+        }
         return self._object(choice.text, details, next(iter(self._times.costs_ms), None), decoding)
 
     def _note(self, delta: TokenDelta) -> None:
@@ -112,7 +121,13 @@ class TextRenderer:
         if delta.step is not None:
             self._times.add(delta.token_ids[-1], delta.step, delta.timing)
 
-    def _object(self, text: str, details: dict[str, Any], prefill: int | None, decode: int | None) -> bytes:
+    def _object(
+        self,
+        text: str,
+        details: answers.Details | answers.EventDetails,
+        prefill: int | None,
+        decode: int | None,
+    ) -> bytes:
         body = self._head + encode(text)
         if self._answer.details:
             body += b',"details":' + encode(details)
@@ -120,14 +135,14 @@ class TextRenderer:
             body += b',"prefill_time":' + encode(prefill) + b',"decode_time":' + encode(decode)
         return body + b"}"
 
-    def _details(
-        self, finish: FinishReason | None, *, decode_cost: int | None, **times: Any
-    ) -> dict[str, Any]:
+    def _counted(self, finish: FinishReason | None, decode_cost: int | None) -> answers.Counted:
         perf_stat, costs = self._answer.perf_stat, self._times.costs_ms
-        details: dict[str, Any] = {} if finish is None else {"finish_reason": FINISH[finish]}
-        details["generated_tokens"] = self._generated
-        details["first_token_cost"] = costs[0] if perf_stat and costs else None
-        details["decode_cost"] = decode_cost if perf_stat else None
-        if perf_stat:
-            details["perf_stat"] = self._times.pairs
-        return {**details, **times}
+        ended: _Ended = {} if finish is None else {"finish_reason": FINISH[finish]}
+        listed: _Listed = {"perf_stat": self._times.pairs} if perf_stat else {}
+        return {
+            **ended,
+            "generated_tokens": self._generated,
+            "first_token_cost": costs[0] if perf_stat and costs else None,
+            "decode_cost": decode_cost if perf_stat else None,
+            **listed,
+        }

@@ -11,7 +11,7 @@ from serve_app.api.dialects.chat.field_types import Stop, StopTokenIds, TopP
 from serve_app.api.dialects.chat.sampling import sampling_params
 from serve_app.api.edge.body import WireModel
 from serve_app.api.protocol.field_doc import doc
-from serve_app.api.protocol.fields import Integer
+from serve_app.api.protocol.fields import Integer, Sets
 from serve_app.config import MindieConfig
 from serve_app.errors import InvalidField
 from serve_app.types import GenerateRequest, ModelInfo, SamplingParams
@@ -34,7 +34,7 @@ class SharedFields(WireModel):
         "default none; ends the answer before the match, with the word stop_sequence",
         accepts=f"; {MAX_ALL_STOP_CHARS} characters in all",
     )
-    stop_token_ids: StopTokenIds = doc("default none")
+    stop_token_ids: Annotated[StopTokenIds, Sets("stop_token_ids")] = doc("default none")
     priority: Annotated[int | None, Integer(1, LOWEST_PRIORITY)] = doc("1 is the highest", default=5)
 
     def check_stop(self, name: str) -> None:

@@ -24,12 +24,12 @@ from serve_app.api.dialects.mindie.fields import (
 )
 from serve_app.api.dialects.mindie.wire import STREAM_TYPE
 from serve_app.api.edge.body import WireModel, parse_body
-from serve_app.api.protocol.dialect import Call, ErrorReply
+from serve_app.api.protocol.dialect import Call
 from serve_app.api.protocol.field_doc import doc
-from serve_app.api.protocol.fields import Flag, Integer, Number, Text
+from serve_app.api.protocol.fields import Flag, Integer, Number, Sets, Text
 from serve_app.config import MindieConfig
 from serve_app.endpoints.endpoint import Task
-from serve_app.errors import InvalidField, PromptTooLong, ServeError
+from serve_app.errors import InvalidField, PromptTooLong
 from serve_app.types import GenerateRequest, ModelInfo, Overflow, Prompt, SamplingParams
 
 DEFAULT_MAX_TOKENS: Final = 20
@@ -44,7 +44,7 @@ class Parameters(SharedFields):
 
     details: Flag = doc("`details` in every event", default=False)
     do_sample: Flag = doc(", greedy (setting `mindie.do_sample_default`: inferred)", default=False)
-    max_new_tokens: Annotated[int | None, Integer(1, MAX_INT)] = doc(
+    max_new_tokens: Annotated[int | None, Integer(1, MAX_INT), Sets("max_tokens")] = doc(
         ", or `maxIterTimes` where that is less", accepts=", up to the model's `maxIterTimes`", default=20
     )
     repetition_penalty: RepetitionPenalty = doc(
@@ -53,7 +53,7 @@ class Parameters(SharedFields):
     temperature: Annotated[float | None, Number(0, MAX_FLOAT, above=True)] = doc(
         "needs `do_sample`", default=1.0
     )
-    top_k: Annotated[int | None, Integer(0, MAX_INT)] = doc(
+    top_k: Annotated[int | None, Integer(0, MAX_INT), Sets("top_k")] = doc(
         ", off; needs `do_sample`", accepts=", below the size of the vocabulary", default=0
     )
     typical_p: TypicalP = doc("default off; needs `do_sample`")
@@ -63,9 +63,13 @@ class Parameters(SharedFields):
     watermark: Flag = doc("green-list bias, greedy or not", default=False)
     perf_stat: Flag = doc("with `details`, the costs of every token", default=False)
     timeout: Annotated[int | None, Integer(1, MAX_TIMEOUT_S)] = doc("seconds; default the operator's")
-    seed: Annotated[int | None, Integer(1, limits.MAX_SEED)] = doc("default drawn anew; needs `do_sample`")
+    seed: Annotated[int | None, Integer(1, limits.MAX_SEED), Sets("seed")] = doc(
+        "default drawn anew; needs `do_sample`"
+    )
     top_p: TopP = doc("needs `do_sample`", default=1.0)
-    stop: Stop = doc("default none", accepts=f"; {MAX_ALL_STOP_CHARS} characters in all")
+    stop: Annotated[Stop, Sets("stop")] = doc(
+        "default none", accepts=f"; {MAX_ALL_STOP_CHARS} characters in all"
+    )
 
     def samples(self, *, infer: bool) -> bool:
         """Whether tokens are drawn. With `infer`, other fields decide where the client does not say."""
@@ -81,7 +85,7 @@ class TextBody(WireModel):
     id: Annotated[str | None, Text(1, limits.MAX_HEADER_ID_CHARS)] = doc(
         "default the header `X-Request-Id`, else made; repeated in every event", accepts=" of A-Z a-z 0-9 _ -"
     )
-    text_input: Annotated[str | None, Text(1, limits.MAX_PROMPT_CHARS)] = doc(
+    text_input: Annotated[str | None, Text(1, limits.MAX_PROMPT_CHARS), Sets("prompt")] = doc(
         "goes to the model raw", accepts=MAX_INPUT, required=True
     )
     parameters: Parameters | None = doc("default empty; its members follow", accepts="an object")
@@ -115,6 +119,7 @@ class TextDialect:
     """Text: a prompt in, its continuation out; for one request."""
 
     stream_type = STREAM_TYPE
+    render_error = staticmethod(render_error)
 
     def __init__(self, config: MindieConfig, target: TextTarget) -> None:
         self._config = config
@@ -157,16 +162,9 @@ class TextDialect:
             shows_ids="parameters.perf_stat" if answer.perf_stat else None,
             ignored=(),  # by this protocol in silence
             renderer=partial(TextRenderer, answer=answer),
-            names={
-                "prompt": "text_input",
-                "max_tokens": "parameters.max_new_tokens",
-                **{name: f"parameters.{name}" for name in ("top_k", "stop", "stop_token_ids", "seed")},
-            },
+            names=body.names,
             fit=partial(self._fit, top_k=asked.top_k, is_default=asked.max_new_tokens is None),
         )
-
-    def render_error(self, error: ServeError) -> ErrorReply:
-        return render_error(error)
 
     def _sampling(self, asked: Parameters) -> SamplingParams:
         sampling = asked.sampling(asked.max_new_tokens or DEFAULT_MAX_TOKENS, asked.top_k or 0)

@@ -28,7 +28,7 @@ def parse_messages(value: Any, max_chars: int) -> tuple[dict[str, Any], ...]:
     for i, message in enumerate(messages):
         # An assistant's calls come back as they were sent, with an empty content.
         if not message["content"] and "tool_calls" not in message:
-            raise _invalid(f"messages.{i}.content", "must not be empty")
+            raise InvalidField(f"messages.{i}.content", "must not be empty")
     total = sum(len(message["content"]) for message in messages)
     if not total:
         raise InvalidField("messages", "must hold at least one character")
@@ -40,13 +40,9 @@ def parse_messages(value: Any, max_chars: int) -> tuple[dict[str, Any], ...]:
 def _check(message: Any, where: str) -> None:
     """What this protocol asks of a message, and OpenAI's does not."""
     if not isinstance(message, dict):
-        raise _invalid(where, "must be an object")
+        raise InvalidField(where, "must be an object")
     role = message.get("role")
     if role not in ROLES:
-        raise _invalid(f"{where}.role", f"must be one of {', '.join(ROLES)}")
+        raise InvalidField(f"{where}.role", f"must be one of {', '.join(ROLES)}")
     if role == "tool" and not message.get("tool_call_id"):
-        raise _invalid(f"{where}.tool_call_id", "is required")
-
-
-def _invalid(where: str, what: str) -> InvalidField:
-    return InvalidField(where, what)
+        raise InvalidField(f"{where}.tool_call_id", "is required")

@@ -25,7 +25,6 @@ from serve_app.api.edge.connection import JsonPage
 from serve_app.api.exchange.generate import GenerateRoute
 from serve_app.api.kserve.paths import MODELS, PAGES
 from serve_app.api.openapi.operation import (
-    ASKS_MODEL,
     EVENTS,
     NAMES_MODEL,
     READS_BODY,
@@ -34,6 +33,7 @@ from serve_app.api.openapi.operation import (
     Conditions,
     Errors,
     Operation,
+    asking,
     streamed,
 )
 from serve_app.api.pages import answers as shared_answers
@@ -59,33 +59,30 @@ _PROMPT: Final[dict[str, Any]] = {
     "a continuation": {"inputs": "2 + 2 =", "parameters": {"max_new_tokens": 8, "details": True}}
 }
 _UNKNOWN: Final = "Unknown fields are ignored."
+_asking: Final = partial(asking, TAG, ERRORS)
 
 
 def chat_operation(config: MindieConfig) -> Operation:
     """The chat, with the range of temperatures that the operator chose."""
     body = GreedyChatBody if config.allow_zero_temperature else ChatBody
-    return Operation(
-        summary="Chat",
-        tag=TAG,
-        what=f"Messages in, the assistant's next message out. {_UNKNOWN}",
-        bodies=(Body(type=body, examples=examples.CHAT),),
-        answers=streamed(answers.ChatCompletion, answers.ChatChunk | answers.ErrorBody),
-        errors=_BODY_ERRORS,
-        conditions=ASKS_MODEL,
+    return asking(
+        TAG,
+        _BODY_ERRORS,
+        "Chat",
+        f"Messages in, the assistant's next message out. {_UNKNOWN}",
+        Body(type=body, examples=examples.CHAT),
+        *streamed(answers.ChatCompletion, answers.ChatChunk | answers.ErrorBody),
     )
 
 
 def text_operation(*, stream: bool) -> Operation:
     """The continuation of a text."""
     events = Answer(what="An event a token.", type=answers.TextEvent | answers.ErrorBody, media=EVENTS)
-    return Operation(
-        summary="Generate, an event a token" if stream else "Generate",
-        tag=TAG,
-        what=f"A text in, its continuation out. {_UNKNOWN}",
-        bodies=(Body(type=TextBody, examples=_TEXT),),
-        answers=(events if stream else Answer(what="The whole continuation.", type=answers.Text),),
-        errors=ERRORS,
-        conditions=ASKS_MODEL,
+    return _asking(
+        "Generate, an event a token" if stream else "Generate",
+        f"A text in, its continuation out. {_UNKNOWN}",
+        Body(type=TextBody, examples=_TEXT),
+        events if stream else Answer(what="The whole continuation.", type=answers.Text),
     )
 
 
@@ -98,14 +95,11 @@ def continue_operation(target: ContinueTarget) -> Operation:
     }[target.form]
     events = Answer(what="An event a token.", type=event | answers.ErrorBody, media=EVENTS)
     both = (Answer(what="The whole continuation.", type=whole), events)
-    return Operation(
-        summary="Infer" if target.form == "infer" else "Generate, as Text Generation Inference does",
-        tag=TAG,
-        what=f"A prompt in, its continuation out, by the first endpoint that generates. {_UNKNOWN}",
-        bodies=(Body(type=ContinueBody, examples=_PROMPT),),
-        answers=both if target.stream is None else (events if target.stream else both[0],),
-        errors=ERRORS,
-        conditions=ASKS_MODEL,
+    return _asking(
+        "Infer" if target.form == "infer" else "Generate, as Text Generation Inference does",
+        f"A prompt in, its continuation out, by the first endpoint that generates. {_UNKNOWN}",
+        Body(type=ContinueBody, examples=_PROMPT),
+        *(both if target.stream is None else (events if target.stream else both[0],)),
     )
 
 

@@ -20,11 +20,11 @@ from serve_app.api.dialects.mindie.routes import chat_operation
 from serve_app.api.dialects.openai.chat import ChatDialect as OpenaiChat
 from serve_app.api.dialects.openai.routes import CHAT_OPERATION
 from serve_app.api.exchange.generate import GenerateExchange
-from serve_app.api.protocol.dialect import Call, Dialect, ErrorReply, Referring
+from serve_app.api.protocol.dialect import Call, ChosenDialect, Dialect, Referring
 from serve_app.api.protocol.family import Family
 from serve_app.api.route import Entry
 from serve_app.api.services import Services
-from serve_app.errors import ModelNotFound, PermissionDenied, ServeError
+from serve_app.errors import ModelNotFound, PermissionDenied
 from serve_app.types import Scope
 
 FamilyOf = Callable[[str], Family | None]  # of an endpoint's chat, by the name that a client gives
@@ -36,25 +36,20 @@ class _Named(msgspec.Struct):
     model: Any = None
 
 
-class EndpointsDialect:
+class EndpointsDialect(ChosenDialect):
     """The gateway's dialect until a body names an endpoint that has another; for one request."""
 
     def __init__(self, gateways: Dialect, dialects: Mapping[Family, Dialect], family_of: FamilyOf) -> None:
-        self._chosen = gateways
+        super().__init__(gateways)
         self._dialects = dialects
         self._family_of = family_of
-        self.stream_type = gateways.stream_type
 
     def parse(self, raw: bytes, endpoint: str | None = None) -> Call | Referring[Call]:
         """Raises as the dialect of the endpoint."""
         family = self._family_of(_model_of(raw))
         if family is not None:
             self._chosen = self._dialects[family]
-            self.stream_type = self._chosen.stream_type
-        return self._chosen.parse(raw, endpoint)
-
-    def render_error(self, error: ServeError) -> ErrorReply:
-        return self._chosen.render_error(error)
+        return super().parse(raw, endpoint)
 
 
 class ChatRoute:

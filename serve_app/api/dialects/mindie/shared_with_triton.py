@@ -25,12 +25,10 @@ from serve_app.api.dialects.triton.role import Role
 from serve_app.api.dialects.triton.stop import find_model
 from serve_app.api.edge.body import check_type
 from serve_app.api.kserve.paths import MODELS
-from serve_app.api.protocol.dialect import Call, Dialect, ErrorReply, Referring
+from serve_app.api.protocol.dialect import Call, Dialect, Find, KnownModel, Referring
 from serve_app.api.protocol.family import Family
-from serve_app.api.protocol.known_model import Find, KnownModel
 from serve_app.api.route import Entry
 from serve_app.api.services import Services
-from serve_app.errors import ServeError
 from serve_app.types import Scope
 
 _SHARED: Final = frozenset({"id", TEXT_INPUT, "parameters"})  # top-level keys of both protocols
@@ -39,7 +37,7 @@ _TRITONS: Final = frozenset((*ACCEPTED, *RENAMED)) - {TEXT_INPUT} - MindieParame
 _KEY: Final = re.compile(rb'"([a-z_]{1,64})"\s*:')
 
 
-class EitherDialect:
+class EitherDialect(KnownModel):
     """MindIE's dialect until a body shows that it is Triton's; for one request.
 
     Errors of a request that could be read have the form of its body's protocol.
@@ -47,23 +45,17 @@ class EitherDialect:
 
     def __init__(self, mindie: Dialect, triton: Dialect, media: str | None, find: Find) -> None:
         """`media`: the Content-Type, which is not looked at before the body."""
+        super().__init__(mindie, find)
         self._triton = triton
-        self._chosen = mindie
         self._media = media
-        self._find = find
-        self.stream_type = mindie.stream_type
 
     def parse(self, raw: bytes, endpoint: str | None = None) -> Call | Referring[Call]:
         """Raises ModelNotFound, InvalidBody for a type that is not JSON's, or as the dialect of the body."""
         if is_tritons(raw):
             self._chosen = self._triton
-            self.stream_type = self._chosen.stream_type
         self._find()
         check_type(self._media)
         return self._chosen.parse(raw, endpoint)
-
-    def render_error(self, error: ServeError) -> ErrorReply:
-        return self._chosen.render_error(error)
 
 
 class SharedRoute(ValuesRoute):

@@ -21,11 +21,10 @@ from serve_app.api.dialects.mindie.tgi_renderers import (
 from serve_app.api.dialects.mindie.wire import STREAM_TYPE
 from serve_app.api.edge.body import parse_body
 from serve_app.api.exchange.generate import GenerateExchange
-from serve_app.api.protocol.dialect import Call, ErrorReply, Renderer
+from serve_app.api.protocol.dialect import Call, Renderer
 from serve_app.api.services import Services
 from serve_app.config import MindieConfig
 from serve_app.endpoints.endpoint import Task
-from serve_app.errors import ServeError
 from serve_app.types import GenerateRequest, ModelInfo, Overflow, Prompt
 
 _RENDERERS = {"infer": InferRenderer, "tgi": TgiRenderer, "list": ListRenderer}
@@ -43,6 +42,7 @@ class ContinueDialect:
     """A prompt in, its continuation out; for one request."""
 
     stream_type = STREAM_TYPE
+    render_error = staticmethod(render_error)
 
     def __init__(self, config: MindieConfig, target: ContinueTarget, endpoint: str) -> None:
         self._config, self._target, self._endpoint = config, target, endpoint
@@ -94,19 +94,8 @@ class ContinueDialect:
             shows_ids="stream" if stream else "parameters.details" if details else None,
             ignored=form.ignored,
             renderer=partial(self._renderer, answer=answer),
-            names={
-                "prompt": "inputs",
-                "max_tokens": "parameters.max_new_tokens",
-                "model": "parameters.adapter_id",
-                "logprobs": "parameters.details",
-                "prompt_logprobs": "parameters.decoder_input_details",
-                "response_format": "parameters.grammar",
-                **{name: f"parameters.{name}" for name in ("top_k", "stop", "stop_token_ids", "seed")},
-            },
+            names=body.names,
         )
-
-    def render_error(self, error: ServeError) -> ErrorReply:
-        return render_error(error)
 
     def _renderer(self, id: str, info: ModelInfo, answer: ContinueForm) -> Renderer:
         return _RENDERERS[self._target.form](info, answer)

@@ -18,7 +18,7 @@ from serve_app.api.dialects.mindie.fields import MAX_INPUT
 from serve_app.api.dialects.mindie.generate import MAX_INT, Parameters
 from serve_app.api.edge.body import WireModel
 from serve_app.api.protocol.field_doc import doc
-from serve_app.api.protocol.fields import Described, Flag, Integer, Text
+from serve_app.api.protocol.fields import Described, Flag, Integer, Sets, Text
 from serve_app.errors import InvalidField, PromptTooLong
 from serve_app.types import SamplingParams
 
@@ -37,7 +37,7 @@ class GrammarForm(TypedDict):
 class ContinueParameters(Parameters):
     """How the prompt goes on. None: absent."""
 
-    seed: Annotated[int | None, Integer(0, limits.MAX_SEED)] = doc(
+    seed: Annotated[int | None, Integer(0, limits.MAX_SEED), Sets("seed")] = doc(
         "default: a new one, drawn at random, which the details contain"
     )
     frequency_penalty: Penalty = doc("sees the output", default=0.0)
@@ -47,25 +47,31 @@ class ContinueParameters(Parameters):
         "default none; keeps this many last tokens of the prompt"
     )
     return_full_text: Flag = doc("the prompt before the text", default=False)
-    decoder_input_details: Flag = doc(
+    decoder_input_details: Annotated[Flag, Sets("prompt_logprobs")] = doc(
         "the prompt's tokens in the details", accepts="; not in a stream", default=False
     )
     top_n_tokens: Annotated[int | None, Integer(0, limits.MAX_LOGPROBS)] = doc(
         "alternatives of each token, of TGI's routes with `details`", default=0
     )
-    grammar: Annotated[Any, Described(GrammarForm)] = doc(
+    grammar: Annotated[Any, Described(GrammarForm), Sets("response_format")] = doc(
         "default none; the answer matches", accepts="an object: `type` is json or regex, with its `value`"
     )
-    adapter_id: Annotated[str | None, Text(1, limits.MAX_MODEL_NAME_CHARS)] = doc(
+    adapter_id: Annotated[str | None, Text(1, limits.MAX_MODEL_NAME_CHARS), Sets("model")] = doc(
         "default none; an adapter of the model"
     )
-    details: Flag = doc("`details` of the answer, and log-probabilities of TGI's tokens", default=False)
+    details: Annotated[Flag, Sets("logprobs")] = doc(
+        "`details` of the answer, and log-probabilities of TGI's tokens", default=False
+    )
     do_sample: Flag = doc(
         "default false, greedy (setting `mindie.do_sample_default`: inferred); of TGI's routes inferred from "
         "the other fields"
     )
-    max_new_tokens: Annotated[int | None, Integer(1, MAX_INT)] = doc("more than fits is clamped", default=20)
-    top_k: Annotated[int | None, Integer(0, MAX_INT)] = doc(", off; needs `do_sample`", default=0)
+    max_new_tokens: Annotated[int | None, Integer(1, MAX_INT), Sets("max_tokens")] = doc(
+        "more than fits is clamped", default=20
+    )
+    top_k: Annotated[int | None, Integer(0, MAX_INT), Sets("top_k")] = doc(
+        ", off; needs `do_sample`", default=0
+    )
     batch_size: Annotated[int | None, Integer(1, MAX_INT)] = doc("a hint that changes no token")
     perf_stat: Flag = doc("checked, no effect: events report their times anyway")
 
@@ -115,7 +121,7 @@ class ContinueParameters(Parameters):
 class ContinueBody(WireModel):
     """A prompt that is to go on."""
 
-    inputs: Annotated[str | None, Text(1, limits.MAX_PROMPT_CHARS)] = doc(
+    inputs: Annotated[str | None, Text(1, limits.MAX_PROMPT_CHARS), Sets("prompt")] = doc(
         "goes to the model raw", accepts=MAX_INPUT, required=True
     )
     stream: Stream = doc("of `/infer` and `/`: an event a token", default=False)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
+from typing_extensions import TypedDict
+
+from serve_app.api.dialects.chat.wire import encode
+from serve_app.api.dialects.mindie import answers
 from serve_app.api.dialects.mindie.errors import broken
-from serve_app.api.dialects.mindie.wire import FINISH, encode
+from serve_app.api.dialects.mindie.wire import FINISH
 from serve_app.api.protocol.dialect import Choice
 from serve_app.errors import ServeError
-from serve_app.types import FinishReason, ModelInfo, TextLogprob, TokenDelta, Usage
+from serve_app.types import ModelInfo, TextLogprob, TokenDelta, Usage
 
-Fields = dict[str, Any]
+
+class _Alternatives(TypedDict, total=False):
+    top_tokens: list[answers.TgiToken]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +44,7 @@ class TgiRenderer:
             return b""
         self._text += delta.text
         self._generated += len(delta.token_ids)
-        ended = None if delta.finish is None else self._ended(delta.finish, delta.usage)
-        return b"data:" + encode(self._fields(delta, ended)) + b"\n\n"
+        return b"data:" + encode(self._fields(delta)) + b"\n\n"
 
     def end(self, usage: Usage) -> bytes:
         return b""
@@ -50,36 +54,37 @@ class TgiRenderer:
 
     def whole(self, choices: Iterable[Choice], usage: Usage) -> bytes:
         (choice,) = choices
-        answer: Fields = {"generated_text": self._form.prompt + choice.text}
-        if self._form.details:
-            self._generated = len(choice.token_ids)
-            answer["details"] = self._details(choice, usage)
-        return encode(answer)
+        text = self._form.prompt + choice.text
+        if not self._form.details:
+            return encode({"generated_text": text})
+        self._generated = len(choice.token_ids)
+        return encode({"generated_text": text, "details": self._details(choice, usage)})
 
-    def _fields(self, delta: TokenDelta, ended: Fields | None) -> Fields:
-        """The members of an event; `ended`: of the last one, its details."""
+    def _fields(self, delta: TokenDelta) -> answers.TgiEvent | answers.InferEvent:
+        """The members of an event; the last one has details."""
         known = delta.logprobs[-1] if delta.logprobs else None
         token = self._token(delta.token_ids[-1], delta.text, known) if delta.token_ids else None
-        top = {"top_tokens": self._alternatives(known)} if known is not None and self._form.num_top else {}
-        text = None if delta.finish is None else self._text
+        top: _Alternatives = {}
+        if known is not None and self._form.num_top:
+            top["top_tokens"] = self._alternatives(known)
+        ended: answers.TgiEventDetails | None = None
+        if delta.finish is not None and self._form.details:
+            ended = {
+                "finish_reason": FINISH[delta.finish],
+                "generated_tokens": self._generated,
+                "input_length": delta.usage.prompt_tokens,
+                "seed": self._form.seed,
+            }
         return {
             "index": self._generated,
             "token": token,
             **top,
-            "generated_text": text,
-            "details": ended if self._form.details else None,
+            "generated_text": None if delta.finish is None else self._text,
+            "details": ended,
         }
 
-    def _ended(self, finish: FinishReason, usage: Usage) -> Fields:
-        return {
-            "finish_reason": FINISH[finish],
-            "generated_tokens": self._generated,
-            "input_length": usage.prompt_tokens,
-            "seed": self._form.seed,
-        }
-
-    def _details(self, choice: Choice, usage: Usage) -> Fields:
-        details: Fields = {
+    def _details(self, choice: Choice, usage: Usage) -> answers.TgiDetails | answers.InferDetails:
+        details: answers.TgiDetails = {
             "prompt_tokens": usage.prompt_tokens,
             "finish_reason": FINISH[choice.finish] if choice.finish else None,
             "generated_tokens": self._generated,
@@ -94,7 +99,7 @@ class TgiRenderer:
             details["top_tokens"] = [self._alternatives(token) for token in choice.logprobs]
         return details
 
-    def _token(self, token_id: int, text: str, known: TextLogprob | None) -> Fields:
+    def _token(self, token_id: int, text: str, known: TextLogprob | None) -> answers.TgiToken:
         """`text`: of the token, empty where it is the end or a part of a character."""
         is_end = token_id in self._end_texts
         return {
@@ -104,7 +109,7 @@ class TgiRenderer:
             "special": is_end,
         }
 
-    def _alternatives(self, token: TextLogprob) -> list[Fields]:
+    def _alternatives(self, token: TextLogprob) -> list[answers.TgiToken]:
         return [self._token(each.token_id, each.text, each) for each in token.top]
 
 
@@ -124,31 +129,31 @@ class InferRenderer(TgiRenderer):
     def broken(self, error: ServeError) -> bytes:
         return b"data: " + broken(error) + b"\n\n"
 
-    def _fields(self, delta: TokenDelta, ended: Fields | None) -> Fields:
+    def _fields(self, delta: TokenDelta) -> answers.InferEvent:
         """The last event has the whole text, and no text of its token."""
-        times: Fields = {"prefill_time": None, "decode_time": None}
+        prefill = decode = None
         if delta.timing is not None:
-            times["prefill_time"] = round(delta.timing.first_token_s * 1e3, 2)
+            prefill = round(delta.timing.first_token_s * 1e3, 2)
         elif delta.step is not None:
-            times["decode_time"] = round(delta.step.run_s * 1e3, 2)
-        token: Fields = {"id": delta.token_ids[-1] if delta.token_ids else None}
-        if ended is None:
-            return {**times, "token": {**token, "text": delta.text}}
-        return {
-            **times,
-            "generated_text": self._text,
-            "details": ended if self._form.details else None,
-            "token": {**token, "text": None},
-        }
-
-    def _ended(self, finish: FinishReason, usage: Usage) -> Fields:
-        return {
-            "finish_reason": FINISH[finish],
+            decode = round(delta.step.run_s * 1e3, 2)
+        token_id = delta.token_ids[-1] if delta.token_ids else None
+        if delta.finish is None:
+            token: answers.InferToken = {"id": token_id, "text": delta.text}
+            return {"prefill_time": prefill, "decode_time": decode, "token": token}
+        ended: answers.Ended = {
+            "finish_reason": FINISH[delta.finish],
             "generated_tokens": self._generated,
             "seed": self._form.seed,
         }
+        return {
+            "prefill_time": prefill,
+            "decode_time": decode,
+            "generated_text": self._text,
+            "details": ended if self._form.details else None,
+            "token": {"id": token_id, "text": None},
+        }
 
-    def _details(self, choice: Choice, usage: Usage) -> Fields:
+    def _details(self, choice: Choice, usage: Usage) -> answers.InferDetails:
         return {
             "finish_reason": FINISH[choice.finish] if choice.finish else None,
             "generated_tokens": self._generated,

@@ -1,4 +1,4 @@
-"""Pieces of MindIE's answers: content type, finish words, JSON. Knows neither bodies nor sockets."""
+"""Pieces of MindIE's answers: content type and finish words."""
 
 from __future__ import annotations
 
@@ -6,14 +6,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-import msgspec
-
 from serve_app.types import FinishReason
 
 STREAM_TYPE: Final = "text/event-stream"
-
-_encoder = msgspec.json.Encoder()
-encode = _encoder.encode
 
 FINISH: Final[Mapping[FinishReason, str]] = MappingProxyType(
     {

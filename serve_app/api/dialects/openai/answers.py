@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, NotRequired, TypeAlias
+from typing import Annotated, Any, Literal, NotRequired, TypeAlias
 
 from typing_extensions import TypedDict
 
@@ -53,6 +53,12 @@ class NamedHead(Head):
     """What every answer begins with."""
 
     system_fingerprint: str
+
+
+class NamedBegun(NamedHead):
+    """The same of any object, as it is written."""
+
+    object: Any
 
 
 class ChatLogprobs(Logprobs):

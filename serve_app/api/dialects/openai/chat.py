@@ -8,6 +8,7 @@ from functools import partial
 from typing import Annotated, Any, Final
 
 from msgspec import structs
+from pydantic import Field
 
 from serve_app import limits
 from serve_app.api.dialects.chat import wire
@@ -28,21 +29,22 @@ from serve_app.api.dialects.chat.thinking_budget import ThinkingTokenBudget
 from serve_app.api.dialects.chat.tools import ToolOffer, parse_offer
 from serve_app.api.dialects.openai import answers
 from serve_app.api.dialects.openai import shapes as own_shapes
-from serve_app.api.dialects.openai.documents import Documents
 from serve_app.api.dialects.openai.errors import broken, render_error
 from serve_app.api.dialects.openai.wire import (
     custom_call_fields,
+    head,
     stop_member,
     stop_reason,
     usage_chunk,
     usage_fields,
 )
 from serve_app.api.edge.body import parse_body
-from serve_app.api.protocol.dialect import Call, Choice, ErrorReply
+from serve_app.api.protocol.dialect import Call, Choice
 from serve_app.api.protocol.field_doc import FieldDoc, doc
-from serve_app.api.protocol.fields import Described, Flag, Integer, Mark, OneOf, Sets
+from serve_app.api.protocol.fields import Described, Flag, Integer, Mark, OneOf, Sets, checked, refusal
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import InvalidField, ServeError
+from serve_app.limits import MAX_DOCUMENTS
 from serve_app.types import (
     FinishReason,
     GenerateRequest,
@@ -53,6 +55,20 @@ from serve_app.types import (
     TokenDelta,
     Usage,
 )
+
+
+def _documents(value: Any) -> tuple[dict[str, str], ...]:
+    """What an answer is to draw on, for templates that show it to the model."""
+    texts = isinstance(value, list) and all(
+        isinstance(each, dict) and all(isinstance(text, str) for text in each.values()) for each in value
+    )
+    if not texts or len(value) > MAX_DOCUMENTS:
+        raise refusal(f"must be a list of up to {MAX_DOCUMENTS} objects of strings, such as title and text")
+    return tuple(value)
+
+
+Documents: Final = checked(_documents, Annotated[list[dict[str, str]], Field(max_length=MAX_DOCUMENTS)])
+
 
 _PLAIN: Final = b'},"logprobs":null,"finish_reason":null'  # after the content of a choice
 
@@ -154,6 +170,7 @@ class ChatDialect:
     """Chat: messages in, assistant messages out."""
 
     stream_type = wire.STREAM_TYPE
+    render_error = staticmethod(render_error)
 
     def parse(self, raw: bytes, endpoint: str | None = None) -> Call:
         """Raises InvalidBody or InvalidField."""
@@ -192,9 +209,6 @@ class ChatDialect:
             names={**offer.names, **body.names},
         )
 
-    def render_error(self, error: ServeError) -> ErrorReply:
-        return render_error(error)
-
 
 class ChatRenderer:
     """Writes chat completions and their chunks."""
@@ -209,7 +223,7 @@ class ChatRenderer:
     ) -> None:
         """`legacy`: a call is sent as the deprecated `function_call`. `customs`: tools called with a text."""
         kind = "chat.completion.chunk" if body.stream else "chat.completion"
-        self._head = wire.Head(kind, f"chatcmpl-{id}", info)
+        self._head = head(kind, f"chatcmpl-{id}", info)
         self._body = body
         self._legacy = legacy
         self._customs = customs
@@ -229,7 +243,7 @@ class ChatRenderer:
             delta = structs.replace(delta, reasoning="")
         events = b""
         if opening is None:
-            start = b"data: " + self._head.open() + b',"choices":[{"index":%d,"delta":{' % index
+            start = b"data: " + wire.encode(self._head)[:-1] + b',"choices":[{"index":%d,"delta":{' % index
             tail = plain
             if self._body.return_token_ids:
                 tail = _PLAIN + wire.with_prompt_ids(end, delta.prompt_token_ids or ())
@@ -265,16 +279,20 @@ class ChatRenderer:
 
     def whole(self, choices: Iterable[Choice], usage: Usage) -> bytes:
         listed = list(choices)
-        fields = {
-            **self._head.fields,
+        answer: answers.ChatCompletion = {
+            "id": self._head["id"],
+            "object": "chat.completion",
+            "created": self._head["created"],
+            "model": self._head["model"],
+            "system_fingerprint": self._head["system_fingerprint"],
             "choices": [self._choice(i, choice) for i, choice in enumerate(listed)],
             "usage": usage_fields(usage),
         }
         if self._body.prompt_logprobs is not None:
-            fields["prompt_logprobs"] = wire.prompt_entries(listed[0].prompt_logprobs or ())
+            answer["prompt_logprobs"] = wire.prompt_entries(listed[0].prompt_logprobs or ())
         if self._body.return_token_ids:
-            fields["prompt_token_ids"] = listed[0].prompt_token_ids
-        return wire.encode(fields)
+            answer["prompt_token_ids"] = listed[0].prompt_token_ids
+        return wire.encode(answer)
 
     def _choice(self, index: int, choice: Choice) -> answers.ChatChoice:
         fields: answers.ChatChoice = {

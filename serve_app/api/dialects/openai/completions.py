@@ -15,9 +15,9 @@ from serve_app.api.dialects.chat.legacy_logprobs import LegacyLogprobs
 from serve_app.api.dialects.chat.prompts import parse_prompts
 from serve_app.api.dialects.openai import answers
 from serve_app.api.dialects.openai.errors import broken, render_error
-from serve_app.api.dialects.openai.wire import stop_member, stop_reason, usage_chunk, usage_fields
+from serve_app.api.dialects.openai.wire import head, stop_member, stop_reason, usage_chunk, usage_fields
 from serve_app.api.edge.body import parse_body
-from serve_app.api.protocol.dialect import Call, Choice, ErrorReply
+from serve_app.api.protocol.dialect import Call, Choice
 from serve_app.api.protocol.field_doc import doc
 from serve_app.api.protocol.fields import Described, Flag, Integer, Mark, Text
 from serve_app.endpoints.endpoint import Task
@@ -63,6 +63,7 @@ class CompletionDialect:
     """Completions: raw prompts in, continuations out."""
 
     stream_type = wire.STREAM_TYPE
+    render_error = staticmethod(render_error)
 
     def parse(self, raw: bytes, endpoint: str | None = None) -> Call:
         """Raises InvalidBody, InvalidField or PromptTooLong."""
@@ -101,9 +102,6 @@ class CompletionDialect:
             names=body.names,
         )
 
-    def render_error(self, error: ServeError) -> ErrorReply:
-        return render_error(error)
-
 
 def _with_suffix(prompt: Prompt, suffix: str | None) -> Prompt:
     if not suffix:
@@ -117,10 +115,10 @@ class CompletionRenderer:
     """Writes completions and their chunks. A choice's index is prompt * n + i."""
 
     def __init__(self, id: str, info: ModelInfo, body: CompletionBody) -> None:
-        self._head = wire.Head("text_completion", f"cmpl-{id}", info)
+        self._head = head("text_completion", f"cmpl-{id}", info)
         self._body = body
         self._n = body.n or 1
-        self._open = b"data: " + self._head.open() + b',"choices":[{"index":'
+        self._open = b"data: " + wire.encode(self._head)[:-1] + b',"choices":[{"index":'
         self._end = wire.chunk_end(include_usage=body.include_usage)
         self._usage: dict[int, Usage] = {}  # so far, of each prompt
         self._logprobs: dict[int, LegacyLogprobs] = {}
@@ -177,7 +175,9 @@ class CompletionRenderer:
 
     def whole(self, choices: Iterable[Choice], usage: Usage) -> bytes:
         rendered = [self._choice(i, choice) for i, choice in enumerate(choices)]
-        return wire.encode({**self._head.fields, "choices": rendered, "usage": usage_fields(usage)})
+        usages = usage_fields(usage)
+        answer: answers.Completion = {**self._head, "choices": rendered, "usage": usages}
+        return wire.encode(answer)
 
     def _choice(self, index: int, choice: Choice) -> answers.CompletionChoice:
         logprobs = None

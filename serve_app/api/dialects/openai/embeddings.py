@@ -10,11 +10,9 @@ from serve_app import limits
 from serve_app.api.dialects.chat.embeddings import EmbeddingFields, Encoding, answer, parse_inputs, required
 from serve_app.api.dialects.openai.errors import render_error
 from serve_app.api.edge.body import parse_body
-from serve_app.api.protocol.dialect import ErrorReply
 from serve_app.api.protocol.embed_call import EmbedCall
 from serve_app.api.protocol.field_doc import doc
 from serve_app.api.protocol.fields import Number
-from serve_app.errors import ServeError
 from serve_app.types import Embeddings, EmbedRequest, ModelInfo
 
 
@@ -35,8 +33,10 @@ class EmbeddingBody(EmbeddingFields):
 class EmbeddingDialect:
     """OpenAI's embeddings."""
 
+    render_error = staticmethod(render_error)
+
     def parse(self, raw: bytes, endpoint: str | None = None) -> EmbedCall:
-        """As `EmbedDialect.parse`."""
+        """As `Parser.parse`."""
         body = parse_body(EmbeddingBody, raw)
         model = required("model", body.model if endpoint is None else endpoint)
         return EmbedCall(
@@ -47,9 +47,6 @@ class EmbeddingDialect:
             ignored=body.ignored,
             render=partial(_render, body.encoding),
         )
-
-    def render_error(self, error: ServeError) -> ErrorReply:
-        return render_error(error)
 
 
 def _render(encoding: Encoding, id: str, info: ModelInfo, embeddings: Embeddings) -> Iterator[bytes]:

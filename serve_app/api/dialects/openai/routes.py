@@ -28,13 +28,12 @@ from serve_app.api.dialects.openai.embeddings import EmbeddingBody, EmbeddingDia
 from serve_app.api.dialects.openai.errors import render_error
 from serve_app.api.dialects.openai.input_tokens import parse_input_tokens
 from serve_app.api.dialects.responses.body import Reading, ResponseBody
-from serve_app.api.dialects.responses.dialect import ResponseDialect
-from serve_app.api.dialects.responses.operation import kept_routes, response_operation
+from serve_app.api.dialects.responses.dialect import ResponseDialect, response_operation
+from serve_app.api.dialects.responses.kept_routes import kept_routes
 from serve_app.api.exchange.ask import QuestionRoute
 from serve_app.api.exchange.embed import EmbedRoute
 from serve_app.api.exchange.generate import GenerateRoute
-from serve_app.api.exchange.kept_route import KeptRoute
-from serve_app.api.openapi.operation import ASKS_MODEL, Answer, Body, Errors, Operation, streamed
+from serve_app.api.openapi.operation import Answer, Body, Errors, Operation, asking, streamed
 from serve_app.api.protocol.family import Family
 from serve_app.api.route import Entry
 from serve_app.api.services import Services
@@ -45,43 +44,32 @@ ERRORS: Final = Errors(type=ErrorBody, render=render_error)
 
 _UNKNOWN: Final = "Unknown fields are ignored, and named in the header `X-Ignored-Fields`."
 
-CHAT_OPERATION: Final = Operation(
-    summary="Chat",
-    tag=TAG,
-    what=f"Messages in, the assistant's next message out. {_UNKNOWN}",
-    bodies=(Body(type=ChatBody, examples=examples.CHAT),),
-    answers=streamed(ChatCompletion, ChatChunk | ErrorBody),
-    errors=ERRORS,
-    conditions=ASKS_MODEL,
+_asking: Final = partial(asking, TAG, ERRORS)
+
+CHAT_OPERATION: Final = _asking(
+    "Chat",
+    f"Messages in, the assistant's next message out. {_UNKNOWN}",
+    Body(type=ChatBody, examples=examples.CHAT),
+    *streamed(ChatCompletion, ChatChunk | ErrorBody),
 )
-COMPLETIONS: Final = Operation(
-    summary="Completions",
-    tag=TAG,
-    what=f"Prompts in, their continuations out. {_UNKNOWN}",
-    bodies=(Body(type=CompletionBody, examples=examples.COMPLETION),),
-    answers=streamed(Completion, CompletionChunk | ErrorBody),
-    errors=ERRORS,
-    conditions=ASKS_MODEL,
+COMPLETIONS: Final = _asking(
+    "Completions",
+    f"Prompts in, their continuations out. {_UNKNOWN}",
+    Body(type=CompletionBody, examples=examples.COMPLETION),
+    *streamed(Completion, CompletionChunk | ErrorBody),
 )
-EMBEDDINGS: Final = Operation(
-    summary="Embeddings",
-    tag=TAG,
-    what=f"Texts in, a vector each out. {_UNKNOWN}",
-    bodies=(Body(type=EmbeddingBody, examples=examples.EMBEDDING),),
-    answers=(Answer(what="The vectors.", type=EmbeddingList),),
-    errors=ERRORS,
-    conditions=ASKS_MODEL,
+EMBEDDINGS: Final = _asking(
+    "Embeddings",
+    f"Texts in, a vector each out. {_UNKNOWN}",
+    Body(type=EmbeddingBody, examples=examples.EMBEDDING),
+    Answer(what="The vectors.", type=EmbeddingList),
 )
 RESPONSES: Final = response_operation(TAG, ERRORS)
-KEPT_RESPONSES: Final = kept_routes(TAG, ERRORS)
-INPUT_TOKENS: Final = Operation(
-    summary="Count the input of a response",
-    tag=TAG,
-    what="How many tokens the model would read. The body is that of the response.",
-    bodies=(Body(type=ResponseBody, examples=examples.RESPONSE),),
-    answers=(Answer(what="The count.", type=InputTokenCount),),
-    errors=ERRORS,
-    conditions=ASKS_MODEL,
+INPUT_TOKENS: Final = _asking(
+    "Count the input of a response",
+    "How many tokens the model would read. The body is that of the response.",
+    Body(type=ResponseBody, examples=examples.RESPONSE),
+    Answer(what="The count.", type=InputTokenCount),
 )
 
 
@@ -99,11 +87,9 @@ def routes(services: Services) -> Iterator[Entry]:
         yield _entry(f"{base}/completions", completions, COMPLETIONS)
         yield _entry(f"{base}/embeddings", embeddings, EMBEDDINGS)
         yield _entry(f"{base}/responses", responses, RESPONSES)
-    for each in KEPT_RESPONSES:
-        route = KeptRoute(services, each.handle)
-        yield _entry(f"{V1}/responses{each.path}", route, each.operation, each.method)
+    yield from kept_routes(services, V1, Family.OPENAI, TAG, ERRORS)
     yield _entry(f"{V1}/responses/input_tokens", input_tokens, INPUT_TOKENS)
 
 
-def _entry(path: str, app: ASGIApp, operation: Operation, method: str = "POST") -> Entry:
-    return Entry(method, path, app, Scope.INFERENCE, Family.OPENAI, operation)
+def _entry(path: str, app: ASGIApp, operation: Operation) -> Entry:
+    return Entry("POST", path, app, Scope.INFERENCE, Family.OPENAI, operation)

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, NotRequired, TypeAlias
 
-from pydantic import Field, with_config
-from typing_extensions import TypedDict
+from pydantic import Field
 
 from serve_app import limits
 from serve_app.api.dialects.chat.messages import MAX_TOOL_CALLS
@@ -27,26 +26,24 @@ from serve_app.api.dialects.chat.shapes import (
     ToolName,
     UserMessage,
 )
+from serve_app.api.protocol.fields import Open
 
 
-@with_config(extra="allow")
-class TextGrammar(TypedDict):
+class TextGrammar(Open):
     """What a text must match."""
 
     syntax: Literal["lark", "regex"]
     definition: GrammarText
 
 
-@with_config(extra="allow")
-class ChatToolFormat(TypedDict):
+class ChatToolFormat(Open):
     """The form of a text."""
 
     type: Literal["text", "grammar"]
     grammar: NotRequired[TextGrammar]
 
 
-@with_config(extra="allow")
-class ChatTextTool(TypedDict):
+class ChatTextTool(Open):
     """What the model may call with a text."""
 
     name: ToolName
@@ -54,48 +51,42 @@ class ChatTextTool(TypedDict):
     format: NotRequired[ChatToolFormat | None]
 
 
-@with_config(extra="allow")
-class ChatCustomTool(TypedDict):
+class ChatCustomTool(Open):
     """A tool that is called with a text."""
 
     type: Literal["custom"]
     custom: ChatTextTool
 
 
-@with_config(extra="allow")
-class NamedCustomTool(TypedDict):
+class NamedCustomTool(Open):
     """The custom tool that must be called."""
 
     type: Literal["custom"]
     custom: NamedFunction
 
 
-@with_config(extra="allow")
-class ToolsAmong(TypedDict):
+class ToolsAmong(Open):
     """The tools of which one may, or must, be called."""
 
     mode: Literal["auto", "required"]
     tools: Annotated[list[NamedTool | NamedCustomTool], Field(min_length=1)]
 
 
-@with_config(extra="allow")
-class AllowedChatTools(TypedDict):
+class AllowedChatTools(Open):
     """A choice among some of the tools."""
 
     type: Literal["allowed_tools"]
     allowed_tools: ToolsAmong
 
 
-@with_config(extra="allow")
-class EarlierText(TypedDict):
+class EarlierText(Open):
     """A custom tool that was called, with its text."""
 
     name: Name
     input: str
 
 
-@with_config(extra="allow")
-class EarlierCustomCall(TypedDict):
+class EarlierCustomCall(Open):
     """A call of a custom tool in an earlier answer."""
 
     id: NotRequired[Name | None]
@@ -103,8 +94,7 @@ class EarlierCustomCall(TypedDict):
     custom: EarlierText
 
 
-@with_config(extra="allow")
-class AnswerMessage(TypedDict):
+class AnswerMessage(Open):
     """An earlier answer. Its content may be absent beside calls."""
 
     role: Literal["assistant"]

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from typing import Final
 
+from serve_app.api.dialects.chat import wire
 from serve_app.api.dialects.chat.custom_tools import text_of
-from serve_app.api.dialects.chat.wire import Head, encode, sse
+from serve_app.api.dialects.chat.wire import encode, sse
 from serve_app.api.dialects.openai import answers
 from serve_app.api.protocol.dialect import ToolCall
-from serve_app.types import FinishReason, Usage
+from serve_app.types import FinishReason, ModelInfo, Usage
 
 _REPEATED: Final = "repetition_detected"  # in the place of what stopped an answer, as vLLM has it
+
+
+def head(kind: str, id: str, info: ModelInfo) -> answers.NamedBegun:
+    """The members that every object of one answer begins with."""
+    return {**wire.head(kind, id, info.name), "system_fingerprint": wire.fingerprint(info)}
 
 
 def custom_call_fields(call: ToolCall) -> answers.CustomToolCall:
@@ -30,9 +36,10 @@ def usage_fields(usage: Usage) -> answers.Usage:
     return fields
 
 
-def usage_chunk(head: Head, usage: Usage) -> bytes:
+def usage_chunk(head: answers.NamedBegun, usage: Usage) -> bytes:
     """The extra last chunk of `stream_options.include_usage`."""
-    return sse(encode({**head.fields, "choices": [], "usage": usage_fields(usage)}))
+    chunk: answers.CompletionChunk = {**head, "choices": [], "usage": usage_fields(usage)}
+    return sse(encode(chunk))
 
 
 def stop_reason(finish: FinishReason | None, stop: str | int | None) -> str | int | None:

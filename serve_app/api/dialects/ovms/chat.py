@@ -7,7 +7,6 @@ from functools import partial
 from typing import Annotated, Any
 
 from serve_app import limits
-from serve_app.api.dialects.chat import answers as shared
 from serve_app.api.dialects.chat import shapes
 from serve_app.api.dialects.chat import wire as openai
 from serve_app.api.dialects.chat.field_types import (
@@ -24,19 +23,18 @@ from serve_app.api.dialects.chat.field_types import (
 from serve_app.api.dialects.chat.finish import FINISH
 from serve_app.api.dialects.chat.messages import parse_messages
 from serve_app.api.dialects.chat.tools import parse_offer
-from serve_app.api.dialects.ovms import answers, wire
-from serve_app.api.dialects.ovms.errors import render_error
-from serve_app.api.dialects.ovms.fields import SharedFields
+from serve_app.api.dialects.ovms import answers
+from serve_app.api.dialects.ovms.errors import OvmsDialect
+from serve_app.api.dialects.ovms.fields import SharedFields, templating_of
 from serve_app.api.dialects.ovms.renderer import Renderer
-from serve_app.api.dialects.ovms.templating import templating_of
 from serve_app.api.edge.body import parse_body
-from serve_app.api.protocol.dialect import Call, Choice, ErrorReply
+from serve_app.api.protocol.dialect import Call, Choice
 from serve_app.api.protocol.field_doc import FieldDoc, doc
 from serve_app.api.protocol.fields import Described, Mark, Sets
 from serve_app.config import OvmsConfig
 from serve_app.endpoints.endpoint import Task
-from serve_app.errors import InvalidField, ServeError
-from serve_app.types import GenerateRequest, ModelInfo, Prompt, TextLogprob, TokenDelta
+from serve_app.errors import InvalidField
+from serve_app.types import GenerateRequest, ModelInfo, Prompt, TokenDelta, Usage
 
 
 class ChatBody(SharedFields):
@@ -76,13 +74,8 @@ class ChatBody(SharedFields):
             raise InvalidField("top_logprobs", "only allowed when logprobs is true")
 
 
-class ChatDialect:
+class ChatDialect(OvmsDialect):
     """Chat: messages in, assistant messages out."""
-
-    stream_type = wire.STREAM_TYPE
-
-    def __init__(self, config: OvmsConfig) -> None:
-        self._config = config
 
     def parse(self, raw: bytes, endpoint: str | None = None) -> Call:
         """Raises InvalidBody or InvalidField."""
@@ -122,40 +115,36 @@ class ChatDialect:
             names={**offer.names, **body.names},
         )
 
-    def render_error(self, error: ServeError) -> ErrorReply:
-        return render_error(error, malformed_json=self._config.malformed_json_status)
 
-
-class ChatRenderer(Renderer[ChatBody, answers.ChatChoice]):
+class ChatRenderer(Renderer):
     """Writes chat completions and their chunks."""
 
     def __init__(self, id: str, info: ModelInfo, body: ChatBody, model: str, legacy: bool = False) -> None:
         """`legacy`: a call is sent as the deprecated `function_call`."""
         kind = "chat.completion.chunk" if body.stream else "chat.completion"
-        super().__init__(kind, f"chatcmpl-{id}", model, info, body)
+        super().__init__(kind, f"chatcmpl-{id}", model, info, include_usage=body.include_usage)
+        self._body = body
+        self._is_text = body.detokenize is not False
         self._legacy = legacy
         self._begun: set[int] = set()  # choices whose role was sent
 
     def event(self, prompt: int, delta: TokenDelta) -> bytes:
         events = b""
-        logprobs = _logprobs(delta.logprobs) if self._body.logprobs and delta.logprobs else None
+        logprobs = openai.listed_tokens(delta.logprobs) if self._body.logprobs and delta.logprobs else None
         ids = delta.token_ids
         for member in self._members(delta, always=logprobs is not None):
             # What belongs to the whole step is sent once.
             events += self._chunk(delta.index, member, ids, logprobs)
             ids, logprobs = (), None
         if delta.finish is not None:
-            events += self._envelope.chunk(delta.index, b'"delta":{}', finish=FINISH[delta.finish])
+            events += self._piece(delta.index, b'"delta":{}', finish=FINISH[delta.finish])
         return events
 
     def _members(self, delta: TokenDelta, *, always: bool) -> list[bytes]:
         """The members of a delta, a chunk each; `always`: at least one."""
         if not self._is_text:
             return [b'"content":""'] if delta.token_ids else []
-        members = [b'"reasoning_content":' + openai.encode(delta.reasoning)] if delta.reasoning else []
-        members += [b'"content":' + openai.encode(delta.text)] if delta.text else []
-        members += [openai.tool_call_delta(piece, legacy=self._legacy) for piece in delta.tool_calls]
-        return members or ([b'"content":""'] if always else [])
+        return openai.delta_members(delta, legacy=self._legacy, always=always)
 
     def _chunk(self, index: int, member: bytes, ids: tuple[int, ...], logprobs: Any) -> bytes:
         role = b"" if index in self._begun else b'"role":"assistant",'
@@ -163,13 +152,28 @@ class ChatRenderer(Renderer[ChatBody, answers.ChatChoice]):
         content = b'"delta":{' + role + member + b"}"
         if not self._is_text:
             content = b'"token_ids":' + openai.encode(ids) + b"," + content
-        return self._envelope.chunk(index, content, logprobs=logprobs)
+        return self._piece(index, content, logprobs=logprobs)
+
+    def whole(self, choices: Iterable[Choice], usage: Usage) -> bytes:
+        listed = list(choices)
+        answer: answers.ChatCompletion = {
+            "choices": [self._choice(i, choice) for i, choice in enumerate(listed)],
+            "created": self._head["created"],
+            "model": self._head["model"],
+            "object": "chat.completion",
+            "id": self._head["id"],
+            "usage": openai.usage_totals(usage),
+            "system_fingerprint": self._fingerprint,
+        }
+        if self._body.prompt_logprobs is not None:
+            answer["prompt_logprobs"] = openai.prompt_entries(listed[0].prompt_logprobs or ())
+        return openai.encode(answer)
 
     def _choice(self, index: int, choice: Choice) -> answers.ChatChoice:
         fields: answers.ChatChoice = {
             "finish_reason": FINISH[choice.finish] if choice.finish else None,
             "index": index,
-            "logprobs": _logprobs(choice.logprobs) if self._body.logprobs else None,
+            "logprobs": openai.listed_tokens(choice.logprobs) if self._body.logprobs else None,
             "message": self._message(choice),
         }
         if not self._is_text:
@@ -189,10 +193,6 @@ class ChatRenderer(Renderer[ChatBody, answers.ChatChoice]):
             else:
                 message["tool_calls"] = [openai.tool_call_fields(call) for call in choice.calls]
         return message
-
-
-def _logprobs(tokens: Iterable[TextLogprob]) -> shared.Logprobs:
-    return {"content": [openai.token_with_alternatives(token) for token in tokens]}
 
 
 def _with_content(messages: Any) -> Any:

@@ -13,18 +13,18 @@ from serve_app.api.dialects.chat.answers import LegacyLogprobs as ListedLogprobs
 from serve_app.api.dialects.chat.finish import FINISH
 from serve_app.api.dialects.chat.legacy_logprobs import LegacyLogprobs
 from serve_app.api.dialects.chat.prompts import parse_prompts
-from serve_app.api.dialects.ovms import answers, wire
-from serve_app.api.dialects.ovms.errors import render_error
+from serve_app.api.dialects.ovms import answers
+from serve_app.api.dialects.ovms.errors import OvmsDialect
 from serve_app.api.dialects.ovms.fields import SharedFields
 from serve_app.api.dialects.ovms.renderer import Renderer
 from serve_app.api.edge.body import parse_body
-from serve_app.api.protocol.dialect import Call, Choice, ErrorReply
+from serve_app.api.protocol.dialect import Call, Choice
 from serve_app.api.protocol.field_doc import doc
 from serve_app.api.protocol.fields import Described, Flag, Integer, Mark
 from serve_app.config import OvmsConfig
 from serve_app.endpoints.endpoint import Task
-from serve_app.errors import InvalidField, ServeError
-from serve_app.types import GenerateRequest, ModelInfo, Prompt, TextLogprob, TokenDelta
+from serve_app.errors import InvalidField
+from serve_app.types import GenerateRequest, ModelInfo, Prompt, TextLogprob, TokenDelta, Usage
 
 
 class CompletionBody(SharedFields):
@@ -64,13 +64,8 @@ class CompletionBody(SharedFields):
         return prompts[0]
 
 
-class CompletionDialect:
+class CompletionDialect(OvmsDialect):
     """Completions: a raw prompt in, continuations out."""
-
-    stream_type = wire.STREAM_TYPE
-
-    def __init__(self, config: OvmsConfig) -> None:
-        self._config = config
 
     def parse(self, raw: bytes, endpoint: str | None = None) -> Call:
         """Raises InvalidBody, InvalidField or PromptTooLong."""
@@ -100,15 +95,14 @@ class CompletionDialect:
             names=body.names,
         )
 
-    def render_error(self, error: ServeError) -> ErrorReply:
-        return render_error(error, malformed_json=self._config.malformed_json_status)
 
-
-class CompletionRenderer(Renderer[CompletionBody, answers.CompletionChoice]):
+class CompletionRenderer(Renderer):
     """Writes completions and their chunks."""
 
     def __init__(self, id: str, info: ModelInfo, body: CompletionBody, model: str) -> None:
-        super().__init__("text_completion", f"cmpl-{id}", model, info, body)
+        super().__init__("text_completion", f"cmpl-{id}", model, info, include_usage=body.include_usage)
+        self._body = body
+        self._is_text = body.detokenize is not False
         self._logprobs: dict[int, LegacyLogprobs] = {}
 
     def event(self, prompt: int, delta: TokenDelta) -> bytes:
@@ -121,7 +115,7 @@ class CompletionRenderer(Renderer[CompletionBody, answers.CompletionChoice]):
         if not self._is_text:
             content = b'"token_ids":' + openai.encode(ids) + b"," + content
         finish = None if delta.finish is None else FINISH[delta.finish]
-        return self._envelope.chunk(delta.index, content, finish=finish, logprobs=logprobs)
+        return self._piece(delta.index, content, finish=finish, logprobs=logprobs)
 
     def _listed(
         self, index: int, prompt: tuple[TextLogprob, ...] | None, output: Iterable[TextLogprob] | None
@@ -133,6 +127,21 @@ class CompletionRenderer(Renderer[CompletionBody, answers.CompletionChoice]):
         if not tokens:
             return None
         return self._logprobs.setdefault(index, LegacyLogprobs(self._body.logprobs)).add(tokens)
+
+    def whole(self, choices: Iterable[Choice], usage: Usage) -> bytes:
+        listed = list(choices)
+        answer: answers.Completion = {
+            "choices": [self._choice(i, choice) for i, choice in enumerate(listed)],
+            "created": self._head["created"],
+            "model": self._head["model"],
+            "object": "text_completion",
+            "id": self._head["id"],
+            "usage": openai.usage_totals(usage),
+            "system_fingerprint": self._fingerprint,
+        }
+        if self._body.prompt_logprobs is not None:
+            answer["prompt_logprobs"] = openai.prompt_entries(listed[0].prompt_logprobs or ())
+        return openai.encode(answer)
 
     def _choice(self, index: int, choice: Choice) -> answers.CompletionChoice:
         finish = FINISH[choice.finish] if choice.finish else None

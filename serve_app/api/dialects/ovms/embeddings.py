@@ -6,12 +6,9 @@ from collections.abc import Iterator
 from functools import partial
 
 from serve_app.api.dialects.chat.embeddings import EmbeddingFields, Encoding, answer, parse_inputs, required
-from serve_app.api.dialects.ovms.errors import render_error
+from serve_app.api.dialects.ovms.errors import OvmsDialect
 from serve_app.api.edge.body import parse_body
-from serve_app.api.protocol.dialect import ErrorReply
 from serve_app.api.protocol.embed_call import EmbedCall
-from serve_app.config import OvmsConfig
-from serve_app.errors import ServeError
 from serve_app.types import Embeddings, EmbedRequest, ModelInfo
 
 
@@ -19,14 +16,11 @@ class EmbeddingBody(EmbeddingFields):
     """None: absent."""
 
 
-class EmbeddingDialect:
+class EmbeddingDialect(OvmsDialect):
     """OpenVINO Model Server's embeddings."""
 
-    def __init__(self, config: OvmsConfig) -> None:
-        self._config = config
-
     def parse(self, raw: bytes, endpoint: str | None = None) -> EmbedCall:
-        """As `EmbedDialect.parse`."""
+        """As `Parser.parse`."""
         body = parse_body(EmbeddingBody, raw)
         model = required("model", body.model if endpoint is None else endpoint)
         return EmbedCall(
@@ -36,9 +30,6 @@ class EmbeddingDialect:
             ignored=(),  # by this protocol in silence
             render=partial(_render, model, body.encoding),
         )
-
-    def render_error(self, error: ServeError) -> ErrorReply:
-        return render_error(error, malformed_json=self._config.malformed_json_status)
 
 
 def _render(

@@ -42,12 +42,13 @@ from serve_app.api.dialects.chat.field_types import (
 from serve_app.api.dialects.chat.fields import StreamOptions
 from serve_app.api.dialects.chat.response_format.grammar import Form
 from serve_app.api.dialects.chat.sampling import sampling_params
+from serve_app.api.dialects.chat.templating import FIELD, parse_variables
 from serve_app.api.dialects.ovms.formats import ResponseFormat, parse_response_format
 from serve_app.api.protocol.field_doc import FieldDoc, doc
 from serve_app.api.protocol.fields import Described, Flag, Integer, Mark, Texts
 from serve_app.config import OvmsConfig
 from serve_app.errors import InvalidField
-from serve_app.types import Beam, EarlyStopping, Grammar, Overflow, SamplingParams
+from serve_app.types import Beam, EarlyStopping, Grammar, Overflow, SamplingParams, Templating
 
 MAX_SEED: Final = 2**32 - 1
 MAX_STOP_STRINGS: Final = 16
@@ -117,33 +118,33 @@ class AnswerFields(BeamFields):
     def check(self, config: OvmsConfig) -> None:
         """Check combinations of fields. Raises InvalidField."""
         if self.model is None:
-            raise _refused("model", "is required")
+            raise InvalidField("model", "is required")
         if self.ignore_eos and not config.is_current and (self.token_limit or 1) > MAX_IGNORE_EOS_TOKENS:
-            raise _refused(
+            raise InvalidField(
                 self.names.get("max_tokens", "max_tokens"),
                 f"must be an integer from 1 to {MAX_IGNORE_EOS_TOKENS} with ignore_eos",
             )
         if config.is_current and self.top_k == 0:
-            raise _refused("top_k", f"must be -1 or an integer from 1 to {limits.MAX_TOKENS}")
+            raise InvalidField("top_k", f"must be -1 or an integer from 1 to {limits.MAX_TOKENS}")
         if config.is_current and self.min_p == 1:
-            raise _refused("min_p", "must be a number from 0 to below 1")
+            raise InvalidField("min_p", "must be a number from 0 to below 1")
         self._check_sequences(config)
 
     def _check_sequences(self, config: OvmsConfig) -> None:
         n, width = self.n or 1, self.width
         if width > config.best_of_limit:
-            raise _refused("best_of", f"must be an integer from 1 to {config.best_of_limit}")
+            raise InvalidField("best_of", f"must be an integer from 1 to {config.best_of_limit}")
         if n > width:
-            raise _refused("n", f"must be an integer from 1 to best_of, which is {width}")
+            raise InvalidField("n", f"must be an integer from 1 to best_of, which is {width}")
         if self.use_beam_search and width < 2:
-            raise _refused("use_beam_search", "needs best_of, from 2")
+            raise InvalidField("use_beam_search", "needs best_of, from 2")
         if self.is_beam(config):
             if width % (self.num_beam_groups or 1):
-                raise _refused("num_beam_groups", f"must divide best_of, which is {width}")
+                raise InvalidField("num_beam_groups", f"must divide best_of, which is {width}")
             if self.stream:
-                raise _refused("stream", "not with beam search, which ranks its answers at its end")
+                raise InvalidField("stream", "not with beam search, which ranks its answers at its end")
         elif self.stream and width > n:
-            raise _refused("best_of", "must equal n in a stream")
+            raise InvalidField("best_of", "must equal n in a stream")
 
     @property
     def names(self) -> dict[str, str]:
@@ -251,11 +252,11 @@ class SharedFields(AnswerFields):
             None,
             self.max_completion_tokens,
         ):
-            raise _refused("max_tokens", "must equal max_completion_tokens when both are given")
+            raise InvalidField("max_tokens", "must equal max_completion_tokens when both are given")
         if self.stream_options is not None and not self.stream:
-            raise _refused("stream_options", "only allowed when stream is true")
+            raise InvalidField("stream_options", "only allowed when stream is true")
         if self.stream and self.prompt_logprobs is not None:
-            raise _refused("prompt_logprobs", "cannot be streamed")
+            raise InvalidField("prompt_logprobs", "cannot be streamed")
 
     @property
     def token_limit(self) -> int | None:
@@ -269,5 +270,10 @@ class SharedFields(AnswerFields):
         return {**super().options(config, grammar), "prompt_logprobs": self.prompt_logprobs}
 
 
-def _refused(name: str, what: str) -> InvalidField:
-    return InvalidField(name, what)
+def templating_of(variables: Any) -> Templating:
+    """`chat_template_kwargs`, where the end of the prompt is one of the variables. Raises InvalidField."""
+    given = dict(variables) if isinstance(variables, dict) else variables
+    begins = given.pop("add_generation_prompt", True) if isinstance(given, dict) else True
+    if not isinstance(begins, bool):
+        raise InvalidField(FIELD, "add_generation_prompt must be true or false")
+    return Templating(variables=parse_variables(given), add_generation_prompt=begins)

@@ -13,17 +13,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final
 
 from llguidance import regex_to_lark
 from llguidance.gbnf_to_lark import any_to_lark
-from pydantic import with_config
-from typing_extensions import TypedDict
 
 from serve_app import limits
 from serve_app.api.dialects.chat.response_format.grammar import Form, parse_form
-from serve_app.api.protocol.fields import words
+from serve_app.api.protocol.fields import Open, words
 from serve_app.errors import InvalidField
 from serve_app.json_schema import SPACE, UnusableSchema, adapt
 from serve_app.json_schema.exact import expression
@@ -35,28 +33,8 @@ OPENAIS: Final = ("text", "json_object", "json_schema")
 MAX_DEPTH: Final = 16
 MAX_PARTS: Final = 256  # formats in one tree
 
-KINDS: Final = (
-    "const_string",
-    "any_text",
-    "regex",
-    "grammar",
-    "json_schema",
-    "sequence",
-    "or",
-    "tag",
-    "triggered_tags",
-    "tags_with_separator",
-)
-
 _NAME: Final = "answer"  # of a schema whose client gave it none
 _HEAD: Final = ("%llguidance {}", "TEXT: /(.|\\n)*/")
-
-
-@with_config(extra="allow")
-class ResponseFormat(TypedDict):
-    """One of OpenAI's forms, or one of XGrammar's formats, whose other members depend on its type."""
-
-    type: Annotated[str, words((*OPENAIS, STRUCTURAL, *KINDS))]
 
 
 def parse_response_format(value: Any) -> Form:
@@ -97,19 +75,6 @@ class _Translator:
         self.markers: list[MarkerRule] = []
         self.lost: list[str] = []
         self._count = 0
-        readers: tuple[Callable[[dict[str, Any], str, bool], str], ...] = (
-            self._constant,
-            self._any_text,
-            self._regex,
-            self._grammar,
-            self._json_schema,
-            self._sequence,
-            self._or,
-            lambda value, at, last: self._tag(value, at),
-            self._triggered_tags,
-            self._tags_with_separator,
-        )
-        self._kinds = dict(zip(KINDS, readers, strict=True))
 
     def format(self, value: Any, at: str, *, last: bool) -> str:
         """The expression of a format, which lies `at` some place; `last`: the answer ends with it."""
@@ -117,9 +82,9 @@ class _Translator:
         if at.count(".") > 2 * MAX_DEPTH or self._count > MAX_PARTS:
             raise _wrong("", f"must hold at most {MAX_PARTS} formats, at most {MAX_DEPTH} inside one another")
         kind = value.get("type") if isinstance(value, dict) else None
-        if not isinstance(kind, str) or kind not in self._kinds:
-            raise _wrong(_join(at, "type"), f"must be one of: {', '.join([*OPENAIS, *self._kinds])}")
-        return self._kinds[kind](value, at, last)
+        if not isinstance(kind, str) or kind not in _READERS:
+            raise _wrong(_join(at, "type"), f"must be one of: {', '.join([*OPENAIS, *_READERS])}")
+        return _READERS[kind](self, value, at, last)
 
     def _rule(self, body: str) -> str:
         name = f"f{len(self.rules)}"
@@ -223,6 +188,26 @@ class _Translator:
         separator = _text(value, "separator", at, empty=True)
         more = "" if _flag(value, "stop_after_first", at) else f" ({self._marker(separator)} {any_tag})*"
         return f"({any_tag}{more}){'' if _flag(value, 'at_least_one', at) else '?'}"
+
+
+_READERS: Final[Mapping[str, Callable[[_Translator, dict[str, Any], str, bool], str]]] = {
+    "const_string": _Translator._constant,
+    "any_text": _Translator._any_text,
+    "regex": _Translator._regex,
+    "grammar": _Translator._grammar,
+    "json_schema": _Translator._json_schema,
+    "sequence": _Translator._sequence,
+    "or": _Translator._or,
+    "tag": lambda translator, value, at, last: translator._tag(value, at),
+    "triggered_tags": _Translator._triggered_tags,
+    "tags_with_separator": _Translator._tags_with_separator,
+}
+
+
+class ResponseFormat(Open):
+    """One of OpenAI's forms, or one of XGrammar's formats, whose other members depend on its type."""
+
+    type: Annotated[str, words((*OPENAIS, STRUCTURAL, *_READERS))]
 
 
 def _quoted(text: str) -> str:

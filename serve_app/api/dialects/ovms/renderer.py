@@ -1,43 +1,49 @@
-"""What the renderers of chats and completions share: an answer that is not streamed, and a stream's ends."""
+"""What the renderers of chats and completions share: the chunks of a stream, and its ends.
+
+Objects have the product's order of members, choices first.
+"""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
-from typing import Any, Generic, TypeVar
+import time
+from typing import Any
 
-from serve_app.api.dialects.chat.wire import prompt_entries
-from serve_app.api.dialects.ovms import wire
-from serve_app.api.dialects.ovms.fields import SharedFields
-from serve_app.api.protocol.dialect import Choice
+from serve_app.api.dialects.chat.answers import Begun
+from serve_app.api.dialects.chat.wire import DONE, encode, fingerprint, sse, usage_totals
+from serve_app.api.dialects.ovms import answers
+from serve_app.api.protocol.string_error import error_object
 from serve_app.errors import ServeError
 from serve_app.types import ModelInfo, Usage
 
-BodyT = TypeVar("BodyT", bound=SharedFields)
-ChoiceT = TypeVar("ChoiceT", bound=Mapping[str, object])
 
-
-class Renderer(ABC, Generic[BodyT, ChoiceT]):
+class Renderer:
     """Writes answers. The model is called as the client called it."""
 
-    def __init__(self, kind: str, id: str, model: str, info: ModelInfo, body: BodyT) -> None:
-        """`kind` is the value of the answer's member `object`."""
-        self._envelope = wire.Envelope(kind, id, model, info, include_usage=body.include_usage)
-        self._body = body
-        self._is_text = body.detokenize is not False
+    def __init__(self, kind: str, id: str, model: str, info: ModelInfo, *, include_usage: bool) -> None:
+        """`kind` is the value of the answer's member `object`; `include_usage`: with a stream."""
+        self._head: Begun = {"created": int(time.time()), "model": model, "object": kind, "id": id}
+        self._fingerprint = fingerprint(info)
+        self._include_usage = include_usage
+        usage = b',"usage":null' if include_usage else b""
+        self._tail = b"}]," + encode(self._head)[1:-1] + usage + b"}\n\n"
 
-    @abstractmethod
-    def _choice(self, index: int, choice: Choice) -> ChoiceT: ...
+    def _piece(self, index: int, content: bytes, *, finish: str | None = None, logprobs: Any = None) -> bytes:
+        """The event of one choice, which ends with the members `content`."""
+        return b'data: {"choices":[{"finish_reason":%b,"index":%d,"logprobs":%b,%b%b' % (
+            encode(finish),
+            index,
+            encode(logprobs),
+            content,
+            self._tail,
+        )
 
     def end(self, usage: Usage) -> bytes:
-        return self._envelope.end(usage)
+        """What closes a complete stream."""
+        if not self._include_usage:
+            return DONE
+        chunk: answers.CompletionChunk = {"choices": [], **self._head, "usage": usage_totals(usage)}
+        return sse(encode(chunk)) + DONE
 
     def broken(self, error: ServeError) -> bytes:
-        return wire.broken(error)
-
-    def whole(self, choices: Iterable[Choice], usage: Usage) -> bytes:
-        listed = list(choices)
-        more: dict[str, Any] = {}
-        if self._body.prompt_logprobs is not None:
-            more["prompt_logprobs"] = prompt_entries(listed[0].prompt_logprobs or ())
-        return self._envelope.whole([self._choice(i, c) for i, c in enumerate(listed)], usage, **more)
+        """The end of a stream that failed: the error, then the terminator."""
+        return sse(error_object(error)) + DONE

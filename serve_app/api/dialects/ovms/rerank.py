@@ -17,14 +17,12 @@ from serve_app import limits
 from serve_app.api.dialects.chat.embeddings import required
 from serve_app.api.dialects.chat.field_types import ModelName
 from serve_app.api.dialects.ovms.answers import Ranked
-from serve_app.api.dialects.ovms.errors import render_error
+from serve_app.api.dialects.ovms.errors import OvmsDialect
 from serve_app.api.edge.body import WireModel, parse_body
-from serve_app.api.protocol.dialect import ErrorReply
 from serve_app.api.protocol.embed_call import EmbedCall
 from serve_app.api.protocol.field_doc import doc
 from serve_app.api.protocol.fields import Flag, Integer, Sets, Text, Texts
-from serve_app.config import OvmsConfig
-from serve_app.errors import PromptTooLong, ServeError
+from serve_app.errors import PromptTooLong
 from serve_app.types import Embeddings, EmbedRequest, ModelInfo
 
 MAX_DOCUMENTS: Final = limits.MAX_EMBED_INPUTS - 1  # the query is embedded with them
@@ -46,14 +44,11 @@ class RerankBody(WireModel):
     return_documents: Flag = doc("adds `document` with its `text`", default=False)
 
 
-class RerankDialect:
+class RerankDialect(OvmsDialect):
     """OpenVINO Model Server's ranking, as a way to embed."""
 
-    def __init__(self, config: OvmsConfig) -> None:
-        self._config = config
-
     def parse(self, raw: bytes, endpoint: str | None = None) -> EmbedCall:
-        """As `EmbedDialect.parse`. The first vector that it asks for is the query's."""
+        """As `Parser.parse`. The first vector that it asks for is the query's."""
         body = parse_body(RerankBody, raw)
         model = required("model", body.model if endpoint is None else endpoint)
         documents = required("documents", body.documents)
@@ -69,9 +64,6 @@ class RerankDialect:
             names=body.names,
             render=partial(_render, body.top_n, texts),
         )
-
-    def render_error(self, error: ServeError) -> ErrorReply:
-        return render_error(error, malformed_json=self._config.malformed_json_status)
 
 
 def _render(

@@ -24,7 +24,7 @@ from serve_app.api.dialects.ovms.tokenize import OvmsTokenizeBody, parse_tokeniz
 from serve_app.api.exchange.ask import QuestionRoute
 from serve_app.api.exchange.embed import EmbedRoute
 from serve_app.api.exchange.generate import GenerateRoute
-from serve_app.api.openapi.operation import ASKS_MODEL, Answer, Body, Errors, Operation, streamed
+from serve_app.api.openapi.operation import Answer, Body, Errors, asking, streamed
 from serve_app.api.protocol.family import Family
 from serve_app.api.protocol.string_error import StringErrorBody
 from serve_app.api.route import Entry
@@ -49,15 +49,7 @@ def routes(services: Services) -> Iterator[Entry]:
     def each(
         bases: Iterable[str], path: str, app: ASGIApp, summary: str, what: str, body: Body, *shapes: Answer
     ) -> Iterator[Entry]:
-        operation = Operation(
-            summary=summary,
-            tag=TAG,
-            what=f"{what} Unknown fields are ignored.",
-            bodies=(body,),
-            answers=shapes,
-            errors=failures,
-            conditions=ASKS_MODEL,
-        )
+        operation = asking(TAG, failures, summary, f"{what} Unknown fields are ignored.", body, *shapes)
         for base in bases:
             yield Entry("POST", f"{base}{path}", app, Scope.INFERENCE, Family.OVMS, operation)
 

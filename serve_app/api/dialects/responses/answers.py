@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, NotRequired, TypeAlias
 
-from pydantic import Field, with_config
+from pydantic import Field
 from typing_extensions import TypedDict
 
 from serve_app.api.dialects.chat.answers import ListedToken, ReasoningTokens
 from serve_app.api.dialects.chat.templating import EFFORTS
 from serve_app.api.dialects.responses.shapes import SUMMARIES, VERBOSITIES, AnyTool, Metadata, ToolChoice
-from serve_app.api.protocol.fields import words
+from serve_app.api.protocol.fields import Open, words
 
 Status: TypeAlias = Literal["in_progress", "completed", "incomplete"]
 
@@ -230,8 +230,7 @@ class Response(TypedDict):
     metadata: Metadata
 
 
-@with_config(extra="allow")
-class ListedItem(TypedDict):
+class ListedItem(Open):
     """An item as it was sent, or as it was an output, with an id."""
 
     id: str

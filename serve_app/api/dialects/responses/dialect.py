@@ -4,15 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from serve_app.api.dialects.chat import wire
+from serve_app.api.dialects.chat import examples, wire
+from serve_app.api.dialects.responses.answers import Response
 from serve_app.api.dialects.responses.body import Reading, ResponseBody, parse_response
+from serve_app.api.dialects.responses.events import Event
 from serve_app.api.dialects.responses.kept import Earlier, packed
 from serve_app.api.dialects.responses.openai_wire import OpenaiWire
 from serve_app.api.dialects.responses.renderer import ResponseRenderer
+from serve_app.api.openapi.operation import EVENTS, Answer, Body, Errors, Operation, asking
 from serve_app.api.protocol.dialect import Call, ErrorReply, Referring
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import ServeError
 from serve_app.types import GenerateRequest, ModelInfo
+
+
+def response_operation(tag: str, errors: Errors) -> Operation:
+    """Responses as OpenAI has them, below a protocol's tag and with its errors."""
+    return asking(
+        tag,
+        errors,
+        "Responses",
+        "Items in, items out: what was said, thought, called and answered. A response is kept for its "
+        "key, unless `store` is false: `previous_response_id` goes on from it, and an `item_reference` "
+        "stands for an item of it. Unknown fields are ignored, and named in `X-Ignored-Fields`.",
+        Body(type=ResponseBody, examples=examples.RESPONSE),
+        Answer(what="The whole response.", type=Response),
+        Answer(what="With `stream`: the events by which it grows.", type=Event, media=EVENTS),
+    )
 
 
 class ResponseDialect:
@@ -22,7 +40,7 @@ class ResponseDialect:
 
     def __init__(self, render_error: Callable[[ServeError], ErrorReply], reading: Reading) -> None:
         """`render_error`: of the protocol whose route it is."""
-        self._render_error = render_error
+        self.render_error = render_error
         self._reading = reading
 
     def parse(self, raw: bytes, endpoint: str | None = None) -> Call | Referring[Call]:
@@ -80,6 +98,3 @@ class ResponseDialect:
             renderer=renderer,
             names=body.names,
         )
-
-    def render_error(self, error: ServeError) -> ErrorReply:
-        return self._render_error(error)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final
 
 from serve_app.api.dialects.chat.answers import ListedToken
 from serve_app.api.dialects.chat.custom_tools import text_of
@@ -28,34 +28,6 @@ Fields = dict[str, Any]
 Event = tuple[str, Fields]  # its type, and its members but for those of every event
 
 
-class Item(Protocol):
-    """A part of the output."""
-
-    delta_type: ClassVar[str]  # of the events by which it grows
-    id: str
-    status: str  # in_progress, completed or incomplete
-
-    def add(self, text: str) -> None:
-        """More of it."""
-        ...
-
-    def place(self) -> Fields:
-        """What events about its text say of where that lies."""
-        ...
-
-    def fields(self) -> Fields:
-        """The item as it is now."""
-        ...
-
-    def begin(self) -> Iterator[Event]:
-        """The events after the one that adds the item."""
-        ...
-
-    def end(self) -> Iterator[Event]:
-        """The events before the one that has the whole item."""
-        ...
-
-
 class TextItem(ABC):
     """An item with one part of text."""
 
@@ -74,6 +46,7 @@ class TextItem(ABC):
         return "".join(self._texts)
 
     def add(self, text: str) -> None:
+        """More of it."""
         self._texts.append(text)
 
     @abstractmethod
@@ -85,20 +58,24 @@ class TextItem(ABC):
         """The part as it is now."""
 
     @abstractmethod
-    def fields(self) -> Fields: ...
+    def fields(self) -> Fields:
+        """The item as it is now."""
 
     def parts(self) -> list[Fields]:
         """The parts as the item has them, which are none until it has ended."""
         return [] if self.status == IN_PROGRESS else [self.part()]
 
     def begin(self) -> Iterator[Event]:
+        """The events after the one that adds the item."""
         yield f"{self.part_type}.added", {**self.place(), "part": self.part()}
 
     def end(self) -> Iterator[Event]:
+        """The events before the one that shows the whole item."""
         yield self.done_type, {**self.place(), "text": self.text, **self._beside()}
         yield f"{self.part_type}.done", {**self.place(), "part": self.part()}
 
     def place(self) -> Fields:
+        """Where its text lies, in events about it."""
         return {"item_id": self.id, "content_index": 0}
 
     def _beside(self) -> Fields:
@@ -250,3 +227,6 @@ class CustomCall(Call):
             "input": "" if self.status == IN_PROGRESS else self.input,
             "status": self.status,
         }
+
+
+Item = TextItem | Call  # a part of the output

@@ -34,7 +34,7 @@ class ResponseRenderer:
         self._kept = kept
         self._last: Fields | None = None  # the response as it ended
         self._items: list[Item] = []
-        self._item: TextItem | Call | None = None  # the last of the items, while it grows
+        self._item: Item | None = None  # the last of the items, while it grows
         self._pending: list[TextLogprob] = []  # of tokens that have not shown as text yet
         self._finish: FinishReason | None = None
         self._sequence = 0  # number of the next event
@@ -99,12 +99,12 @@ class ResponseRenderer:
             return events
         return events + (self._more(item, piece.arguments) if piece.arguments else b"")
 
-    def _add(self, item: TextItem | Call) -> bytes:
+    def _add(self, item: Item) -> bytes:
         self._items.append(item)
         self._item = item
         return b"" if isinstance(item, Call) and item.is_told_late else self._added(item)
 
-    def _added(self, item: TextItem | Call) -> bytes:
+    def _added(self, item: Item) -> bytes:
         events = [self._of_last("response.output_item.added", item=item.fields())]
         events += [self._of_last(kind, **more) for kind, more in item.begin()]
         return b"".join(events)

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal, NotRequired, TypeAlias
 
-from pydantic import Field, with_config
-from typing_extensions import TypedDict
+from pydantic import Field
 
 from serve_app import limits
 from serve_app.api.dialects.chat.shapes import (
@@ -22,7 +21,7 @@ from serve_app.api.dialects.chat.shapes import (
     ToolName,
 )
 from serve_app.api.dialects.responses.tools import UNASKED
-from serve_app.api.protocol.fields import words
+from serve_app.api.protocol.fields import Open, words
 
 SUMMARIES: Final = ("auto", "concise", "detailed")
 VERBOSITIES: Final = ("low", "medium", "high")
@@ -39,16 +38,14 @@ INCLUDABLE: Final = (
 )
 
 
-@with_config(extra="allow")
-class InputText(TypedDict):
+class InputText(Open):
     """A piece of text."""
 
     type: Literal["input_text", "output_text", "text"]
     text: str
 
 
-@with_config(extra="allow")
-class InputImage(TypedDict):
+class InputImage(Open):
     """A picture. The model reads a note in its place."""
 
     type: Literal["input_image"]
@@ -59,8 +56,7 @@ Content: TypeAlias = (
 )
 
 
-@with_config(extra="allow")
-class InputMessage(TypedDict):
+class InputMessage(Open):
     """A message of one role."""
 
     type: NotRequired[Literal["message"]]
@@ -68,24 +64,21 @@ class InputMessage(TypedDict):
     content: Content
 
 
-@with_config(extra="allow")
-class InputThought(TypedDict):
+class InputThought(Open):
     """A piece of what the model thought."""
 
     type: Literal["reasoning_text"]
     text: str
 
 
-@with_config(extra="allow")
-class InputSummary(TypedDict):
+class InputSummary(Open):
     """A piece of the summary of what the model thought."""
 
     type: Literal["summary_text"]
     text: str
 
 
-@with_config(extra="allow")
-class InputReasoning(TypedDict):
+class InputReasoning(Open):
     """What the model thought in an earlier answer; it goes to the template with what it said next."""
 
     type: Literal["reasoning"]
@@ -93,7 +86,6 @@ class InputReasoning(TypedDict):
     content: NotRequired[list[InputThought] | None]
 
 
-@with_config(extra="allow")
 class InputCall(EarlierFunction):
     """A call of a tool in an earlier answer."""
 
@@ -101,8 +93,7 @@ class InputCall(EarlierFunction):
     call_id: Name
 
 
-@with_config(extra="allow")
-class InputCallOutput(TypedDict):
+class InputCallOutput(Open):
     """What a tool answered."""
 
     type: Literal["function_call_output"]
@@ -110,8 +101,7 @@ class InputCallOutput(TypedDict):
     output: Content
 
 
-@with_config(extra="allow")
-class InputCustomCall(TypedDict):
+class InputCustomCall(Open):
     """A call of a custom tool in an earlier answer."""
 
     type: Literal["custom_tool_call"]
@@ -120,8 +110,7 @@ class InputCustomCall(TypedDict):
     input: str
 
 
-@with_config(extra="allow")
-class InputCustomCallOutput(TypedDict):
+class InputCustomCallOutput(Open):
     """What a custom tool answered."""
 
     type: Literal["custom_tool_call_output"]
@@ -129,8 +118,7 @@ class InputCustomCallOutput(TypedDict):
     output: Content
 
 
-@with_config(extra="allow")
-class InputClientTool(TypedDict):
+class InputClientTool(Open):
     """A call of a tool that the client runs, or what the client answered."""
 
     type: Literal[
@@ -143,8 +131,7 @@ class InputClientTool(TypedDict):
     ]
 
 
-@with_config(extra="allow")
-class InputReference(TypedDict):
+class InputReference(Open):
     """An item of a kept response."""
 
     type: NotRequired[Literal["item_reference"] | None]
@@ -164,15 +151,13 @@ Item: TypeAlias = (
 Input: TypeAlias = str | Annotated[list[Item], Field(min_length=1, max_length=limits.MAX_MESSAGES)]
 
 
-@with_config(extra="allow")
 class ResponseTool(Function):
     """A function that the model may call."""
 
     type: Literal["function"]
 
 
-@with_config(extra="allow")
-class FreeTool(TypedDict):
+class FreeTool(Open):
     """A tool that is called with a text."""
 
     type: Literal["custom"]
@@ -181,8 +166,7 @@ class FreeTool(TypedDict):
     format: NotRequired[dict[str, Any] | None]
 
 
-@with_config(extra="allow")
-class ToolNamespace(TypedDict):
+class ToolNamespace(Open):
     """Tools under one name, which a call of one of them repeats."""
 
     type: Literal["namespace"]
@@ -190,29 +174,25 @@ class ToolNamespace(TypedDict):
     tools: list[ResponseTool | FreeTool]
 
 
-@with_config(extra="allow")
-class ClientTool(TypedDict):
+class ClientTool(Open):
     """A tool of a known schema, which the client runs."""
 
     type: Literal["local_shell", "shell", "apply_patch"]
 
 
-@with_config(extra="allow")
-class UnaskedTool(TypedDict):
+class UnaskedTool(Open):
     """A tool for servers that run tools; it has no effect here."""
 
     type: Annotated[str, words(UNASKED)]
 
 
-@with_config(extra="allow")
 class NamedResponseTool(NamedFunction):
     """The tool that must be called."""
 
     type: Literal["function", "custom"]
 
 
-@with_config(extra="allow")
-class AllowedTools(TypedDict):
+class AllowedTools(Open):
     """The tools of which one may, or must, be called."""
 
     type: Literal["allowed_tools"]
@@ -225,15 +205,13 @@ Tools: TypeAlias = Annotated[list[AnyTool], Field(max_length=limits.MAX_TOOLS)]
 ToolChoice: TypeAlias = Literal["auto", "none", "required"] | NamedResponseTool | AllowedTools | ClientTool
 
 
-@with_config(extra="allow")
 class SchemaTextFormat(NamedSchema):
     """JSON that matches a schema."""
 
     type: Literal["json_schema"]
 
 
-@with_config(extra="allow")
-class TextOptions(TypedDict):
+class TextOptions(Open):
     """The form of the text."""
 
     format: NotRequired[PlainFormat | SchemaTextFormat | None]

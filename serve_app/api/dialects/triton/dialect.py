@@ -28,7 +28,7 @@ from serve_app.api.dialects.triton.request.inputs import NO_TOKEN, TEXT_INPUT
 from serve_app.api.dialects.triton.request.request import generate_request
 from serve_app.api.dialects.triton.request.row import BatchRow, own_names
 from serve_app.api.dialects.triton.role import Role
-from serve_app.api.kserve.datatype import booleans, check_datatype, refused
+from serve_app.api.kserve.datatype import booleans, check_datatype
 from serve_app.api.kserve.message import InferRequest, engine_priority, timeout_s
 from serve_app.api.protocol.dialect import Call, Renderer
 from serve_app.config import TrtllmConfig
@@ -123,7 +123,7 @@ def parse(
         return Stop(model=request.model, id=request.id)
     with_text = TEXT_INPUT in tensors
     if role is Role.ENSEMBLE and not with_text:
-        raise refused(TEXT_INPUT, "is required")
+        raise InvalidField(TEXT_INPUT, "is required")
     rows = [
         BatchRow(each, names) for each in rows_of(tensors, names, TEXT_INPUT if with_text else "input_ids")
     ]

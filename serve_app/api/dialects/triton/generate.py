@@ -21,11 +21,10 @@ from serve_app.api.dialects.triton.request.inputs import ACCEPTED, MAY_EXCLUDE, 
 from serve_app.api.dialects.triton.request.values import tensors_of_values
 from serve_app.api.dialects.triton.role import Role
 from serve_app.api.edge.body import WireModel, parse_body
-from serve_app.api.kserve.datatype import refused
 from serve_app.api.kserve.http_body import envelope, request_id
 from serve_app.api.kserve.json_values import single_to_json
 from serve_app.api.kserve.message import InferRequest, InferResponse, Parameter
-from serve_app.api.protocol.dialect import Call, Choice, ErrorReply
+from serve_app.api.protocol.dialect import Call, Choice
 from serve_app.api.protocol.string_error import error_object
 from serve_app.config import TrtllmConfig
 from serve_app.errors import InvalidField, ServeError
@@ -52,7 +51,9 @@ class GenerateBody(WireModel):
         for key, value in nested.items():
             if key in table or key in RENAMED:
                 if key in values:
-                    raise refused(key, "must not be given both at the top level and among the parameters")
+                    raise InvalidField(
+                        key, "must not be given both at the top level and among the parameters"
+                    )
                 if value is not None:
                     values[key] = value
             elif isinstance(value, bool | int | float | str):
@@ -64,6 +65,7 @@ class GenerateDialect:
     """Values in, values out; for one request."""
 
     stream_type = STREAM_TYPE
+    render_error = staticmethod(render_error)
 
     def __init__(
         self,
@@ -96,12 +98,9 @@ class GenerateDialect:
         if isinstance(parsed, Stop):
             raise StopAsked(parsed)
         if len(parsed.requests) > 1:
-            raise refused("input_ids", "must hold one prompt; batches are for infer")
+            raise InvalidField("input_ids", "must hold one prompt; batches are for infer")
         renderer = partial(GenerateRenderer, answer=parsed.answer, streaming=parsed.streaming)
         return parsed.call(endpoint or self._model, renderer, stream=self._stream)
-
-    def render_error(self, error: ServeError) -> ErrorReply:
-        return render_error(error)
 
 
 class GenerateRenderer:

@@ -10,7 +10,7 @@ from serve_app.api.dialects.triton.dialect import Stop, parse
 from serve_app.api.dialects.triton.errors import render_error
 from serve_app.api.dialects.triton.role import Role
 from serve_app.api.kserve.http_body import BINARY_TYPE, HEADER, BinaryOutputs, decode, encode
-from serve_app.api.protocol.dialect import Call, Choice, ErrorReply
+from serve_app.api.protocol.dialect import Call, Choice
 from serve_app.config import TrtllmConfig
 from serve_app.errors import GenerationFailed, ServeError
 from serve_app.types import ModelInfo, TokenDelta, Usage
@@ -28,6 +28,7 @@ class InferDialect:
     """Tensors; for one request."""
 
     stream_type = "application/json"  # this route has no stream
+    render_error = staticmethod(render_error)
 
     def __init__(
         self,
@@ -53,9 +54,6 @@ class InferDialect:
             raise StopAsked(parsed)
         renderer = partial(InferRenderer, answer=parsed.answer, binary=binary)
         return parsed.call(endpoint or self._model, renderer, stream=False)
-
-    def render_error(self, error: ServeError) -> ErrorReply:
-        return render_error(error)
 
 
 class InferRenderer:

@@ -23,8 +23,7 @@ from serve_app.api.exchange.stream import STREAM_HEADERS
 from serve_app.api.kserve.http_body import BINARY_TYPE, HEADER
 from serve_app.api.kserve.inflate import Inflated
 from serve_app.api.kserve.recorded import HttpTensors
-from serve_app.api.protocol.dialect import Dialect
-from serve_app.api.protocol.known_model import KnownModel
+from serve_app.api.protocol.dialect import Dialect, KnownModel
 from serve_app.api.services import Services
 from serve_app.limits import MAX_BODY_BYTES, MAX_TENSOR_BODY_BYTES
 
@@ -81,7 +80,7 @@ class ValuesRoute:
         names, services = scope["path_params"], self._services
         meant = self.meaning(scope)
         if not meant.role.generates:
-            steps = ValueSteps(meant.role, names["model"], names.get("version"), stream=self._stream)
+            steps = ValueSteps(meant.role, names["model"], names.get("version"), self._stream)
             await exchange_steps(steps, meant.endpoint, services, scope, receive, send)
             return
         dialect = self.dialect(scope, meant)

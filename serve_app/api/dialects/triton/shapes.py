@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, NotRequired, TypeAlias
 
-from pydantic import Field, WithJsonSchema, with_config
-from typing_extensions import TypedDict
+from pydantic import Field, WithJsonSchema
 
 from serve_app import limits
 from serve_app.api.dialects.triton.ensemble import postprocessing, preprocessing
@@ -14,15 +13,14 @@ from serve_app.api.dialects.triton.request.inputs import ACCEPTED, RENAMED, Inpu
 from serve_app.api.kserve.datatype import BYTES, ELEMENTS
 from serve_app.api.kserve.http_body import MAX_INPUTS
 from serve_app.api.kserve.message import Parameter
-from serve_app.api.protocol.fields import words
+from serve_app.api.protocol.fields import Open, words
 
 Datatype: TypeAlias = Annotated[str, words((*ELEMENTS, BYTES))]
 Parameters: TypeAlias = dict[str, Parameter | None]
 Id: TypeAlias = Annotated[str, Field(max_length=limits.MAX_TENSOR_ID_CHARS)]
 
 
-@with_config(extra="allow")
-class InputTensor(TypedDict):
+class InputTensor(Open):
     """An input. Its data are in the JSON, or `binary_data_size` bytes after it."""
 
     name: Annotated[str, Field(min_length=1)]
@@ -32,8 +30,7 @@ class InputTensor(TypedDict):
     parameters: NotRequired[Parameters | None]
 
 
-@with_config(extra="allow")
-class WantedOutput(TypedDict):
+class WantedOutput(Open):
     """An output that is asked for; `binary_data` of its parameters: as bytes."""
 
     name: Annotated[str, Field(min_length=1)]
@@ -44,8 +41,7 @@ InputTensors: TypeAlias = Annotated[list[InputTensor], Field(min_length=1, max_l
 WantedOutputs: TypeAlias = Annotated[list[WantedOutput], Field(max_length=MAX_INPUTS)]
 
 
-@with_config(extra="allow")
-class InferBody(TypedDict):
+class InferBody(Open):
     """Tensors in JSON."""
 
     id: NotRequired[Id | None]

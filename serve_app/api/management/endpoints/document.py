@@ -11,7 +11,7 @@ from urllib.parse import quote
 from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from serve_app.api.dialects.databricks.routes import ERRORS, TAG, invocation_operation
+from serve_app.api.dialects.databricks.routes import ERRORS, TAG, task_operation
 from serve_app.api.openapi.document import About, document
 from serve_app.api.openapi.operation import Parameter
 from serve_app.api.protocol.family import Family
@@ -26,7 +26,7 @@ _ROOT: Final = "/serving-endpoints"
 def endpoint_document(name: str, task: Task, entities: Sequence[str]) -> dict[str, Any]:
     """The document of the endpoint `name`, whose served entities may be asked by their names."""
     base = f"{_ROOT}/{quote(name, safe='')}"
-    whole = invocation_operation(task)
+    whole = task_operation(task, names_model=False)
     entity = Parameter(
         name="entity",
         place="path",

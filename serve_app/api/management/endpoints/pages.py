@@ -11,8 +11,7 @@ import msgspec
 from serve_app.api.management.answers import LogsJson
 from serve_app.api.management.command_route import Asked, Page, command_entry
 from serve_app.api.management.endpoints.document import endpoint_document
-from serve_app.api.management.operation import management
-from serve_app.api.management.paths import ENDPOINT, ENTITY
+from serve_app.api.management.operation import ENDPOINT, ENTITY, management
 from serve_app.api.management.strict_body import NoBody
 from serve_app.api.openapi.operation import TEXT, Answer
 from serve_app.api.route import Entry

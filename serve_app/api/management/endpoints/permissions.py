@@ -11,8 +11,7 @@ from pydantic import Field
 from serve_app.api.management.answers import GrantJson, LevelName, LevelsJson, PermissionsJson
 from serve_app.api.management.command_route import Asked, command_entry
 from serve_app.api.management.fields import ListOf
-from serve_app.api.management.operation import CHANGES, OF_ENDPOINT, management
-from serve_app.api.management.paths import PERMISSIONS
+from serve_app.api.management.operation import CHANGES, OF_ENDPOINT, PERMISSIONS, management
 from serve_app.api.management.strict_body import NoBody, StrictBody
 from serve_app.api.openapi.operation import Answer
 from serve_app.api.protocol.field_doc import doc

@@ -9,15 +9,21 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import date, datetime
-from typing import Any, Final, NotRequired
+from typing import Any, Final, NotRequired, cast
 
 from typing_extensions import TypedDict
 
+from serve_app.api.edge.query import flag, integer
 from serve_app.api.management.command_route import Asked, command_entry
-from serve_app.api.management.operation import OF_ENDPOINT, management
-from serve_app.api.management.paths import ENDPOINT
+from serve_app.api.management.operation import (
+    ENDPOINT,
+    OF_ENDPOINT,
+    check_query,
+    management,
+    query_parameter,
+)
 from serve_app.api.management.strict_body import NoBody
-from serve_app.api.openapi.operation import Answer, Operation, Parameter
+from serve_app.api.openapi.operation import Answer, Operation
 from serve_app.api.route import Entry
 from serve_app.api.services import Services
 from serve_app.endpoints.ai_gateway import InferenceTable
@@ -26,8 +32,6 @@ from serve_app.limits import MAX_LOGGED_REQUESTS
 from serve_app.types.request_log import LoggedRequests
 
 _LIMIT: Final = 50
-_QUERY: Final = ("limit", "page_token", "failed", "date")
-_FLAGS: Final = {"true": True, "false": False}
 
 
 class RequestRowJson(TypedDict):
@@ -64,11 +68,7 @@ class RequestLogJson(TypedDict):
     next_page_token: NotRequired[str]
 
 
-def _parameter(name: str, what: str, type: Any = str, example: Any = None) -> Parameter:
-    return Parameter(name=name, place="query", type=type, what=what, example=example)
-
-
-_DATE: Final = _parameter("date", "Requests of this day (UTC) alone.", example="2026-03-01")
+_DATE: Final = query_parameter("date", "Requests of this day (UTC) alone.", example="2026-03-01")
 LIST: Final[Operation] = replace(
     management(
         "The newest requests to an endpoint",
@@ -77,9 +77,11 @@ LIST: Final[Operation] = replace(
         conditions=OF_ENDPOINT,
     ),
     parameters=(
-        _parameter("limit", f"Requests at most: 1 to {MAX_LOGGED_REQUESTS}; {_LIMIT} unless given.", int),
-        _parameter("page_token", "`next_page_token` of the page before."),
-        _parameter("failed", "Only requests without an answer of 2xx.", bool),
+        query_parameter(
+            "limit", f"Requests at most: 1 to {MAX_LOGGED_REQUESTS}; {_LIMIT} unless given.", int
+        ),
+        query_parameter("page_token", "`next_page_token` of the page before."),
+        query_parameter("failed", "Only requests without an answer of 2xx.", bool),
         _DATE,
     ),
 )
@@ -99,17 +101,19 @@ def routes(services: Services) -> Iterator[Entry]:
     yield command_entry(services, "GET", f"{ENDPOINT}/requests/{{request}}", _get, GET)
 
 
-async def _list(asked: Asked[NoBody]) -> dict[str, Any]:
+async def _list(asked: Asked[NoBody]) -> RequestLogJson:
     wanted, is_enabled = _wanted(asked)
     payloads = asked.services.payloads
     if payloads is None:
         return {"enabled": False, "requests": []}
     page = await asyncio.to_thread(payloads.page, wanted)
-    shown: dict[str, Any] = {"enabled": is_enabled, "requests": [_json(row) for row in page.rows]}
-    return shown | ({"next_page_token": page.next} if page.next else {})
+    shown: RequestLogJson = {"enabled": is_enabled, "requests": [_json(row) for row in page.rows]}
+    if page.next:
+        shown["next_page_token"] = page.next
+    return shown
 
 
-async def _get(asked: Asked[NoBody]) -> dict[str, Any]:
+async def _get(asked: Asked[NoBody]) -> RequestJson:
     wanted, _ = _wanted(asked)
     payloads, id = asked.services.payloads, asked.path["request"]
     row = None if payloads is None else await asyncio.to_thread(payloads.row, wanted, id)
@@ -121,23 +125,16 @@ async def _get(asked: Asked[NoBody]) -> dict[str, Any]:
 def _wanted(asked: Asked[NoBody]) -> tuple[LoggedRequests, bool]:
     """The query, and whether requests are written now. Raises InvalidField or ModelNotFound."""
     query = asked.query
-    for name in query:
-        if name not in _QUERY:
-            raise InvalidField(name, f"is unknown here; known are {', '.join(_QUERY)}")
-    limit, failed = query.get("limit", str(_LIMIT)), query.get("failed", "false")
-    is_number = limit.isascii() and limit.isdigit() and len(limit) <= len(str(MAX_LOGGED_REQUESTS))
-    if not is_number or not 1 <= int(limit) <= MAX_LOGGED_REQUESTS:
-        raise InvalidField("limit", f"must be an integer from 1 to {MAX_LOGGED_REQUESTS}")
-    if failed not in _FLAGS:
-        raise InvalidField("failed", "must be true or false")
+    check_query(query, LIST)
+    limit, is_failed = integer(query, "limit", 1, MAX_LOGGED_REQUESTS), flag(query, "failed")
     endpoint = asked.view.find(asked.path["endpoint"])
     table = endpoint.ai_gateway.inference_table_config or InferenceTable()
     wanted = LoggedRequests(
         folder=table.table(endpoint.name),
         endpoint=endpoint.name,
-        limit=int(limit),
+        limit=_LIMIT if limit is None else limit,
         after=query.get("page_token", ""),
-        is_failed=_FLAGS[failed],
+        is_failed=is_failed,
         day=_day(query),
     )
     return wanted, table.enabled
@@ -152,9 +149,10 @@ def _day(query: Mapping[str, str]) -> date | None:
         raise InvalidField("date", "must be a date, such as 2026-03-01") from None
 
 
-def _json(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Without the columns that are null."""
-    return {name: _value(value) for name, value in row.items() if value is not None}
+def _json(row: Mapping[str, Any]) -> RequestJson:
+    """The columns that are not null: a row of a page has none of those of bodies."""
+    shown = {name: _value(value) for name, value in row.items() if value is not None}
+    return cast("RequestJson", shown)
 
 
 def _value(value: Any) -> Any:

@@ -13,8 +13,7 @@ from serve_app.api.management.command_route import Asked, command_entry
 from serve_app.api.management.endpoints.config_body import UpdateBody
 from serve_app.api.management.endpoints.create_body import CreateBody, CreateProvisionedBody, ProvisionedBody
 from serve_app.api.management.endpoints.shown import endpoint_json
-from serve_app.api.management.operation import CHANGES, COMMANDS, OF_ENDPOINT, management
-from serve_app.api.management.paths import ENDPOINT, ENDPOINTS
+from serve_app.api.management.operation import CHANGES, COMMANDS, ENDPOINT, ENDPOINTS, OF_ENDPOINT, management
 from serve_app.api.management.strict_body import NoBody
 from serve_app.api.openapi.operation import READS_BODY, Answer
 from serve_app.api.route import Entry

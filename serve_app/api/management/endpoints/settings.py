@@ -12,8 +12,7 @@ from serve_app.api.management.endpoints.create_body import NotificationsBody, Te
 from serve_app.api.management.endpoints.gateway_body import PARTS, AiGatewayBody, OldLimitsBody, old_limits
 from serve_app.api.management.endpoints.shown import endpoint_json, tags_json
 from serve_app.api.management.endpoints.tags_body import PatchTagsBody, tags_of
-from serve_app.api.management.operation import CHANGES, management
-from serve_app.api.management.paths import ENDPOINT
+from serve_app.api.management.operation import CHANGES, ENDPOINT, management
 from serve_app.api.openapi.operation import Answer
 from serve_app.api.route import Entry
 from serve_app.api.services import Services

@@ -19,8 +19,7 @@ from serve_app.api.management.keys.answers import (
     key_json,
 )
 from serve_app.api.management.keys.bodies import CreateKeyBody, RotateKeyBody, UpdateKeyBody
-from serve_app.api.management.operation import COMMANDS, OF_ENDPOINT, management
-from serve_app.api.management.paths import BASE
+from serve_app.api.management.operation import BASE, COMMANDS, OF_ENDPOINT, management
 from serve_app.api.management.strict_body import NoBody
 from serve_app.api.openapi.operation import READS_BODY, Answer, Parameter
 from serve_app.api.route import Entry

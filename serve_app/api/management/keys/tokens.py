@@ -15,8 +15,7 @@ from serve_app.api.management.answers import Nothing
 from serve_app.api.management.command_route import Asked, command_entry
 from serve_app.api.management.keys.answers import CreatedTokenJson, MeJson, TokensJson, token_json
 from serve_app.api.management.keys.bodies import CreateTokenBody, DeleteTokenBody
-from serve_app.api.management.operation import COMMANDS, OF_ENDPOINT, management
-from serve_app.api.management.paths import BASE
+from serve_app.api.management.operation import BASE, COMMANDS, OF_ENDPOINT, management
 from serve_app.api.management.strict_body import NoBody
 from serve_app.api.openapi.operation import READS_BODY, Answer
 from serve_app.api.route import Entry

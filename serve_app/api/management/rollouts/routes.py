@@ -15,8 +15,7 @@ from pydantic import Field
 
 from serve_app.api.management.answers import Nothing
 from serve_app.api.management.command_route import Asked, command_entry
-from serve_app.api.management.operation import CHANGES, OF_ENDPOINT, management
-from serve_app.api.management.paths import ENDPOINT
+from serve_app.api.management.operation import CHANGES, ENDPOINT, OF_ENDPOINT, management
 from serve_app.api.management.rollouts.answers import (
     ComparisonJson,
     RolloutJson,

@@ -10,7 +10,7 @@ import pytest
 
 from serve_app.accounts.keys import new_key
 from serve_app.api import app as app_module
-from serve_app.api.openapi.pages import FILES
+from serve_app.api.openapi.routes import FILES
 from serve_app.types import Scope
 from tests.support.gateway import gateway
 

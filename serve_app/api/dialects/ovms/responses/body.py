@@ -8,8 +8,7 @@ from typing import Annotated, Any, ClassVar, Final
 from serve_app import limits
 from serve_app.api.dialects.chat.field_types import TEMPLATE_VARIABLES, Logprobs, TemplateKwargs
 from serve_app.api.dialects.chat.response_format.grammar import Form
-from serve_app.api.dialects.ovms.fields import AnswerFields
-from serve_app.api.dialects.ovms.templating import templating_of
+from serve_app.api.dialects.ovms.fields import AnswerFields, templating_of
 from serve_app.api.dialects.responses import shapes
 from serve_app.api.dialects.responses.fields import (
     FORMAT,

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 from serve_app.api.dialects.chat.pictures import with_notes
-from serve_app.api.dialects.ovms import wire
-from serve_app.api.dialects.ovms.errors import render_error
+from serve_app.api.dialects.ovms.errors import OvmsDialect
 from serve_app.api.dialects.ovms.responses.body import ResponseBody
 from serve_app.api.dialects.ovms.responses.wire import OvmsWire
 from serve_app.api.dialects.responses.input_items import parse_input
 from serve_app.api.dialects.responses.renderer import ResponseRenderer
 from serve_app.api.dialects.responses.tools import parse_tools
 from serve_app.api.edge.body import parse_body
-from serve_app.api.protocol.dialect import Call, ErrorReply
+from serve_app.api.protocol.dialect import Call
 from serve_app.config import OvmsConfig
 from serve_app.endpoints.endpoint import Task
-from serve_app.errors import ServeError
 from serve_app.types import GenerateRequest, Prompt
 
 
-class ResponseDialect:
+class ResponseDialect(OvmsDialect):
     """A response is a chat in another form. It is not kept."""
-
-    stream_type = wire.STREAM_TYPE
 
     def __init__(self, config: OvmsConfig, *, notes_pictures: bool) -> None:
         """`notes_pictures`: a note replaces a picture; else it is an error."""
-        self._config = config
+        super().__init__(config)
         self._notes_pictures = notes_pictures
 
     def parse(self, raw: bytes, endpoint: str | None = None) -> Call:
@@ -75,6 +71,3 @@ class ResponseDialect:
             renderer=lambda id, info: ResponseRenderer(OvmsWire(id, kept, offer.choice)),
             names=body.names,
         )
-
-    def render_error(self, error: ServeError) -> ErrorReply:
-        return render_error(error, malformed_json=self._config.malformed_json_status)

@@ -10,7 +10,7 @@ from typing import Final
 from serve_app.api.dialects.triton.request.inputs import TEXT_INPUT
 from serve_app.api.dialects.triton.request.row import BatchRow
 from serve_app.api.dialects.triton.role import Role
-from serve_app.api.kserve.datatype import BYTES, refused
+from serve_app.api.kserve.datatype import BYTES
 from serve_app.errors import InvalidField
 
 TEXT: Final = "text_output"  # present where prompts are texts
@@ -88,7 +88,7 @@ def wanted_outputs(
         return (*(name for name in told if name not in absent), *((TEXT,) if with_text else ()))
     for name in asked:
         if name == TEXT and not with_text:
-            raise refused(name, f"needs the input {TEXT_INPUT}")
+            raise InvalidField(name, f"needs the input {TEXT_INPUT}")
         if name not in OUTPUTS and name != TEXT:
             raise InvalidField(
                 name[:256],
@@ -97,5 +97,5 @@ def wanted_outputs(
             )
         flag = None if name == TEXT else OUTPUTS[name].flag
         if flag is not None and not row.flag(flag):
-            raise refused(name, f"needs the input {flag} to be true")
+            raise InvalidField(name, f"needs the input {flag} to be true")
     return tuple(asked)

@@ -21,8 +21,9 @@ from serve_app.api.dialects.triton.request.inputs import MAX_FLOAT, MAX_INT, NO_
 from serve_app.api.dialects.triton.request.row import BatchRow
 from serve_app.api.dialects.triton.request.text import BiasedWords, read_biased_words, read_prompt, read_texts
 from serve_app.api.dialects.triton.request.words import PADDING
-from serve_app.api.kserve.datatype import refused, tensor_of
+from serve_app.api.kserve.datatype import tensor_of
 from serve_app.api.kserve.message import InferRequest
+from serve_app.errors import InvalidField
 from serve_app.types import ModelInfo, Prompt, Tensor, TokenizeRequest, Tokens
 
 QUERY: Final = "QUERY"
@@ -101,7 +102,7 @@ def parse_preprocessing(request: InferRequest) -> EnsembleStep:
     rows = [_row(BatchRow(each, None, INPUTS)) for each in rows_of(request.inputs, {}, QUERY)]
     texts = list(dict.fromkeys(text for row in rows for text in row.texts()))
     if len(texts) > limits.MAX_STOP_STRINGS:
-        raise refused(QUERY, f"the request must hold at most {limits.MAX_STOP_STRINGS} different texts")
+        raise InvalidField(QUERY, f"the request must hold at most {limits.MAX_STOP_STRINGS} different texts")
 
     def tell(info: ModelInfo, told: Sequence[Tokens]) -> dict[str, Tensor]:
         ids = {text: tokens.token_ids for text, tokens in zip(texts, told, strict=True)}
@@ -186,7 +187,7 @@ def _biases(rows: Sequence[BiasedWords], ids: Ids, vocab_size: int) -> npt.NDArr
     if not any(rows):
         return np.zeros((len(rows), 0), np.float32)
     if len(rows) * vocab_size * 4 > limits.MAX_LOGITS_BYTES:
-        raise refused("EMBEDDING_BIAS_WORDS", f"must be for fewer than {len(rows)} rows of a batch")
+        raise InvalidField("EMBEDDING_BIAS_WORDS", f"must be for fewer than {len(rows)} rows of a batch")
     bias = np.zeros((len(rows), vocab_size), np.float32)
     for i, words in enumerate(rows):
         for word, number in words:

@@ -24,10 +24,7 @@ class EnsembleStep:
     questions: tuple[Question[Any], ...]
     tell: Callable[[ModelInfo, Sequence[Any]], dict[str, Tensor]]  # raises InvalidField
     names: Mapping[str, str] = field(default_factory=dict)  # the replica's name of a field -> the client's
-
-    @property
-    def num_prompts(self) -> int:
-        return 1
+    num_prompts: int = 1
 
     def response(self, info: ModelInfo, told: Sequence[Any]) -> InferResponse:
         """The response. `answers` are in the order of the questions. Raises InvalidField."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from dataclasses import dataclass, field
 
 from starlette.types import Receive, Scope, Send
 
@@ -33,69 +33,61 @@ from serve_app.api.services import Services
 from serve_app.limits import MAX_BODY_BYTES
 
 
-class StepBodies(Protocol):
-    """How one request and its response are written."""
-
-    def parse(self, raw: bytes) -> EnsembleStep:
-        """Raises ServeError."""
-        ...
-
-    def render(self, response: InferResponse) -> tuple[Mapping[str, str], bytes]:
-        """Headers and body."""
-        ...
-
-
+@dataclass(slots=True)
 class InferSteps:
     """Tensors, of the route `infer`."""
 
-    def __init__(self, role: Role, model: str, version: str | None, header_length: str | None) -> None:
-        self._role = role
-        self._model = model
-        self._version = version
-        self._header_length = header_length
-        self._binary = BinaryOutputs()
+    role: Role
+    model: str
+    version: str | None
+    header_length: str | None
+    _binary: BinaryOutputs = field(default_factory=BinaryOutputs)
 
     def parse(self, raw: bytes) -> EnsembleStep:
-        request, self._binary = decode(raw, self._header_length, model=self._model, version=self._version)
-        return PARSERS[self._role](request)
+        """Raises ServeError."""
+        request, self._binary = decode(raw, self.header_length, model=self.model, version=self.version)
+        return PARSERS[self.role](request)
 
     def render(self, response: InferResponse) -> tuple[Mapping[str, str], bytes]:
+        """Headers and body."""
         body, json_length = encode(response, self._binary)
         if json_length is None:
             return {"content-type": JSON_TYPE}, body
         return {"content-type": BINARY_TYPE, HEADER.lower(): str(json_length)}, body
 
 
+@dataclass(frozen=True, slots=True)
 class ValueSteps:
     """JSON values, of the routes `generate` and `generate_stream`. A stream is one event."""
 
-    def __init__(self, role: Role, model: str, version: str | None, *, stream: bool) -> None:
-        self._role = role
-        self._model = model
-        self._version = version
-        self._stream = stream
+    role: Role
+    model: str
+    version: str | None
+    stream: bool
 
     def parse(self, raw: bytes) -> EnsembleStep:
-        body, table = parse_body(GenerateBody, raw), INPUTS[self._role]
+        """Raises ServeError."""
+        body, table = parse_body(GenerateBody, raw), INPUTS[self.role]
         values, parameters = body.split(table)
         request = InferRequest(
-            model=self._model,
-            version=self._version,
+            model=self.model,
+            version=self.version,
             id=request_id(body.id),
-            inputs=tensors_of_values(values, self._model, table),
+            inputs=tensors_of_values(values, self.model, table),
             parameters=parameters,
         )
-        return PARSERS[self._role](request)
+        return PARSERS[self.role](request)
 
     def render(self, response: InferResponse) -> tuple[Mapping[str, str], bytes]:
+        """Headers and body."""
         body = value_object(response)
-        if self._stream:
+        if self.stream:
             return {"content-type": STREAM_TYPE, **STREAM_HEADERS}, b"data: " + body + b"\n\n"
         return {"content-type": JSON_TYPE}, body
 
 
 async def exchange_steps(
-    steps: StepBodies,
+    steps: InferSteps | ValueSteps,
     endpoint: str,
     services: Services,
     scope: Scope,

@@ -7,7 +7,8 @@ from typing import Final
 
 from serve_app import limits
 from serve_app.api.dialects.triton.request.row import BatchRow
-from serve_app.api.kserve.datatype import BYTES, refused, strings, tensor_of_strings
+from serve_app.api.kserve.datatype import BYTES, strings, tensor_of_strings
+from serve_app.errors import InvalidField
 from serve_app.types import Tensor
 
 # Inputs that shape the one answer to a batch. They must be equal in all rows.
@@ -36,11 +37,13 @@ def rows_of(
     if count == 1 or first is None:
         return [tensors]
     if not 1 <= count <= limits.MAX_PROMPTS:
-        raise refused(leading, f"a batch must have 1 to {limits.MAX_PROMPTS} rows")
+        raise InvalidField(leading, f"a batch must have 1 to {limits.MAX_PROMPTS} rows")
     rows: list[dict[str, Tensor]] = [{} for _ in range(count)]
     for name, tensor in tensors.items():
         if not tensor.shape or tensor.shape[0] != count:
-            raise refused(names.get(name, name), f"must have the leading dimension {count}, as {leading} has")
+            raise InvalidField(
+                names.get(name, name), f"must have the leading dimension {count}, as {leading} has"
+            )
         for row, part in zip(rows, _parts(name, tensor), strict=True):
             row[name] = part
     return [*rows]

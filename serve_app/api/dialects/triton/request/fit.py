@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from serve_app.api.dialects.triton.request.row import BatchRow
-from serve_app.api.kserve.datatype import refused
+from serve_app.errors import InvalidField
 from serve_app.types import GenerateRequest, ModelInfo
 
 
@@ -48,4 +48,4 @@ class Fit:
             raise self._refused(name, f"token ids must be from 0 to {vocab - 1}")
 
     def _refused(self, name: str, reason: str) -> Exception:
-        return refused(self.names.client_name(name), reason)
+        return InvalidField(self.names.client_name(name), reason)

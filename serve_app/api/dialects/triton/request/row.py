@@ -14,14 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from serve_app.api.dialects.triton.request.inputs import ACCEPTED, RENAMED, TEXT_INPUT, Input, Rank
-from serve_app.api.kserve.datatype import (
-    booleans,
-    check_datatype,
-    floats,
-    integers,
-    refused,
-    strings,
-)
+from serve_app.api.kserve.datatype import booleans, check_datatype, floats, integers, strings
 from serve_app.errors import InvalidField
 from serve_app.types import Tensor
 
@@ -51,7 +44,7 @@ class BatchRow:
 
     def refused(self, name: str, reason: str) -> InvalidField:
         """The error of one tensor."""
-        return refused(self.client_name(name), reason)
+        return InvalidField(self.client_name(name), reason)
 
     def flag(self, name: str) -> bool:
         """Raises InvalidField."""
@@ -174,14 +167,14 @@ def own_names(inputs: Mapping[str, Tensor], model: str) -> tuple[dict[str, Tenso
         if own not in ACCEPTED:
             raise unexpected(name, model)
         if own in found:
-            raise refused(name, f"must not be given beside {names.get(own, own)}")
+            raise InvalidField(name, f"must not be given beside {names.get(own, own)}")
         found[own] = tensor
         if own != name:
             names[own] = name
     if TEXT_INPUT in found:
         for name in ("input_ids", "input_lengths"):
             if name in found:
-                raise refused(TEXT_INPUT, f"must not be given beside {name}")
+                raise InvalidField(TEXT_INPUT, f"must not be given beside {name}")
         names["input_ids"] = TEXT_INPUT
     for words in ("bad_words", "stop_words"):
         if words in found and f"{words}_list" not in found:

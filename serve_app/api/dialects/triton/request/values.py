@@ -8,8 +8,9 @@ from typing import Any, Final
 
 from serve_app.api.dialects.triton.request.inputs import ACCEPTED, RENAMED, Input, Rank
 from serve_app.api.dialects.triton.request.row import unexpected
-from serve_app.api.kserve.datatype import BYTES, refused
+from serve_app.api.kserve.datatype import BYTES
 from serve_app.api.kserve.json_values import encoded, flat, shape_of
+from serve_app.errors import InvalidField
 from serve_app.types import Tensor
 
 # A flat table -> the tensor that numbers the table's rows, and that tensor's elements per row.
@@ -38,13 +39,13 @@ def _tensor(called: str, spec: Input, value: Any, values: Mapping[str, Any]) -> 
     elements = flat(value) if isinstance(value, list) else [value]
     shape = _shape(called, spec, value, elements, values)
     if prod(shape) != len(elements):
-        raise refused(called, "must be a list whose inner lists are equally long")
+        raise InvalidField(called, "must be a list whose inner lists are equally long")
     datatype = spec.datatype
     if datatype == "FP16":
         datatype = "FP32"  # JSON's numbers; the model's own type is made of them later
     elif datatype == BYTES and not all(type(element) is str for element in elements):
         more = " or a list of strings" if spec.rank is Rank.VECTOR else ""
-        raise refused(called, f"must be a string{more}")
+        raise InvalidField(called, f"must be a string{more}")
     elif "BOOL" in spec.also and elements and type(elements[0]) is bool:
         datatype = "BOOL"
     return encoded(called, datatype, shape, elements)
@@ -56,7 +57,7 @@ def _shape(
     count, nested = len(elements), shape_of(value)
     if spec.rank is Rank.SCALAR:
         if count != 1:
-            raise refused(called, "must be one value")
+            raise InvalidField(called, "must be one value")
         return (1,)
     if spec.rank is Rank.VECTOR:
         return nested or (1,)
@@ -70,5 +71,5 @@ def _shape(
         given = values.get(other)
         rows = len(flat(given)) // each if isinstance(given, list) else -1
     if rows == -1 or (count % rows if rows else count):
-        raise refused(called, "must be a list of lists, one for each row")
+        raise InvalidField(called, "must be a list of lists, one for each row")
     return (rows, count // rows if rows else 0)

@@ -1,26 +1,16 @@
-"""Pieces of Databricks' answers: heads, chunks, and usage, which the last end of a choice carries.
+"""What Databricks' chats and completions share: chunks, and usage, which the last end of a choice carries.
 
 Tokens, calls and log-probabilities look as OpenAI's. Knows neither bodies nor sockets.
 """
 
 from __future__ import annotations
 
-import time
-from typing import Any
-
 from serve_app.api.dialects.chat.finish import FINISH
-from serve_app.api.dialects.chat.wire import DONE, STREAM_TYPE, encode, sse
+from serve_app.api.dialects.chat.wire import DONE, encode, head, sse
 from serve_app.api.dialects.databricks import answers
 from serve_app.api.dialects.databricks.errors import broken
 from serve_app.errors import ServeError
 from serve_app.types import FinishReason, ModelInfo, TokenDelta, Usage
-
-__all__ = ["DONE", "STREAM_TYPE", "ChunkWriter", "encode", "head", "usage_fields"]
-
-
-def head(kind: str, id: str, info: ModelInfo) -> dict[str, Any]:
-    """The members that every object of one answer begins with."""
-    return {"id": id, "object": kind, "created": int(time.time()), "model": info.name}
 
 
 def usage_fields(usage: Usage) -> answers.Usage:
@@ -34,24 +24,25 @@ def usage_fields(usage: Usage) -> answers.Usage:
     return fields
 
 
-class ChunkWriter:
-    """The chunks of one stream; each is of one choice, but for a last one of usage."""
+class Renderer:
+    """Writes answers. A chunk of a stream is of one choice, but for a last one of usage."""
 
-    def __init__(self, head: dict[str, Any], choices: int, include_usage: bool | None) -> None:
+    def __init__(self, kind: str, id: str, info: ModelInfo, choices: int, include_usage: bool | None) -> None:
         """`include_usage`: see `GenerationFields.include_usage`; `choices` of all prompts."""
-        self._head = head
-        self._opening = b"data: " + encode(head)[:-1] + b',"choices":[{"index":'
+        self._head = head(kind, id, info.name)
+        self._opening = b"data: " + encode(self._head)[:-1] + b',"choices":[{"index":'
+        self._begun: set[int] = set()  # choices that have had a chunk
         self._open = choices
         self._include_usage = include_usage
         # As OpenAI has it: null in every chunk but the last.
         self._no_usage = b',"usage":null' if include_usage else b""
         self._usage: dict[int, Usage] = {}  # of each prompt that has a choice that ended
 
-    def piece(self, index: int, members: bytes) -> bytes:
+    def _piece(self, index: int, members: bytes) -> bytes:
         """A chunk of a choice that goes on; `members` are those between index and finish_reason."""
         return b'%b%d,%b,"finish_reason":null}]%b}\n\n' % (self._opening, index, members, self._no_usage)
 
-    def last(self, index: int, members: bytes, prompt: int, delta: TokenDelta) -> bytes:
+    def _last(self, index: int, members: bytes, prompt: int, delta: TokenDelta) -> bytes:
         """The chunk that ends a choice; `delta` is its last one."""
         self._open -= 1
         self._usage[prompt] = delta.usage
@@ -65,7 +56,8 @@ class ChunkWriter:
         """What closes a complete stream."""
         if not self._include_usage:
             return DONE
-        return sse(encode({**self._head, "choices": [], "usage": usage_fields(usage)})) + DONE
+        chunk: answers.CompletionChunk = {**self._head, "choices": [], "usage": usage_fields(usage)}
+        return sse(encode(chunk)) + DONE
 
     def broken(self, error: ServeError) -> bytes:
         """What closes a stream that failed."""
