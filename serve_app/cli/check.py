@@ -93,6 +93,8 @@ def _describe(found: ModelCheck, config: ModelConfig) -> None:
     if engine is not None and engine.token_bytes is not None:
         each, whole = f"{engine.token_bytes / 2**10:,.4g} KiB", _size(engine.token_bytes * model.window)
         _line("cache", f"{each} for a token; {whole} for a context of {model.window:,} tokens")
+        if engine.state_bytes:
+            _line("states", f"{_size(engine.state_bytes)} for a sequence, twice while a step runs")
     elif engine is not None:
         _line("cache", "known only at the start")
     if plan is None:
@@ -100,6 +102,8 @@ def _describe(found: ModelCheck, config: ModelConfig) -> None:
         return
     tokens = plan.num_blocks * plan.block_size
     _line("memory", f"{room}: the cache gets {_size(plan.cache_bytes)}, {tokens:,} tokens")
+    if plan.max_sequences < config.engine.max_sequences:
+        _line("batch", f"of {plan.max_sequences} sequences at most, whose states fit")
     if plan.lowered_from is not None:
         _line("window", f"lowered from {plan.lowered_from:,} to {plan.max_model_len:,} tokens, which fit")
 

@@ -24,6 +24,7 @@ from serve_app.config import EngineConfig
 from serve_app.engine.batch import Fed
 from serve_app.engine.cache.block_tables import BlockTables
 from serve_app.engine.cache.blocks import BlockPool, IntegrityError
+from serve_app.engine.cache.slots import STEP_SLOTS, SlotPool
 from serve_app.engine.counters import Counters
 from serve_app.engine.finish import Deadlines, EndRule, EngineDead, Finish
 from serve_app.engine.grammar_queue import GrammarQueue
@@ -39,7 +40,7 @@ from serve_app.engine.sampling.sampled import Scored
 from serve_app.engine.sampling.sampler import Sampler
 from serve_app.engine.sampling.verification import SamplingTask
 from serve_app.engine.scheduler import Plan, Scheduler
-from serve_app.engine.sequence import Sequence, Status
+from serve_app.engine.sequence import Chunk, Sequence, Status
 from serve_app.errors import DeadlineExceeded, EngineRefused, Overloaded, ServeError, Unavailable
 from serve_app.types import EngineOutput, EngineRequest, EngineStats, ErrorInfo, FinishReason
 
@@ -71,6 +72,8 @@ class Engine:
         loaders put adapters there. Raises ValueError for a logits processor of the settings that cannot
         be loaded.
         """
+        most = min(config.max_sequences, runner.num_slots // STEP_SLOTS or config.max_sequences)
+        config = config.model_copy(update={"max_sequences": most})
         self.vocab_size = runner.vocab_size
         self.max_model_len = min(max_model_len, runner.num_blocks * runner.block_size)
         self._config = config
@@ -78,7 +81,7 @@ class Engine:
         self._clock = clock
         self.adapters, self._grammars = adapters, grammars
         self._pool = BlockPool(runner.num_blocks, runner.block_size, memory=runner.memory)
-        self._tables = BlockTables(self._pool, prefix_cache=config.prefix_cache)
+        self._tables = BlockTables(self._pool, SlotPool(runner.num_slots), prefix_cache=config.prefix_cache)
         pace = Pace.on(runner.device.type, config.max_step_tokens)
         self._scheduler = Scheduler(
             self._tables, pace, max_sequences=config.max_sequences, max_step_tokens=config.max_step_tokens
@@ -185,7 +188,7 @@ class Engine:
             if self._grammars is not None:
                 self._grammars.prepare(plan.chunks)  # where tokens were pending
         if launched and self._overlap:
-            launched.run_ahead(self._reader, self._ends, self.max_model_len)
+            launched.run_ahead(self._reader, self._tables, self._ends, self.max_model_len)
         if launched and launched.chosen:
             self._launched = launched
         elif launched:
@@ -250,11 +253,12 @@ class Engine:
             if sequence.status is Status.FINISHED:
                 continue  # failed now, or with another beam of its search
             if launched.chosen is None:
-                sequence.num_computed = chunk.own_end
+                self._tables.advance(sequence, chunk, chunk.own_end)
             sequence.prompt_logprobs += result.prompt_logprobs
             if sequence.context_logits is not None:
                 sequence.context_logits += result.context_logits
             self._tables.index(sequence, chunk.own_end)
+            self._tables.keep_states(chunk)
             if scored is not None:
                 beams.setdefault(sequence.request_id, {})[sequence] = scored
             if result.tasks:
@@ -266,6 +270,7 @@ class Engine:
         for request_id, rows in beams.items():
             if request_id in self._groups:
                 self._advance(self._groups[request_id], rows, now)
+        self._tables.settle(launched.plan.chunks)
 
     def _take_tokens(self, result: ChunkResult, now: float) -> None:
         """Fork the sequences that begin with this chunk, then append the sampled tokens of all."""
@@ -277,7 +282,7 @@ class Engine:
             group.sequences[task.sequence.index] = task.sequence
         group.forked = True
         for task in result.tasks:
-            self._append(group, task, leader, now)
+            self._append(group, task, chunk, now)
         if chunk.proposer is not None and chunk.draft:
             chunk.proposer.learn(len(chunk.draft), len(result.tasks[0].sampled) - 1)
 
@@ -310,8 +315,8 @@ class Engine:
         self._sampler.fork(parent, beam)
         return beam
 
-    def _append(self, group: Group, task: SamplingTask, leader: Sequence, now: float) -> None:
-        """Append the tokens of a task, and those that a grammar forces then, up to the sequence's end."""
+    def _append(self, group: Group, task: SamplingTask, chunk: Chunk, now: float) -> None:
+        """Append the tokens of a task of `chunk`, and those that a grammar forces then, up to the end."""
         sequence, sampled = task.sequence, task.sampled
         if sampled[0].error is not None:
             self._fail(sequence, sampled[0].error)
@@ -321,10 +326,11 @@ class Engine:
         used = min(count, len(sampled))
         sequence.num_forced = count - used
         if sequence.status is Status.RUNNING:
-            sequence.num_computed += used - 1  # the step computed the accepted draft tokens
+            if used > 1:  # the step computed the accepted draft tokens
+                self._tables.advance(sequence, chunk, sequence.num_computed + used - 1)
             self._tables.trim(sequence)
         self._counters.count(task, count, used)
-        self._tell(group, task, leader, count, finish, now)
+        self._tell(group, task, chunk.sequence, count, finish, now)
 
     def _append_owed(self, sequence: Sequence) -> None:
         """Append the rest of a run of forced tokens, of which a client has the first ones already."""
@@ -387,7 +393,7 @@ class Engine:
     def check_integrity(self) -> None:
         """Raise IntegrityError unless blocks, queues and requests agree."""
         every = (s for group in self._groups.values() for s in group.sequences.values())
-        self._scheduler.check_owned([s for s in every if s.status is not Status.HELD])
+        self._scheduler.check_owned(list(every), self._launched.plan.chunks if self._launched else ())
         if any(not group.open or not group.sequences for group in self._groups.values()):
             raise IntegrityError("a request has nothing left to do, but is kept")
         if not self._unstarted <= self._groups.keys():

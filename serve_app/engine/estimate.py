@@ -12,12 +12,11 @@ import torch
 from transformers import PreTrainedModel
 
 from serve_app.config import ModelConfig
-from serve_app.engine.attention import LayerSpec
 from serve_app.engine.cpu.fused import check_quantizable
 from serve_app.engine.fused.fuse import known
 from serve_app.engine.kernels.structs import TYPES
-from serve_app.engine.model.dry_run import learn_layers
-from serve_app.engine.model.forward import ATTENTION_NAME, check_takes_positions
+from serve_app.engine.model.dry_run import Layers, learn_layers
+from serve_app.engine.model.forward import ATTENTION_NAME
 from serve_app.engine.model.memory import (
     CPU_CACHE_CAP,
     CPU_SHARE,
@@ -27,6 +26,7 @@ from serve_app.engine.model.memory import (
     free_memory,
     plan_cache,
 )
+from serve_app.engine.model.stateful import connect_states, wants_positions
 from serve_app.engine.weights.formats import FORMATS
 
 _HIDDEN_COPIES: Final = 6  # rows of the hidden size that a layer holds at once, about
@@ -38,7 +38,7 @@ class Estimate:
 
     family: str | None  # whose fused layers they are; None: transformers' own
     dtype: torch.dtype
-    layers: tuple[LayerSpec, ...] | None  # None: known only at the start
+    layers: Layers | None  # None: known only at the start
     step_bytes: int  # of the largest step on a GPU, about
 
     @classmethod
@@ -58,7 +58,14 @@ class Estimate:
     @property
     def token_bytes(self) -> int | None:
         """Bytes of one token in the cache, in the weights' type."""
-        return None if self.layers is None else sum(spec.bytes_per_token(self.dtype) for spec in self.layers)
+        if self.layers is None:
+            return None
+        return sum(spec.bytes_per_token(self.dtype) for spec in self.layers.attention)
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of the states of one sequence; 0 if it has none, or they are known only at the start."""
+        return 0 if self.layers is None else sum(spec.num_bytes for spec in self.layers.states)
 
     def plan(
         self, config: ModelConfig, *, window: int, weight_bytes: int, memory: int, on_cpu: bool
@@ -76,7 +83,8 @@ class Estimate:
         if self.layers is None:
             return None
         return plan_cache(
-            self.layers,
+            self.layers.attention,
+            self.layers.states,
             dtype=torch.int8 if config.engine.kv_cache_dtype == "int8" else self.dtype,
             config=config.engine,
             context_window=window,
@@ -97,19 +105,20 @@ def device_memory(wanted: str) -> tuple[str, int | None]:
     return "cuda", torch.cuda.get_device_properties(0).total_memory if has_cuda else None
 
 
-def _layers(module: PreTrainedModel, text: Any) -> tuple[LayerSpec, ...] | None:
+def _layers(module: PreTrainedModel, text: Any) -> Layers | None:
     """The needs of the layers in the cache, from shapes alone; None if these hang on numbers."""
 
     def forward(tokens: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        inputs = {"input_ids": tokens[None], "position_ids": positions[None], "use_cache": False}
-        logits: torch.Tensor = module(**inputs).logits[0]
+        places = {"position_ids": positions[None]} if takes else {}
+        logits: torch.Tensor = module(input_ids=tokens[None], **places, use_cache=False).logits[0]
         return logits
 
-    check_takes_positions(module)
+    takes = wants_positions(module)
+    connect_states(module)
     module.set_attn_implementation(ATTENTION_NAME)
     try:
         name, device = type(module).__name__, torch.device("meta")
-        return learn_layers(forward, name=name, config=text, device=device)[0]
+        return learn_layers(forward, name=name, config=text, device=device)
     except (RuntimeError, NotImplementedError, TypeError):  # it reads numbers, which the meta device lacks
         return None
 

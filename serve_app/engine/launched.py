@@ -14,6 +14,7 @@ import logging
 from dataclasses import dataclass, field
 
 from serve_app.engine.batch import Fed
+from serve_app.engine.cache.block_tables import BlockTables
 from serve_app.engine.finish import EndRule
 from serve_app.engine.model.isolation import StepResult
 from serve_app.engine.sampling.chunk_results import ChosenTokens, ChunkResult, LogitsReader
@@ -41,7 +42,7 @@ class LaunchedStep:
         """The tokens for the next step, where they are pending."""
         return None if self.chosen is None else self.chosen.fed()
 
-    def run_ahead(self, reader: LogitsReader, ends: EndRule, window: int) -> None:
+    def run_ahead(self, reader: LogitsReader, tables: BlockTables, ends: EndRule, window: int) -> None:
         """Let the sequences advance by this step, if the next one can be prepared without their tokens.
 
         All earlier steps are collected. `window` is the most tokens that prompt and output have together.
@@ -58,10 +59,12 @@ class LaunchedStep:
         self.outcome.results = []  # the memory of the logits is free for the next step
         for result in self.chosen.results:
             sequence = result.chunk.sequence
-            sequence.num_computed = result.chunk.own_end
+            tables.advance(sequence, result.chunk, result.chunk.own_end)
             if result.tasks:
                 sequence.num_pending += 1
                 sequence.ends_pending = ends.ends_pending(sequence, window)
+        advanced = {id(result.chunk) for result in self.chosen.results}
+        tables.settle(chunk for chunk in self.plan.chunks if id(chunk) not in advanced)
 
     def collect(self, reader: LogitsReader) -> list[ChunkResult]:
         """The results of the step; waits for the device. A broken device fails all chunks."""

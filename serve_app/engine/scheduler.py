@@ -18,9 +18,9 @@ ends before, the first prompt that needs the block computes it in the next step.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import merge
-from itertools import chain
 from operator import attrgetter
 
 from serve_app.engine.cache.block_tables import BlockKey, BlockTables
@@ -143,6 +143,8 @@ class Scheduler:
         most = min(budget, self._pace.prompt_tokens(plan.decode_tokens, sequences))
         plan.prompt_tokens = self._schedule_prompts(plan, most, running.computing if running else [])
         self._add_drafts(plan, budget - plan.prompt_tokens)
+        if self.tables.states is not None:
+            self.tables.states.assign(plan.chunks)
         return plan
 
     def learn(self, plan: Plan, seconds: float) -> None:
@@ -218,7 +220,7 @@ class Scheduler:
         A prompt whose next block another one computes in this step, or in the `running` one, waits, and
         shares the block later.
         """
-        shares, computing, before = Shares(budget), list[BlockKey](), list[BlockKey]()
+        shares = Shares(budget)
         logit_rows = MAX_PROMPT_LOGIT_ROWS
         admits = not plan.preempted
         lookups = MAX_LOOKUPS
@@ -230,10 +232,8 @@ class Scheduler:
                 break
             if id(sequence) in scheduled or sequence.ends_pending:
                 continue
-            if running:  # a piece may have ended inside a block that its own sequence continues
-                before = [key for owner, key in running if owner is not sequence]
             if sequence.status is Status.WAITING:
-                if not admits or self.tables.awaits(sequence, chain(before, computing)):
+                if not admits or self._awaits(sequence, plan, running):
                     continue
                 if self._is_refused(sequence) or not lookups:
                     admits = False
@@ -247,7 +247,7 @@ class Scheduler:
                     continue
             else:
                 self.tables.catch_up(sequence)
-                if self.tables.awaits(sequence, chain(before, computing)):
+                if self._awaits(sequence, plan, running):
                     continue
             # All beams must sample in the same step, so the last token of each is not computed here.
             left_out = sequence.beam_set is not None and sequence.num_output > 0
@@ -260,13 +260,25 @@ class Scheduler:
                 logit_rows -= wanted
             granted.append((sequence, shares.ask(priority, wanted)))
             if (key := self.tables.next_key(sequence)) is not None:
-                computing.append(key)
                 plan.computing.append((sequence, key))
         shares.settle()
         for sequence, share in granted:
             start, end = sequence.num_computed, sequence.num_computed + share.tokens
             plan.chunks.append(Chunk(sequence, start, share.tokens, self._first_logit(sequence, end)))
         return budget - shares.left
+
+    def _awaits(self, sequence: Sequence, plan: Plan, running: list[tuple[Sequence, BlockKey]]) -> bool:
+        """Whether another prompt computes the next block of `sequence`, in this step or the `running` one."""
+
+        def computing() -> Iterator[tuple[Sequence, BlockKey]]:
+            # A piece may have ended inside a block that its own sequence continues.
+            yield from (each for each in running if each[0] is not sequence)
+            yield from plan.computing
+
+        if not self.tables.awaits(sequence, (key for _, key in computing())):
+            return False
+        self.tables.meet(sequence, (owner for owner, _ in computing()))
+        return True
 
     def _is_refused(self, sequence: Sequence) -> bool:
         """Whether a waiting sequence cannot be admitted, as far as is known without looking up its prefix."""
@@ -301,6 +313,8 @@ class Scheduler:
     def _add_drafts(self, plan: Plan, budget: int) -> None:
         """Add drafts to the chunks, within the rest of the budget and the blocks that are still free."""
         budget = min(budget, MAX_DRAFT_ROWS)
+        if self.tables.states is not None:  # a slot for each token
+            budget = min(budget, self.tables.states.spare(plan.chunks))
         # Every sequence has an equal share: all wait for the end of the step.
         share = (FREE_ROWS - sum(chunk.length for chunk in plan.chunks)) // max(1, len(plan.chunks))
         forecasts: list[tuple[Chunk, Forecast]] = []
@@ -340,13 +354,17 @@ class Scheduler:
             return min(max(sequence.num_computed, wanted), end)
         return end - 1 if end == sequence.num_tokens else end
 
-    def check_owned(self, sequences: list[Sequence]) -> None:
-        """Raise IntegrityError unless queues, beam sets and blocks are those of `sequences`."""
+    def check_owned(self, sequences: list[Sequence], chunks: Iterable[Chunk] = ()) -> None:
+        """Raise IntegrityError unless queues, beam sets and blocks are those of `sequences`.
+
+        `chunks`: those of a step that runs.
+        """
+        sequences = [each for each in sequences if each.status is not Status.HELD]
         queued = [*self.running, *self.waiting]
         if set(map(id, queued)) != set(map(id, sequences)) or len(queued) != len(sequences):
             raise IntegrityError(f"{len(queued)} sequences are queued, but requests own {len(sequences)}")
         self.check_integrity()
-        self.tables.check_integrity(sequences)
+        self.tables.check_integrity(sequences, chunks)
 
     def check_integrity(self) -> None:
         """Raise IntegrityError unless the queues and beam sets agree with their sequences."""
@@ -355,8 +373,8 @@ class Scheduler:
                 raise IntegrityError(f"a sequence is queued as {status.name} without being so")
             if [s.order for s in queue] != sorted(s.order for s in queue):
                 raise IntegrityError(f"the queue of {status.name} sequences is out of order")
-        if any(s.block_table for s in self.waiting):
-            raise IntegrityError("a waiting sequence holds blocks")
+        if any(s.block_table or s.state is not None for s in self.waiting):
+            raise IntegrityError("a waiting sequence holds blocks or states")
         if self.places_taken > self.max_sequences:
             raise IntegrityError(f"{self.places_taken} places are taken of {self.max_sequences}")
         running = {id(s.beam_set) for s in self.running if s.beam_set is not None}

@@ -71,6 +71,7 @@ class Sequence:
     ends_pending: bool = False  # with the pending token, whichever it is
     num_computed: int = 0
     block_table: list[int] = field(default_factory=list)
+    state: int | None = None  # the slot of the states after `num_computed` tokens; None: the model has none
     prompt_logprobs: list[PositionLogprobs] = field(default_factory=list)
     order: tuple[int, int, int] = (0, 0, 0)  # (-priority, arrival, index): smaller runs earlier
     processors: tuple[LogitsProcessor, ...] = ()
@@ -89,6 +90,8 @@ class Sequence:
     adapter: str | None = None  # key of a loaded adapter
     block_keys: list[bytes] = field(default_factory=list)  # prefix keys of the leading full blocks
     num_indexed: int = 0  # leading blocks offered to the prefix index
+    branches: set[int] = field(default_factory=set)  # leading blocks after which another prompt differs
+    last_kept: bytes | None = None  # prefix key of the latest states that others may find
     last_token_at: float | None = None  # clock, seconds; kept only when the client wants step times
     beam_set: BeamSet | None = None  # the beams of its request, when it is one of them
     output_logprobs: list[PositionLogprobs] = field(default_factory=list)  # of a beam, returned at its end
@@ -186,6 +189,8 @@ class Chunk:
     first_logit: int
     draft: tuple[int, ...] = ()
     proposer: Proposer | None = None  # of the draft; None: the client, or there is no draft
+    source: int | None = None  # the slot of the states before `start`; None: of a first token
+    stops: tuple[tuple[int, int], ...] = ()  # positions and the slots for the states there, in order
 
     @property
     def end(self) -> int:

@@ -11,6 +11,7 @@ that every layer calls attention once and that nothing else mixes tokens.
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Final
 
 import torch
@@ -20,10 +21,26 @@ from transformers.models.auto.modeling_auto import MODEL_MAPPING
 from serve_app.models.errors import ModelLoadError
 
 LAYER_TYPES: Final = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
+# Layers with a state, or with neither attention nor a state.
+STATE_TYPES: Final = frozenset({"attention", "conv", "hybrid", "linear_attention", "mamba", "mlp", "moe"})
 ALIBI_TYPES: Final = frozenset({"bloom", "mpt"})  # their configurations do not mention it
 
 # Attributes of a configuration for masks or layers that our attention never sees.
 FOREIGN: Final = {
+    "index_topk": "sparse attention over an index",
+}
+# Functions with a state that the engine computes, by their names in transformers' files.
+STATE_FUNCTIONS: Final = frozenset(
+    {
+        "causal_conv1d_fn",
+        "chunk_kimi_delta_attention",
+        "mamba2_chunk_scan",
+        "mamba_selective_scan",
+        "torch_chunk_gated_delta_rule",
+    }
+)
+# As FOREIGN, where the file of the model has none of those functions.
+FOREIGN_STATES: Final = {
     "layers_block_type": "layers that are not attention",
     "block_types": "layers that are not attention",
     "conv_L_cache": "convolution layers",
@@ -32,7 +49,6 @@ FOREIGN: Final = {
     "mamba_num_heads": "state-space layers",
     "ssm_state_size": "state-space layers",
     "state_size": "state-space layers",
-    "index_topk": "sparse attention over an index",
 }
 # Parts of a model that reads more than text.
 SENSES: Final = (
@@ -75,15 +91,19 @@ def check_config(config: PreTrainedConfig) -> None:
         raise _refused(name, "it drafts for another model, whose cache it reads; serve that model")
     if getattr(text, "use_bidirectional_attention", None) not in (None, False, "vision"):  # images alone
         raise _refused(name, "its attention is bidirectional for text, and only causal attention is served")
-    foreign = [why for key, why in FOREIGN.items() if getattr(text, key, None)]
-    others = sorted(set(getattr(text, "layer_types", None) or ()) - LAYER_TYPES)
+    text_class = _class_of(MODEL_MAPPING, text) or model_class
+    known = not STATE_FUNCTIONS.isdisjoint(vars(sys.modules[text_class.__module__]))
+    keys = FOREIGN if known else {**FOREIGN, **FOREIGN_STATES}
+    foreign = [why for key, why in keys.items() if getattr(text, key, None)]
+    served = LAYER_TYPES | STATE_TYPES if known else LAYER_TYPES
+    others = sorted(set(getattr(text, "layer_types", None) or ()) - served)
     if others:
         foreign.insert(0, f"layers of type {', '.join(others)}")
     if foreign:
         raise _refused(
             name, f"it has {foreign[0]}; only full, sliding-window and chunked attention can be batched here"
         )
-    takes_ours = getattr(_class_of(MODEL_MAPPING, text) or model_class, "_can_set_attn_implementation", None)
+    takes_ours = getattr(text_class, "_can_set_attn_implementation", None)
     if takes_ours is not None and not takes_ours():
         raise _refused(name, "its attention does not go through transformers' attention interface")
 
@@ -135,9 +155,11 @@ def context_window(config: PreTrainedConfig, max_model_len: int | None) -> int:
     `max_model_len` asks for more; then the long one (see `pin_rope`).
     """
     name, text = architecture_of(config), config.get_text_config()
-    window = getattr(text, "max_position_embeddings", None)
+    window = getattr(text, "max_position_embeddings", None) or max_model_len
     if not isinstance(window, int) or window < 2:
-        raise _refused(name, "its configuration states no context window (max_position_embeddings)")
+        raise _refused(
+            name, "its configuration states no context window (max_position_embeddings); set max_model_len"
+        )
     original = _longrope_window(text)
     if original is not None and (max_model_len is None or max_model_len <= original):
         window = min(window, original)

@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from serve_app.engine.batch import Batch
 from serve_app.engine.block_memory import BlockMemory
 from serve_app.engine.sampling.choice import Choice
 from serve_app.engine.sampling.sampled import Sampled
-from serve_app.engine.sequence import Sequence
+from serve_app.engine.sequence import Chunk, Sequence
 
 VOCAB_SIZE = 32  # a 64-byte digest is one 16-bit number a token
 
@@ -41,14 +42,18 @@ def greedy_tokens(prompt: abc.Iterable[int], count: int) -> list[int]:
 
 
 class HashRunner:
-    """Logits from the token prefix, through a fake paged cache."""
+    """Logits from the token prefix, through a fake paged cache, or through fake states if there are slots."""
 
     memory: BlockMemory | None = None
 
-    def __init__(self, num_blocks: int = 64, block_size: int = 4, vocab_size: int = VOCAB_SIZE) -> None:
+    def __init__(
+        self, num_blocks: int = 64, block_size: int = 4, vocab_size: int = VOCAB_SIZE, num_slots: int = 0
+    ) -> None:
         self.vocab_size = vocab_size
         self.table_width = 4  # the contents of tables are not looked at
         self.num_blocks = num_blocks
+        self.num_slots = num_slots
+        self.states: dict[int, tuple[int, ...]] = {}  # the tokens that each slot stands for
         self.block_size = block_size
         self.device = torch.device("cpu")
         self.cache = np.full((num_blocks, block_size), -1, dtype=np.int64)
@@ -63,6 +68,8 @@ class HashRunner:
         logits = []
         for s in range(context.num_sequences):
             cached = self.cache[context.block_tables[s].numpy()].reshape(-1)
+            if self.num_slots:
+                cached = self._advance(batch.chunks[s], batch.input_ids[starts[s] : starts[s + 1]].tolist())
             for row in range(starts[s], starts[s + 1]):
                 position = lens[s] - (starts[s + 1] - row)
                 if batch.positions[row] != position:
@@ -76,6 +83,17 @@ class HashRunner:
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
         for source, target in pairs:
             self.cache[target] = self.cache[source]
+
+    def _advance(self, chunk: Chunk, ids: list[int]) -> npt.NDArray[np.int64]:
+        """The tokens up to the end of a chunk, by its states; fills the slots that it names."""
+        before = () if chunk.source is None else self.states[chunk.source]
+        if len(before) != chunk.start:
+            raise AssertionError(f"the states are those after {len(before)} tokens, not {chunk.start}")
+        for position, slot in chunk.stops:
+            if slot == chunk.source:
+                raise AssertionError("a step may run twice, so it must not overwrite the states it reads")
+            self.states[slot] = (*before, *ids[: position - chunk.start])
+        return np.array((*before, *ids), dtype=np.int64)
 
 
 class UniformRunner(HashRunner):
@@ -101,8 +119,8 @@ class Faults:
 class EvilRunner(HashRunner):
     """A HashRunner with scripted faults."""
 
-    def __init__(self, faults: Faults, num_blocks: int = 64, block_size: int = 4) -> None:
-        super().__init__(num_blocks, block_size)
+    def __init__(self, faults: Faults, num_blocks: int = 64, block_size: int = 4, num_slots: int = 0) -> None:
+        super().__init__(num_blocks, block_size, num_slots=num_slots)
         self.faults = faults
         self.calls = 0
 

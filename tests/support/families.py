@@ -84,11 +84,22 @@ MROPE: Final = {**PLAIN_ROPE, "mrope_section": [2, 1, 1]}
 HEADS: Final = {**BASE, "num_key_value_heads": 4, "hidden_size_global": 32}  # of a byte latent transformer
 PER_LAYER: Final = {"vocab_size_per_layer_input": 96, "hidden_size_per_layer_input": 8}
 MAMBA: Final = {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_expand": 2, "mamba_d_state": 16}
+DELTA: Final = {
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 16,
+    "linear_conv_kernel_dim": 4,
+    "layer_types": ["linear_attention", "full_attention"] * 2,
+}
+CONV: Final = {"layer_types": ["conv", "full_attention"] * 2, "conv_L_cache": 3}
 
 OVERRIDES: Final[dict[str, dict[str, Any]]] = {
     **ARCHITECTURES,
     "axk1": MLA,
-    "bamba": MAMBA,
+    "bailing_hybrid": {**MLA, "num_local_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1}
+    | {"head_dim": 16, "layer_group_size": 2},
+    "bamba": {**MAMBA, "attn_layer_indices": [1, 3]},
     "blt": {
         "patcher_config": HEADS,
         "encoder_config": HEADS,
@@ -143,10 +154,22 @@ OVERRIDES: Final[dict[str, dict[str, Any]]] = {
         "vision_config": {**VISION, "num_channels": 3, "output_channels": 16, "mlp_dim": 16},
     },
     "gpt_neo": {"attention_types": [[["global", "local"], 2]]},
-    "granitemoehybrid": MAMBA,
+    "granitemoehybrid": {**MAMBA, "layer_types": ["mamba", "attention"] * 2},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "mamba_d_state": 16},
+    "kimi_linear": {
+        **MLA,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "q_lora_rank": None,
+        "linear_head_dim": 16,
+        "linear_num_heads": 4,
+        "layer_types": ["linear_attention", "full_attention"] * 2,
+    },
+    "lfm2": CONV,
+    "lfm2_moe": {**CONV, "num_dense_layers": 1},
     "llama4_text": {"attention_chunk_size": 16, "floor_scale": 4, "attn_scale": 0.5},
     "longcat_flash": {**MLA, "num_layers": 2, "zero_expert_num": 2},
-    "mamba2": {"num_heads": 4, "head_dim": 16},
+    "mamba2": {"num_heads": 4, "head_dim": 16, "n_groups": 2, "state_size": 16},
     "mllama": {
         "text_config": {**BASE, "cross_attention_layers": [1]},
         "vision_config": {
@@ -159,6 +182,14 @@ OVERRIDES: Final[dict[str, dict[str, Any]]] = {
     },
     "moshi": {"sliding_window": 64},  # its own is as long as its context
     "moss_transcribe_diarize": {"text_config": BASE, "audio_config": PART},
+    "nemotron_h": {
+        "layer_types": ["mamba", "attention", "moe", "mlp"],
+        "mamba_num_heads": 4,
+        "mamba_head_dim": 16,
+        "ssm_state_size": 16,
+        "n_groups": 2,
+    },
+    "olmo_hybrid": DELTA,
     "phi4_multimodal": {
         "vision_config": VISION,
         "audio_config": {
@@ -169,6 +200,9 @@ OVERRIDES: Final[dict[str, dict[str, Any]]] = {
             "nemo_conv_channels": 16,
         },
     },
+    "qwen3_5_moe_text": DELTA,
+    "qwen3_5_text": DELTA,
+    "qwen3_next": DELTA,
     "roc_bert": {
         "pronunciation_vocab_size": 96,
         "shape_vocab_size": 96,
@@ -177,7 +211,14 @@ OVERRIDES: Final[dict[str, dict[str, Any]]] = {
     },
     "xmod": {"default_language": "en_XX"},
     "youtu": MLA,
-    "zamba2": {"layer_types": ["linear_attention"] * 4},
+    "zamba": {"attn_layer_period": 3, "attn_layer_offset": 2, "mamba_d_state": 16, "num_hidden_layers": 6},
+    "zamba2": {
+        "layers_block_type": ["linear_attention", "hybrid"] * 2,
+        "num_mem_blocks": 1,
+        "mamba_d_state": 16,
+        "n_mamba_heads": 4,
+        "mamba_headdim": 16,
+    },
     "zaya": {"num_experts_per_tok": 1},
 }
 # Families whose own sizes serve: they are refused before anything is built of them.
@@ -186,7 +227,6 @@ AS_THEY_ARE: Final = frozenset(
         "dots3_note",
         "gemma4_assistant",
         "glm5_next",
-        "nemo_speechlm",
         "prophetnet",
         "qwen2_5_omni",
         "qwen3_omni_moe",

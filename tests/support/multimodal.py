@@ -101,6 +101,17 @@ MORE: Final[dict[str, dict[str, Any]]] = {
     "mistral4": {"num_key_value_heads": 4},
     "molmo2": {"adapter_config": {"vision_feature_layer": [0]}, "vision_config": {"num_hidden_layers": 1}},
     "muse_spark": {"audio_config": {"num_hidden_layers": 4}},
+    "nemo_speechlm": {
+        "text_config": {
+            "layers_block_type": ["linear_attention", "full_attention", "moe", "mlp"],
+            "ssm_state_size": 16,
+            "mamba_num_heads": 4,
+            "mamba_head_dim": 16,
+            "n_groups": 2,
+        },
+        "audio_config": {"diarization_config": {"head_config": {"audio_hidden_size": 32}}},
+        "word_timestamp_config": {"blank_token_id": 0},
+    },
     "nemotron_h_omni": {"vision_config": {"video_temporal_patch_size": 2}},
     "paddleocr_vl": MROPE,
     "qwen2_5_omni_thinker": MROPE,

@@ -11,6 +11,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 from serve_app.config import EngineConfig
 from serve_app.engine.attention import AttentionBackend
 from serve_app.engine.batch import build_batch
+from serve_app.engine.cache.slots import SlotPool
+from serve_app.engine.cache.state_tables import StateTables
 from serve_app.engine.model.runner import ModelRunner
 from serve_app.engine.sequence import Chunk, Sequence
 from serve_app.types import SamplingParams
@@ -150,17 +152,23 @@ def check_parity(
         config=EngineConfig(block_size=BLOCK, num_blocks=16),
     )
     a, b, c = (make_sequence(str(i), list(p), TABLES[i]) for i, p in enumerate(prompts))
+    states = StateTables(SlotPool(runner.num_slots or 6), BLOCK, prefix_cache=False)
     checked = 0
 
     def step(*chunks: Chunk) -> None:
         """Run the chunks, compare every row of logits, append a greedy token where a chunk samples."""
         nonlocal checked
+        if runner.num_slots:
+            states.assign(chunks)
         rows = runner.run(build_batch(chunks, BLOCK, device)).split([chunk.num_logits for chunk in chunks])
         for chunk, got in zip(chunks, rows, strict=True):
             want = wanted[int(chunk.sequence.request_id)]
             limit = tolerance * max(1.0, want.abs().max().item())
             torch.testing.assert_close(got, want[chunk.first_logit : chunk.end], rtol=0, atol=limit)
             checked += chunk.num_logits
+            if runner.num_slots:
+                states.advance(chunk.sequence, chunk, chunk.end)
+                states.settle(chunk)
             if chunk.samples:
                 chunk.sequence.token_ids.append(int(got[-1].argmax()))
 

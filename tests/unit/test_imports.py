@@ -150,6 +150,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "batch": {"forward_context", "sequence", "transfer"},
         "norm": set(),
         "kernels": {"forward_context", "norm"},
+        "state": {"sequence", "transfer"},
         "attention": {"block_memory", "forward_context", "kernels", "transfer"},
         "weights": {"attention", "kernels"},
         "sampling": {
@@ -158,7 +159,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         },
         "model": {
             *("attention", "batch", "block_memory", "cache", "forward_context", "weights"),
-            *("sequence", "torch_cpu", "transfer"),
+            *("sequence", "state", "torch_cpu", "transfer"),
         },
         "device": {"attention", "model", "weights"},
         "waiting": set(),
@@ -175,7 +176,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "embedding": {"attention", "model", "torch_cpu"},
         "counters": {"sampling", "scheduler", "sequence"},
         "group": {"finish", "request", "sampling", "sequence"},
-        "launched": {"batch", "finish", "model", "sampling", "scheduler"},
+        "launched": {"batch", "cache", "finish", "model", "sampling", "scheduler"},
         "engine": {
             *("batch", "launched"),
             *("cache", "counters", "finish", "grammar", "grammar_queue", "group"),

@@ -74,6 +74,7 @@ class CpuAttention:
         cached = torch.int8 if codes else dtype
         if (
             self._native is None
+            or not layers
             or dtype not in products
             or not all(NativeCache.supports(block_size, spec.key_dim, cached) for spec in layers)
         ):

@@ -1,7 +1,7 @@
 """The block tables of sequences: admit, grow, fork, index, free.
 
-Says which block holds which tokens of which sequence. It does not decide who
-runs (`scheduler`) and copies nothing itself: `grow` names the copies to make.
+Says which block holds which tokens of which sequence, and lets the slots of a model with states go with
+them. It does not decide who runs (`scheduler`) and copies nothing itself: `grow` names the copies to make.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from serve_app.engine.cache.blocks import BlockPool
-from serve_app.engine.sequence import Sequence
+from serve_app.engine.cache.slots import SlotPool
+from serve_app.engine.cache.state_tables import StateTables
+from serve_app.engine.sequence import Chunk, Sequence
 
 BlockKey = tuple[int, bytes]  # the place of a block in its sequence, and its prefix key
 
@@ -17,20 +19,27 @@ BlockKey = tuple[int, bytes]  # the place of a block in its sequence, and its pr
 class BlockTables:
     """Block tables over one pool."""
 
-    def __init__(self, pool: BlockPool, *, prefix_cache: bool = True) -> None:
+    def __init__(self, pool: BlockPool, slots: SlotPool | None = None, *, prefix_cache: bool = True) -> None:
+        """`slots`: for the states of a model; none if it has no states."""
         self.pool = pool
+        self.states: StateTables | None = None
+        if slots is not None and slots.num_slots:
+            self.states = StateTables(slots, pool.block_size, prefix_cache=prefix_cache)
         self._prefix_cache = prefix_cache
         self._block_size = pool.block_size
 
     def known_prefix(self, sequence: Sequence) -> list[int]:
-        """The blocks at the start of a sequence that already hold its tokens, from any sequence."""
-        hits: list[int] = []
-        for i in range(self._num_shareable(sequence)):
-            block = self._find(sequence, i)
-            if block is None:
-                break
-            hits.append(block)
-        return hits
+        """The blocks at the start of a waiting sequence that need no computing, from any sequence.
+
+        With states, those after the last block must be known too. Where more blocks are known, the sequence
+        will keep its states for the next one.
+        """
+        hits = self._known_from(sequence, 0)
+        if self.states is None:
+            return hits
+        reach = self.states.reach(sequence, len(hits))
+        sequence.branches = {len(hits)} if reach < len(hits) else set()
+        return hits[:reach]
 
     def admit(self, sequence: Sequence, reserve: int = 0, hits: list[int] | None = None) -> bool:
         """Give a sequence blocks for all its tokens, known prefix blocks first.
@@ -51,14 +60,20 @@ class BlockTables:
         sequence.num_computed = sequence.num_indexed = 0
         sequence.num_computed = len(hits) * self._block_size
         sequence.num_indexed = len(hits)
+        if self.states is not None:
+            self.states.enter(sequence, len(hits))
         self._extend(sequence, total)
         return True
 
     def catch_up(self, sequence: Sequence) -> None:
         """Let a sequence share the next blocks of its prompt, where others have computed them meanwhile."""
-        for i in range(sequence.num_computed // self._block_size, self._num_shareable(sequence)):
-            if sequence.num_computed != i * self._block_size or (block := self._find(sequence, i)) is None:
-                break
+        first = sequence.num_computed // self._block_size
+        if sequence.num_computed != first * self._block_size:
+            return
+        hits = self._known_from(sequence, first)
+        if self.states is not None and hits:
+            hits = hits[: self.states.reach(sequence, first + len(hits), first) - first]
+        for i, block in enumerate(hits, first):
             own = sequence.block_table[i]
             if block != own:
                 self.pool.acquire_found(block)
@@ -66,6 +81,8 @@ class BlockTables:
                 self.pool.release(own)
             sequence.num_computed += self._block_size
             sequence.num_indexed = i + 1
+        if self.states is not None and hits:
+            self.states.enter(sequence, first + len(hits))
 
     def next_key(self, sequence: Sequence) -> BlockKey | None:
         """Place and prefix key of the block that a running sequence computes next.
@@ -90,6 +107,20 @@ class BlockTables:
                 if sequence.block_keys[i] == key:
                     return True
         return False
+
+    def meet(self, sequence: Sequence, computing: Iterable[Sequence]) -> None:
+        """Let prompts that begin like that of `sequence` keep their states where it goes another way."""
+        if self.states is None:
+            return
+        end = self._num_shareable(sequence)
+        self._hash(sequence, end)
+        for other in computing:
+            self._hash(other, min(end, other.num_tokens // self._block_size))
+            pairs = zip(sequence.block_keys[:end], other.block_keys, strict=False)
+            common = next((i for i, (one, two) in enumerate(pairs) if one != two), None)
+            common = min(end, len(other.block_keys)) if common is None else common
+            if common * self._block_size > other.num_computed:
+                other.branches.add(common)
 
     def blocks_to_grow(self, sequence: Sequence) -> int:
         """Free blocks needed before the sequence can compute up to its last token."""
@@ -147,6 +178,8 @@ class BlockTables:
         child.block_keys = list(parent.block_keys)
         child.num_computed = parent.num_computed
         child.num_indexed = parent.num_indexed
+        if self.states is not None:
+            self.states.fork(parent, child)
 
     def index(self, sequence: Sequence, num_computed: int) -> None:
         """Offer the full blocks among the first `num_computed` tokens to later requests."""
@@ -164,6 +197,8 @@ class BlockTables:
         """Remove everything after the first `keep` tokens from the prefix index."""
         for block in sequence.block_table[keep // self._block_size :]:
             self.pool.unpublish(block)
+        if self.states is not None:
+            self.states.forget(sequence, keep)
 
     def free(self, sequence: Sequence) -> None:
         """Release all blocks, the last first: a prefix outlives what follows it."""
@@ -171,10 +206,41 @@ class BlockTables:
             self.pool.release(block)
         sequence.block_table = []
         sequence.num_computed = sequence.num_indexed = 0
+        if self.states is not None:
+            self.states.free(sequence)
 
-    def check_integrity(self, sequences: Iterable[Sequence]) -> None:
-        """Raise IntegrityError unless the pool's references are these sequences' tables."""
+    def advance(self, sequence: Sequence, chunk: Chunk, position: int) -> None:
+        """Note that a chunk has computed `sequence`, or a fork of it, up to `position`."""
+        sequence.num_computed = position
+        if self.states is not None:
+            self.states.advance(sequence, chunk, position)
+
+    def keep_states(self, chunk: Chunk) -> None:
+        """Offer the states of a committed chunk to later requests."""
+        if self.states is not None:
+            self.states.keep(chunk)
+
+    def settle(self, chunks: Iterable[Chunk]) -> None:
+        """Release what chunks hold whose step is committed, or was not run."""
+        if self.states is not None:
+            for chunk in chunks:
+                self.states.settle(chunk)
+
+    def check_integrity(self, sequences: list[Sequence], chunks: Iterable[Chunk] = ()) -> None:
+        """Raise IntegrityError unless the pools' references are those of sequences and of running chunks."""
         self.pool.check_integrity(sequence.block_table for sequence in sequences)
+        if self.states is not None:
+            self.states.check_integrity(sequences, chunks)
+
+    def _known_from(self, sequence: Sequence, first: int) -> list[int]:
+        """The known blocks of a sequence from its block `first` on, without a gap."""
+        hits: list[int] = []
+        for i in range(first, self._num_shareable(sequence)):
+            block = self._find(sequence, i)
+            if block is None:
+                break
+            hits.append(block)
+        return hits
 
     def _num_shareable(self, sequence: Sequence) -> int:
         """How many leading blocks need no computing if another sequence has computed them."""

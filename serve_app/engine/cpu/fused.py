@@ -101,6 +101,8 @@ def check_quantizable(model: PreTrainedModel, weights: WeightFormat) -> None:
     """Raises UnsupportedModel for weights that are not those of linear layers, such as experts."""
     for place, module in model.named_modules():
         for name, parameter in module.named_parameters(place, recurse=False):
+            if isinstance(module, nn.Conv1d):  # of a few numbers a channel
+                continue
             if parameter.dim() < 2 or (parameter.dim() == 2 and isinstance(module, nn.Linear | nn.Embedding)):
                 continue
             kind_of = f"a tensor of shape {tuple(parameter.shape)}, as experts are"

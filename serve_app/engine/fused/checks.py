@@ -16,11 +16,13 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from serve_app.engine.attention import AttentionBackend
+from serve_app.engine.attention.numbering import Numbered
 from serve_app.engine.attention.recorder import RecordedCall, Recorder
 from serve_app.engine.attention.reference import ReferenceAttention
 from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.fused.layer import AttentionCall
-from serve_app.engine.model.forward import ATTENTION_NAME, active, check_takes_positions
+from serve_app.engine.model.forward import ATTENTION_NAME, active
+from serve_app.engine.model.stateful import wants_positions
 
 TOKENS: Final = 5  # of the prompt
 LEAST: Final = 2  # layers, if the model has as many
@@ -51,8 +53,9 @@ class FirstLayers:
             recorder = Recorder()
             run_model(model, recorder)
             self._calls: Sequence[RecordedCall] = recorder.calls
+            self._numbers = [call.layer for call in self._calls]
             # The dry run refuses a model that calls attention in another way: there is nothing to compare.
-            in_order = [call.layer for call in self._calls] == list(range(len(self._calls)))
+            in_order = self._numbers == sorted(set(self._numbers))
             self._want = self._compute(ReferenceAttention()) if self._calls and in_order else None
 
     def call_of(self, index: int) -> AttentionCall:
@@ -91,12 +94,13 @@ class FirstLayers:
     def _compute(self, backend: AttentionBackend) -> torch.Tensor:
         specs = tuple(call.spec for call in self._calls)
         backend.allocate(specs, 1, BLOCK, self._model.dtype, self._model.device)
+        if self._numbers != list(range(len(self._numbers))):
+            backend = Numbered(backend, self._numbers)
         return _logits(self._model, backend, self._ids.to(self._model.device))
 
 
 def _logits(model: PreTrainedModel, backend: AttentionBackend, ids: torch.Tensor) -> torch.Tensor:
     """[T, V] float32 of one short sequence in the first block of a cache."""
-    check_takes_positions(model)
     model.set_attn_implementation(ATTENTION_NAME)
     positions = torch.arange(len(ids), device=model.device)
     context = ForwardContext(
@@ -109,6 +113,7 @@ def _logits(model: PreTrainedModel, backend: AttentionBackend, ids: torch.Tensor
         block_size=BLOCK,
     )
     with torch.inference_mode(), active(backend, context):
-        out = model(input_ids=ids[None], position_ids=positions[None], use_cache=False)
+        places = {"position_ids": positions[None]} if wants_positions(model) else {}
+        out = model(input_ids=ids[None], **places, use_cache=False)
     logits: torch.Tensor = out.logits[0].float()
     return logits

@@ -1,14 +1,15 @@
 """Learn the layers of a module from a forward without a cache, and refuse what we would get wrong.
 
-During a dry run attention returns zeros. So every layer must ask for attention
-exactly once, and the logits of a token must not change with the tokens before
-it: if they do, something else mixes tokens (a convolution, a state, an attention
+During a dry run attention and functions with a state return zeros. Every layer must ask for attention
+exactly once, or, in a model with states, at most once. And the logits of a token must not change with the
+tokens before it: if they do, something else mixes tokens (a convolution, a state, an attention
 of the module's own), which a packed batch would mix across sequences.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from inspect import get_annotations
 from typing import Any
 
@@ -18,6 +19,7 @@ from serve_app.engine.attention import LayerSpec
 from serve_app.engine.attention.recorder import RecordedCall, Recorder
 from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.model.forward import UnsupportedModel, active
+from serve_app.engine.state import StateRecorder, StateSpec
 
 # ([T] input ids, [T] positions, [R] rows) -> [R, V] logits
 Forward = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -25,20 +27,31 @@ Forward = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 _TOKENS = 8
 
 
-def learn_layers(
-    forward: Forward, *, name: str, config: Any, device: torch.device
-) -> tuple[tuple[LayerSpec, ...], int]:
-    """The cache's needs of every layer, and the width of the logits.
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """The needs of a model's layers in the cache, and the width of its logits."""
+
+    attention: tuple[LayerSpec, ...]  # of the layers that attend
+    numbers: tuple[int, ...]  # of those layers in the model
+    states: tuple[StateSpec, ...]  # of its functions with a state, in the order of their calls
+    width: int
+
+
+def learn_layers(forward: Forward, *, name: str, config: Any, device: torch.device) -> Layers:
+    """What the layers of a module need.
 
     `config` is the text configuration of the module, `name` what errors call it.
     UnsupportedModel names the feature of the module that we lack.
     """
-    recorder = Recorder()
+    recorder, states = Recorder(), StateRecorder()
     positions = torch.arange(_TOKENS, device=device)
-    one = _forward(forward, recorder, positions, positions)
+    one = _forward(forward, recorder, states, positions, positions)
     calls = recorder.calls
     expected = int(config.num_hidden_layers)
-    if [call.layer for call in calls] != list(range(expected)):
+    numbers = tuple(call.layer for call in calls)
+    every = tuple(range(expected))
+    in_order = numbers == tuple(sorted(set(numbers) & set(every))) if states.specs else numbers == every
+    if not in_order:
         shown = ", ".join(str(call.layer) for call in calls[:8]) + (", ..." if len(calls) > 8 else "")
         raise UnsupportedModel(
             f"{name} calls attention for layers [{shown}] instead of once for each of its {expected} layers "
@@ -46,12 +59,12 @@ def learn_layers(
             "their own, or run twice) cannot be batched by this engine"
         )
     _check_windows(calls, name, config)
-    specs = tuple(call.spec for call in calls)
+    layers = Layers(tuple(call.spec for call in calls), numbers, tuple(states.specs), one.shape[-1])
     if one.is_meta:  # shapes alone: there are no numbers to compare
-        return specs, one.shape[-1]
+        return layers
     others = (positions + _TOKENS) % int(config.vocab_size)
     others[-1] = positions[-1]
-    two = _forward(forward, Recorder(), others, positions)
+    two = _forward(forward, Recorder(), StateRecorder(), others, positions)
     change, largest = (one - two)[-1].abs().max().item(), one[-1].abs().max().item()
     tolerance = max(1e-4, 8 * torch.finfo(one.dtype).eps) * max(largest, 1e-6)
     if not change <= tolerance:  # NaN is refused too
@@ -59,7 +72,16 @@ def learn_layers(
             f"{name} mixes tokens outside attention (a convolution, a state or an attention of its own), "
             "which cannot be batched by this engine"
         )
-    return specs, one.shape[-1]
+    if not calls:
+        _check_places(forward, one, positions, name)
+    return layers
+
+
+def _check_places(forward: Forward, logits: torch.Tensor, positions: torch.Tensor, name: str) -> None:
+    """Without attention, a token's logits must not depend on its place in the batch."""
+    moved = _forward(forward, Recorder(), StateRecorder(), positions.roll(1), positions)
+    if not torch.allclose(moved, logits.roll(1, 0), rtol=1e-3, atol=1e-4 * logits.abs().max().item()):
+        raise UnsupportedModel(f"{name} takes no positions, so it cannot be batched here")
 
 
 def _check_windows(calls: list[RecordedCall], name: str, config: Any) -> None:
@@ -67,9 +89,12 @@ def _check_windows(calls: list[RecordedCall], name: str, config: Any) -> None:
     kinds = getattr(config, "layer_types", None)
     windows = [call.window for call in calls]
     if kinds is not None:
-        for layer, (kind, asked) in enumerate(zip(kinds, windows, strict=True)):
+        for call in calls:
+            kind, asked = kinds[call.layer], call.window
             if (kind == "sliding_attention") != (asked is not None):
-                raise UnsupportedModel(f"{name} declares layer {layer} {kind} but asks for window {asked}")
+                raise UnsupportedModel(
+                    f"{name} declares layer {call.layer} {kind} but asks for window {asked}"
+                )
         return
     # A checkpoint may carry the key although its architecture has no window: then it means nothing.
     declared = any("sliding_window" in get_annotations(base) for base in type(config).__mro__)
@@ -82,7 +107,11 @@ def _check_windows(calls: list[RecordedCall], name: str, config: Any) -> None:
 
 
 def _forward(
-    forward: Forward, recorder: Recorder, tokens: torch.Tensor, positions: torch.Tensor
+    forward: Forward,
+    recorder: Recorder,
+    states: StateRecorder,
+    tokens: torch.Tensor,
+    positions: torch.Tensor,
 ) -> torch.Tensor:
     """Logits [T, V] of one sequence of `tokens`."""
     count = tokens.shape[0]
@@ -95,5 +124,5 @@ def _forward(
         lens=(count,),
         block_size=count,
     )
-    with torch.inference_mode(), active(recorder, context):
+    with torch.inference_mode(), active(recorder, context, states=states):
         return forward(tokens, positions, positions)

@@ -25,6 +25,7 @@ from serve_app.engine.attention.chunked import within_chunks
 from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.model.lora import RowAdapters
 from serve_app.engine.model.query_temperature import temperature_of
+from serve_app.engine.state import States
 
 ATTENTION_NAME: Final = "serve_app_paged"
 POSITIONS: Final = ("position_embeddings", "embed_positions")  # the ends of names of what embeds positions
@@ -41,6 +42,7 @@ class ActiveStep:
     backend: AttentionBackend
     context: ForwardContext
     adapters: RowAdapters | None = None  # None: no row has one
+    states: States | None = None  # None: functions with a state start from none, and keep none
     chunked: dict[int, ForwardContext] = field(default_factory=dict)  # by the length of a chunk
 
     def context_of(self, chunk: int | None) -> ForwardContext:
@@ -80,10 +82,14 @@ def check_chunks(config: Any, block_size: int) -> None:
         )
 
 
+def takes_positions(module: torch.nn.Module) -> bool:
+    return "position_ids" in inspect.signature(module.forward).parameters
+
+
 def check_takes_positions(module: torch.nn.Module) -> None:
     """Raise UnsupportedModel unless every token's position, from 0, can be passed to the module's forward."""
     kind = type(module).__name__
-    if "position_ids" not in inspect.signature(module.forward).parameters:
+    if not takes_positions(module):
         raise UnsupportedModel(f"{kind} takes no positions, so it cannot be batched here")
     for name, part in module.named_modules():
         if name.endswith(POSITIONS) and getattr(part, "padding_idx", None) is not None:
@@ -92,13 +98,16 @@ def check_takes_positions(module: torch.nn.Module) -> None:
 
 @contextmanager
 def active(
-    backend: AttentionBackend, context: ForwardContext, adapters: RowAdapters | None = None
+    backend: AttentionBackend,
+    context: ForwardContext,
+    adapters: RowAdapters | None = None,
+    states: States | None = None,
 ) -> Iterator[None]:
     """Send every attention call of the forwards inside to `backend`, with `context`.
 
-    `adapters` are added to the linears that they change.
+    `adapters` are added to the linears that they change. `states` are those of one forward.
     """
-    token = _active.set(ActiveStep(backend, context, adapters))
+    token = _active.set(ActiveStep(backend, context, adapters, states))
     try:
         yield
     finally:
@@ -117,6 +126,12 @@ def applied_adapters() -> RowAdapters | None:
     """The adapters of the active step, if there is one and a row of it has any."""
     step = _active.get()
     return None if step is None else step.adapters
+
+
+def applied_states() -> States | None:
+    """The states of the active step, if there is one and it has any."""
+    step = _active.get()
+    return None if step is None else step.states
 
 
 def paged_attention(

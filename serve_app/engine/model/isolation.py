@@ -34,6 +34,7 @@ class Runner(Protocol):
     table_width: int  # numbers in a row of a prompt table; 0: it takes none
     block_size: int
     num_blocks: int
+    num_slots: int  # for states; 0: the model has none
     memory: BlockMemory | None  # of the blocks, where the system may not have given it yet
     device: torch.device
 

@@ -15,11 +15,16 @@ import torch
 
 from serve_app.config import EngineConfig
 from serve_app.engine.attention import LayerSpec
+from serve_app.engine.cache.slots import STEP_SLOTS
+from serve_app.engine.state import StateSpec
+from serve_app.engine.state.pools import OWN_SLOTS
 
 CPU_SHARE: Final = 0.3  # of free memory: a laptop has other work to do
 CPU_CACHE_CAP: Final = 8 * 2**30  # bytes; more is for the operator to ask for
 CUDA_SHARE: Final = 0.92  # of a GPU, or of a replica's part; the rest is for adapters' work, gaps and CUDA
 CUDA_OWN_BYTES: Final = 768 * 2**20  # of CUDA in a process: its context, kernels and libraries
+STATE_SHARE: Final = 0.5  # of the cache, at most, for states
+KEPT_SLOTS: Final = 2  # for each sequence of a full batch, for the states of known prefixes
 
 
 class CacheTooSmall(ValueError):
@@ -34,15 +39,23 @@ class CachePlan:
     block_size: int  # tokens
     max_model_len: int  # tokens of one sequence, prompt and output
     block_bytes: int  # of one block in all layers
+    max_sequences: int  # in one batch
+    num_slots: int = 0  # for states, each of one sequence at one position
+    slot_bytes: int = 0
     lowered_from: int | None = None  # the window asked for, when the cache cannot hold it
 
     @property
     def cache_bytes(self) -> int:
-        return self.num_blocks * self.block_bytes
+        return self.num_blocks * self.block_bytes + self.state_bytes
+
+    @property
+    def state_bytes(self) -> int:
+        return (self.num_slots + OWN_SLOTS) * self.slot_bytes
 
 
 def plan_cache(
     layers: tuple[LayerSpec, ...],
+    states: tuple[StateSpec, ...] = (),
     *,
     dtype: torch.dtype,
     config: EngineConfig,
@@ -51,12 +64,13 @@ def plan_cache(
     share: float,
     cap: int | None = None,
 ) -> CachePlan:
-    """Choose the number of blocks and the window.
+    """Choose the number of blocks, the number of slots for states, and the window.
 
     `config.num_blocks`, else `config.kv_cache_bytes`, else `share` of `free_bytes`,
     at most `cap` and no more than `max_sequences` full windows fill. The model's own
     window is lowered to what the blocks hold; a window that `config.max_model_len` asks
-    for raises CacheTooSmall instead.
+    for raises CacheTooSmall instead. States take at most STATE_SHARE of the memory; if that is too little
+    for `config.max_sequences`, fewer sequences run at once.
     """
     if config.max_model_len is not None and config.max_model_len > context_window:
         raise CacheTooSmall(
@@ -66,13 +80,20 @@ def plan_cache(
     window = config.max_model_len or context_window
     block_bytes = config.block_size * sum(spec.bytes_per_token(dtype) for spec in layers)
     blocks_per_window = -(-window // config.block_size)
+    given = int(free_bytes * share) if cap is None else min(int(free_bytes * share), cap)
+    given = given if config.kv_cache_bytes is None else config.kv_cache_bytes
+    slot_bytes = sum(state.num_bytes for state in states)
+    num_slots = _slots(slot_bytes, int(given * STATE_SHARE), config.max_sequences)
+    max_sequences = min(config.max_sequences, num_slots // STEP_SLOTS) if states else config.max_sequences
+    # One block a sequence above its window: a fork copies before it lets go.
+    enough = config.max_sequences * (blocks_per_window + 1)
     if config.num_blocks is not None:
         num_blocks = config.num_blocks
+    elif not block_bytes:
+        num_blocks = enough
     else:
-        # One block a sequence above its window: a fork copies before it lets go.
-        enough = config.max_sequences * (blocks_per_window + 1) * block_bytes
-        chosen = min(int(free_bytes * share), enough, enough if cap is None else cap)
-        num_blocks = (chosen if config.kv_cache_bytes is None else config.kv_cache_bytes) // block_bytes
+        fitting = (given - (num_slots + OWN_SLOTS) * slot_bytes) // block_bytes
+        num_blocks = fitting if config.kv_cache_bytes is not None else min(fitting, enough)
     capacity = num_blocks * config.block_size
     if num_blocks < 2:
         raise CacheTooSmall(
@@ -89,12 +110,29 @@ def plan_cache(
         block_size=config.block_size,
         max_model_len=min(window, capacity),
         block_bytes=block_bytes,
+        max_sequences=max_sequences,
+        num_slots=num_slots,
+        slot_bytes=slot_bytes,
         lowered_from=window if capacity < window else None,
     )
 
 
+def _slots(slot_bytes: int, given: int, max_sequences: int) -> int:
+    """The slots of `slot_bytes` each in `given` bytes, at most those for a full batch and known prefixes."""
+    if not slot_bytes:
+        return 0
+    fitting = given // slot_bytes - OWN_SLOTS
+    if fitting < STEP_SLOTS:
+        raise CacheTooSmall(
+            f"the states of one sequence take {slot_bytes:,} bytes, and {STATE_SHARE:.0%} of the cache hold "
+            f"fewer than the {STEP_SLOTS + OWN_SLOTS} that it needs; free some memory or raise kv_cache_bytes"
+        )
+    return min(fitting, max_sequences * (STEP_SLOTS + KEPT_SLOTS))
+
+
 def plan_for_device(
     layers: tuple[LayerSpec, ...],
+    states: tuple[StateSpec, ...] = (),
     *,
     dtype: torch.dtype,
     device: torch.device,
@@ -123,6 +161,7 @@ def plan_for_device(
         )
     return plan_cache(
         layers,
+        states,
         dtype=dtype,
         config=config,
         context_window=context_window,

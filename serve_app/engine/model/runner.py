@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from serve_app.config import EngineConfig
 from serve_app.engine.attention import AttentionBackend
+from serve_app.engine.attention.numbering import Numbered
 from serve_app.engine.batch import Batch
 from serve_app.engine.model import peak, query_temperature
 from serve_app.engine.model.adapter_table import MakeAdapters
@@ -22,6 +23,8 @@ from serve_app.engine.model.forward import ATTENTION_NAME, active, check_chunks,
 from serve_app.engine.model.memory import CachePlan, CacheTooSmall, plan_for_device
 from serve_app.engine.model.packed_adapters import PackedTable
 from serve_app.engine.model.prompt_tuning import STAND_IN, EmbeddingRows
+from serve_app.engine.model.stateful import connect_states, wants_positions
+from serve_app.engine.state.pools import StatePools
 
 log = logging.getLogger(__name__)
 
@@ -53,15 +56,20 @@ class ModelRunner:
         self.device = device
         self._backend = backend
         name = type(module).__name__
-        check_takes_positions(module)
+        self._wants_positions = wants_positions(module)
         query_temperature.take_over(module)
         text_config = module.config.get_text_config()
         check_chunks(text_config, config.block_size)
         self._keeps_rows = "logits_to_keep" in inspect.signature(module.forward).parameters
         module.set_attn_implementation(ATTENTION_NAME)
-        self.layers, self.vocab_size = learn_layers(
-            self._logits, name=name, config=text_config, device=device
-        )
+        connect_states(module)
+        layers = learn_layers(self._logits, name=name, config=text_config, device=device)
+        if layers.attention:
+            check_takes_positions(module)
+        self.layers, self.vocab_size = layers.attention, layers.width
+        if layers.numbers != tuple(range(len(layers.numbers))):
+            self._backend = Numbered(backend, layers.numbers)
+        self._state_specs = layers.states
         self._rows = EmbeddingRows(module, self.vocab_size)
         self.table_width = self._rows.width
         self.adapters = make_adapters(module, dtype, device, config) if config.max_adapters else None
@@ -69,6 +77,7 @@ class ModelRunner:
         self._codes = config.kv_cache_dtype == "int8"
         self.plan: CachePlan = plan_for_device(
             self.layers,
+            layers.states,
             dtype=torch.int8 if self._codes else dtype,
             device=device,
             config=config,
@@ -78,9 +87,10 @@ class ModelRunner:
         )
         self.block_size = self.plan.block_size
         self.num_blocks = self.plan.num_blocks
+        self.num_slots = self.plan.num_slots
         self.max_model_len = self.plan.max_model_len
         try:
-            self._allocate(self.num_blocks, self.block_size, dtype)
+            self._allocate(self.num_blocks, self.block_size, dtype, self.num_slots)
         except (OSError, torch.OutOfMemoryError) as error:
             why = error.strerror if isinstance(error, OSError) else "the GPU has less"
             raise CacheTooSmall(
@@ -94,6 +104,14 @@ class ModelRunner:
                 self.plan.lowered_from,
                 self.max_model_len,
             )
+        if self.plan.max_sequences < config.max_sequences:
+            log.warning(
+                "max_sequences lowered from %d to %d: states of %d MiB a sequence, in %d slots",
+                config.max_sequences,
+                self.plan.max_sequences,
+                self.plan.slot_bytes >> 20,
+                self.num_slots,
+            )
 
     def run(self, batch: Batch) -> torch.Tensor:
         """Compute the step and fill the cache; returns [R, V] float32, one row a wanted logit.
@@ -105,9 +123,10 @@ class ModelRunner:
         virtual, input_ids = self._rows.of_step(batch.chunks, self.device), batch.input_ids
         if virtual is not None:
             input_ids = input_ids.index_fill(0, virtual.places, STAND_IN)
+        states = None if self._states is None else self._states.of_step(batch.chunks)
         with (
             torch.inference_mode(),
-            active(self._backend, batch.context, adapters),
+            active(self._backend, batch.context, adapters, states),
             self._rows.written(virtual),
         ):
             return self._logits(input_ids, batch.positions, batch.logit_rows).float()
@@ -136,12 +155,15 @@ class ModelRunner:
             self._allocate(0, config.block_size, dtype)
             torch.cuda.empty_cache()
 
-    def _allocate(self, num_blocks: int, block_size: int, dtype: torch.dtype) -> None:
+    def _allocate(self, num_blocks: int, block_size: int, dtype: torch.dtype, num_slots: int = 0) -> None:
         self._backend.allocate(self.layers, num_blocks, block_size, dtype, self.device, codes=self._codes)
+        self._states = StatePools(self._state_specs, num_slots, self.device) if self._state_specs else None
 
     def _logits(self, input_ids: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """[T], [T], [R] -> [R, V]."""
-        inputs = {"input_ids": input_ids[None], "position_ids": positions[None], "use_cache": False}
+        inputs = {"input_ids": input_ids[None], "use_cache": False}
+        if self._wants_positions:
+            inputs["position_ids"] = positions[None]
         if self._keeps_rows:
             logits: torch.Tensor = self.module(**inputs, logits_to_keep=rows).logits[0]
             return logits

@@ -152,9 +152,9 @@ def alone(tokens: LLTokenizer) -> Alone:
     return of
 
 
-def wide(num_blocks: int) -> HashRunner:
-    """A runner with all tokens that grammars know."""
-    return HashRunner(num_blocks, vocab_size=VOCAB)
+def wide(num_blocks: int, num_slots: int = 0) -> HashRunner:
+    """A runner with all tokens that grammars know, of a model with states if there are slots."""
+    return HashRunner(num_blocks, vocab_size=VOCAB, num_slots=num_slots)
 
 
 @pytest.mark.parametrize(
@@ -165,6 +165,8 @@ def wide(num_blocks: int) -> HashRunner:
         {"max_step_tokens": 16, "prefix_cache": False},
         {"ngram_draft": 3},
         {"ngram_draft": "auto"},
+        {"slots": 12},
+        {"slots": 40, "ngram_draft": 3},
     ],
     ids=str,
 )
@@ -176,7 +178,9 @@ def test_answers_are_those_of_an_engine_that_waits(
     """With requests that arrive, are cut and are aborted at any time, and with too few blocks for all."""
     requests, wanted = mixed(24, seed), alone(seed)
     rng, found = random.Random(seed), Answers()
-    running = engine(True, wide(blocks), tokens, **settings)
+    slots = int(settings.get("slots", 0))  # type: ignore[call-overload]
+    settings = {name: value for name, value in settings.items() if name != "slots"}
+    running = engine(True, wide(blocks, slots), tokens, **settings)
     stray = [replace(request, id=f"stray {request.id}") for request in requests[::3]]
     arriving, alive = rng.sample([*requests, *stray], len(requests) + len(stray)), []
     while arriving or running.has_work():

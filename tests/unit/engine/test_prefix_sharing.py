@@ -1,12 +1,13 @@
 """A prefix that several prompts have is computed once, also where they arrive together.
 
-Over a runner whose tokens depend on the whole prefix, so that a wrong block shows as a wrong token.
+Over a runner whose tokens depend on the whole prefix, so that a wrong block or state shows as a wrong token.
 """
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import pytest
 
@@ -28,9 +29,10 @@ class Bench:
     step_tokens: int = 16
     sequences: int = 8
     faults: Faults = field(default_factory=Faults)
+    slots: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
-        self.runner = EvilRunner(self.faults, self.blocks, BLOCK)
+        self.runner = EvilRunner(self.faults, self.blocks, BLOCK, self.slots)
         config = EngineConfig(max_sequences=self.sequences, max_step_tokens=self.step_tokens)
         self.engine = Engine(self.runner, config, eos_token_ids=frozenset(), max_model_len=120)
         self.tokens: dict[tuple[str, int], list[int]] = {}
@@ -60,6 +62,11 @@ class Bench:
     def computed(self, request_id: str) -> int:
         """The tokens of a request that went through the model."""
         return sum(n for batch in self.runner.batches for name, _, n in batch if name == request_id)
+
+
+@pytest.fixture(params=[0, 64], ids=["attention", "states"], autouse=True)
+def _kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Bench, "slots", request.param)
 
 
 def test_prompts_that_arrive_together_compute_their_prefix_once() -> None:

@@ -13,8 +13,9 @@ from serve_app.engine.attention.reference import ReferenceAttention
 from serve_app.engine.batch import build_batch
 from serve_app.engine.model.runner import ModelRunner
 from serve_app.engine.sequence import Chunk
+from serve_app.engine.state.functions import FUNCTIONS
 from serve_app.models.errors import ModelLoadError
-from serve_app.models.guards import check_config, context_window, pin_rope
+from serve_app.models.guards import STATE_FUNCTIONS, check_config, context_window, pin_rope
 from tests.support.tiny_models import BASE, make_model, make_sequence
 
 ORIGINAL = 16  # the trained window of the longrope models here, of 64
@@ -53,11 +54,9 @@ def longrope() -> PreTrainedConfig:
             "attention interface",
         ),
         ("codegen", {"rotary_dim": 8}, "attention interface"),
-        ("qwen3_next", {}, "linear_attention"),
-        ("qwen3_5_text", {}, "linear_attention"),
-        ("lfm2", {"layer_types": ["conv", "full_attention"] * 2}, "conv"),
-        ("mamba", {}, "cannot be served"),
-        ("falcon_h1", {}, "cannot be served"),
+        ("minimax", {}, "linear_attention"),
+        ("recurrent_gemma", {}, "linear_attention"),
+        ("zaya", {"num_experts_per_tok": 1}, "layers of type hybrid"),
         ("t5", {}, "encoder-decoder"),
         ("vit", {}, "no causal language model"),
         ("llama", {"architectures": ["LlamaForSequenceClassification"]}, "LlamaForCausalLM"),
@@ -73,6 +72,15 @@ def test_a_model_we_would_get_wrong_is_refused(
     with pytest.raises(ModelLoadError, match=reason) as caught:
         check_config(config)
     assert (config.architectures or [model_type])[0] in str(caught.value)
+
+
+@pytest.mark.parametrize("model_type", ["qwen3_next", "qwen3_5_text", "lfm2", "mamba", "falcon_h1"])
+def test_a_model_whose_states_are_computed_here_passes(model_type: str) -> None:
+    check_config(make_config(model_type))
+
+
+def test_the_guard_and_the_engine_know_the_same_functions_with_a_state() -> None:
+    assert FUNCTIONS.keys() == STATE_FUNCTIONS
 
 
 @pytest.mark.parametrize("model_type", ["llama", "qwen3", "gemma2", "mistral", "gpt2", "olmo3", "phi3"])

@@ -1,0 +1,42 @@
+"""Attention in some of a model's layers alone: the cache has no room for the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from serve_app.engine.attention import AttentionBackend, LayerSpec
+from serve_app.engine.block_memory import BlockMemory
+from serve_app.engine.forward_context import ForwardContext
+
+
+class Numbered:
+    """An `AttentionBackend` that knows layers by their numbers in the model, over one that counts its own."""
+
+    def __init__(self, backend: AttentionBackend, layers: Iterable[int]) -> None:
+        """`layers`: the numbers of those that attend, in order."""
+        self._backend = backend
+        self._places = {layer: place for place, layer in enumerate(layers)}
+
+    @property
+    def memory(self) -> BlockMemory | None:
+        return self._backend.memory
+
+    def allocate(self, layers: tuple[LayerSpec, ...], *sizes: Any, codes: bool = False) -> None:
+        self._backend.allocate(layers, *sizes, codes=codes)
+
+    def forward(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        context: ForwardContext,
+        **options: Any,
+    ) -> torch.Tensor:
+        return self._backend.forward(self._places[layer], query, key, value, context, **options)
+
+    def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
+        self._backend.copy_blocks(pairs)

@@ -1,0 +1,81 @@
+"""The bridge from transformers' functions with a state to ours.
+
+A module of transformers calls such a function by its name in its own file, and there is no registry of them.
+So the file gets a function that computes the states of the active step, and calls transformers' own if there
+are none.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import wraps
+from math import gcd
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from serve_app.engine.model.forward import applied_states, check_takes_positions, takes_positions
+from serve_app.engine.state.exact import LANES
+from serve_app.engine.state.functions import FUNCTIONS
+
+_OURS = "computed_by_serve_app"  # marks a function that is connected already
+
+
+def stateful_functions(kind: type[nn.Module]) -> list[str]:
+    """The names of the functions with a state in the file of a class of transformers."""
+    return [name for name in FUNCTIONS if hasattr(sys.modules[kind.__module__], name)]
+
+
+def wants_positions(module: nn.Module) -> bool:
+    """Whether the forward of `module` takes positions. A model whose layers all have states may need none.
+
+    Raises UnsupportedModel for any other model without them.
+    """
+    if stateful_functions(type(module)) and not takes_positions(module):
+        return False
+    check_takes_positions(module)
+    return True
+
+
+def connect_states(module: nn.Module) -> None:
+    """Let the functions with a state in the files of `module` compute those of the active step."""
+    for part in module.modules():
+        heads = getattr(part, "num_v_heads", getattr(part, "num_heads", None))
+        if isinstance(heads, int) and any(isinstance(child, nn.Conv1d) for child in part.children()):
+            part.forward = _in_whole_vectors(part.forward, LANES // gcd(LANES, heads))
+    for kind in {type(part) for part in module.modules()}:
+        place = sys.modules[kind.__module__]
+        for name in stateful_functions(kind):
+            if not hasattr(own := getattr(place, name), _OURS):
+                setattr(place, name, _connected(own, FUNCTIONS[name]))
+
+
+def _connected(own: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(own)
+    def function(*args: Any, **options: Any) -> Any:
+        states = applied_states()
+        return own(*args, **options) if states is None else ours(states, *args, **options)
+
+    setattr(function, _OURS, True)
+    return function
+
+
+def _in_whole_vectors(forward: Callable[..., torch.Tensor], rows: int) -> Callable[..., torch.Tensor]:
+    """The forward of a layer, on a CPU of a multiple of `rows` rows.
+
+    The layer computes one number for each head by functions of torch, which `state.exact` is about. A row
+    that is added has no sequence.
+    """
+
+    @wraps(forward)
+    def padded(hidden_states: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
+        count = hidden_states.shape[1]
+        missing = -count % rows if hidden_states.device.type == "cpu" else 0
+        if missing:
+            hidden_states = functional.pad(hidden_states, (0, 0, 0, missing))
+        return forward(hidden_states, *args, **options)[:, :count]
+
+    return padded

@@ -1,0 +1,54 @@
+"""Layers with a state: convolutions and recurrences over the tokens of a sequence, in a packed batch.
+
+A state is the memory of one such function after a number of tokens, and a slot holds all states of a
+sequence at one position. A step reads a slot and writes another one, so a step that runs twice gives the
+same states. `functions` names the kinds; each is a file beside it. Knows no model and no requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from serve_app.engine.state.waves import Wave
+
+
+@dataclass(frozen=True, slots=True)
+class StateSpec:
+    """The state of one function for one sequence, learnt from a dry run at load."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def num_bytes(self) -> int:
+        return int(torch.Size(self.shape).numel()) * self.dtype.itemsize
+
+
+class States(Protocol):
+    """The states of one forward, as a function of `functions` asks for them."""
+
+    @property
+    def waves(self) -> Sequence[Wave]:
+        """The spans of the step, in the order in which they run. Other rows of the batch have no sequence."""
+        ...
+
+    def next(self, spec: StateSpec) -> torch.Tensor:
+        """The pool [slots, *spec.shape] of the next function: the order of their calls tells them apart."""
+        ...
+
+
+class StateRecorder:
+    """The states of a dry run: notes the specs, and has no sequences, so that functions give zeros."""
+
+    waves: Sequence[Wave] = ()
+
+    def __init__(self) -> None:
+        self.specs: list[StateSpec] = []
+
+    def next(self, spec: StateSpec) -> torch.Tensor:
+        self.specs.append(spec)
+        return torch.empty(0, *spec.shape, dtype=spec.dtype)

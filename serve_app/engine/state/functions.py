@@ -1,0 +1,25 @@
+"""The kinds of states: by the name of a function in transformers' modules, the one that computes it here.
+
+A function takes the `States` of the forward and then the arguments of transformers' own, of a packed batch,
+and returns what that one returns. A new kind is a file beside this one and a line here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from serve_app.engine.state.convolution import causal_conv1d
+from serve_app.engine.state.gated_delta import gated_delta_rule
+from serve_app.engine.state.mamba import mamba2_scan, mamba_scan
+
+FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
+    {
+        "causal_conv1d_fn": causal_conv1d,
+        "chunk_kimi_delta_attention": gated_delta_rule,
+        "mamba2_chunk_scan": mamba2_scan,
+        "mamba_selective_scan": mamba_scan,
+        "torch_chunk_gated_delta_rule": gated_delta_rule,
+    }
+)

@@ -1,0 +1,83 @@
+"""Where the states of a step lie: spans of rows between two slots, in waves that run one after another.
+
+A chunk is one span, or several where a state inside it is kept: at a boundary that another request may
+share, or after each token of a draft. The n-th spans of all chunks are one wave, whose spans run as a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from serve_app.engine.sequence import Chunk
+from serve_app.engine.transfer import send
+
+
+class Span(NamedTuple):
+    """Rows of one sequence in a batch, from the state in one slot to the state in another one."""
+
+    first: int  # row
+    length: int  # rows
+    source: int
+    target: int
+
+
+class Wave:
+    """Spans that do not depend on each other, the longest first."""
+
+    def __init__(self, spans: Iterable[Span], device: torch.device) -> None:
+        self.spans = sorted(spans, key=lambda span: -span.length)
+        self.longest = self.spans[0].length
+        columns = np.array(self.spans, dtype=np.int64).T
+        self.firsts, _, self.sources, self.targets = send(device, *map(np.ascontiguousarray, columns))
+        self._windows: dict[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = {}
+
+    def tokens(self) -> Iterator[torch.Tensor]:
+        """The rows [n] of the n spans that have an i-th token, for i = 0, 1, ..."""
+        count = len(self.spans)
+        for i in range(self.longest):
+            while self.spans[count - 1].length <= i:
+                count -= 1
+            yield self.firsts[:count] + i
+
+    def windows(self, width: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Indices for a convolution over `width` tokens, into the histories [S * (width - 1)] of the spans
+        followed by all rows of the batch.
+
+        Returns the rows [R] of the wave, the window [R, width] of each, and the new history [S, width - 1].
+        """
+        if width not in self._windows:
+            past, count = width - 1, len(self.spans)
+            rows, windows, ends = list[int](), list[list[int]](), list[list[int]]()
+            for i, span in enumerate(self.spans):
+                known = [i * past + k for k in range(past)]
+                known += range(count * past + span.first, count * past + span.first + span.length)
+                rows += range(span.first, span.first + span.length)
+                windows += [known[k : k + width] for k in range(span.length)]
+                ends.append(known[len(known) - past :])
+            arrays = (np.array(x, dtype=np.int64) for x in (rows, windows, ends))
+            made = send(self.firsts.device, *arrays)
+            self._windows[width] = made[0], made[1], made[2].view(count, past)
+        return self._windows[width]
+
+
+def waves_of(chunks: Iterable[Chunk], zero: int, unread: int, device: torch.device) -> list[Wave]:
+    """The waves of a step of `chunks`.
+
+    `zero`: the slot of the state before a first token. `unread`: a slot for states that are not kept.
+    """
+    waves: list[list[Span]] = []
+    row = 0
+    for chunk in chunks:
+        source, position = zero if chunk.source is None else chunk.source, chunk.start
+        stops = chunk.stops if chunk.stops else ((chunk.end, unread),)
+        for number, (end, target) in enumerate(stops):
+            if number == len(waves):
+                waves.append([])
+            waves[number].append(Span(row, end - position, source, target))
+            row += end - position
+            source, position = target, end
+    return [Wave(spans, device) for spans in waves]

@@ -1,0 +1,213 @@
+"""Models with states give transformers' tokens, and the same bits whatever else happens. In float32.
+
+One small model of each kind of state goes through the engine: alone, in crowds, in pieces, with too few
+blocks, with the states of known prefixes, forked, in beams, with drafts, and moved in the middle.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import cache
+
+import pytest
+import torch
+
+from serve_app.config import EngineConfig, ModelConfig
+from serve_app.engine.assemble import assemble
+from serve_app.engine.engine import Engine
+from serve_app.types import Beam, ChoiceSoFar, Draft, EngineRequest, SamplingParams
+from tests.support.tiny_states import KINDS, tiny_stateful
+
+BLOCK, VOCAB, OUTPUT = 16, 96, 12
+QUICK = ("nemotron_h", "qwen3_5_text")
+EACH = pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[] if kind in QUICK else pytest.mark.full) for kind in KINDS]
+)
+GREEDY = SamplingParams(temperature=0.0, max_tokens=OUTPUT, ignore_eos=True)
+TOLERANCE = 1e-4
+
+
+@dataclass
+class Told:
+    """All that an engine told of one choice."""
+
+    tokens: list[int] = field(default_factory=list)
+    logits: bytes = b""
+    logprobs: list[float] = field(default_factory=list)
+    cached: int = 0
+
+
+def new_engine(kind: str, **settings: object) -> Engine:
+    engine = EngineConfig.model_validate({"num_blocks": 128, "block_size": BLOCK, **settings})
+    config = ModelConfig(name="tiny", source="tiny", attention="cpu", threads=1)
+    return assemble(
+        copy.deepcopy(tiny_stateful(kind)),
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+        context_window=256,
+        eos_token_ids=(2,),
+        config=config.model_copy(update={"engine": engine}),
+        progress=lambda _: None,
+    )
+
+
+def answers(engine: Engine, asked: Iterable[EngineRequest]) -> dict[tuple[str, int], Told]:
+    told: dict[tuple[str, int], Told] = {}
+    for request in asked:
+        engine.add(request)
+    while engine.has_work():
+        for output in engine.step():
+            assert output.error is None
+            one = told.setdefault((output.request_id, output.index), Told())
+            one.tokens += output.token_ids
+            one.logprobs += [each.logprob for each in output.logprobs]
+            one.cached = output.cached_tokens
+            if "generation_logits" in output.tensors:
+                one.logits += output.tensors["generation_logits"].data
+        engine.check_integrity()
+    return told
+
+
+def prompt(length: int, seed: int = 0) -> tuple[int, ...]:
+    rng = random.Random(f"{length} {seed}")
+    return tuple(rng.randrange(3, VOCAB) for _ in range(length))
+
+
+def request(name: str, tokens: tuple[int, ...], **fields: object) -> EngineRequest:
+    fields = {"sampling": GREEDY, "generation_logits": True, **fields}
+    return EngineRequest(id=name, token_ids=tokens, **fields)  # type: ignore[arg-type]
+
+
+LENGTHS = (70, 5, 33, 17, 50, 1, 16, 40, 9, 21)
+REQUESTS = [request(f"r{length}", prompt(length)) for length in LENGTHS]
+
+
+@cache
+def alone(kind: str) -> dict[tuple[str, int], Told]:
+    """The answers to `REQUESTS`, one after another, without known prefixes."""
+    engine = new_engine(kind, prefix_cache=False)
+    return {key: told for each in REQUESTS for key, told in answers(engine, [each]).items()}
+
+
+@EACH
+def test_an_answer_is_that_of_transformers(kind: str) -> None:
+    for each in REQUESTS:
+        told = alone(kind)[each.id, 0]
+        text = torch.tensor([[*each.token_ids, *told.tokens]])
+        with torch.inference_mode():
+            want = tiny_stateful(kind)(text, use_cache=False).logits[0, len(each.token_ids) - 1 : -1]
+        got = torch.frombuffer(bytearray(told.logits), dtype=torch.float32).view(OUTPUT, VOCAB)
+        torch.testing.assert_close(got, want, rtol=0, atol=TOLERANCE * want.abs().max().item())
+        assert told.tokens == want.argmax(-1).tolist()
+
+
+@pytest.mark.parametrize("kind", sorted(set(KINDS) - {"nemotron_h"}))
+@pytest.mark.full
+def test_tokens_are_those_that_transformers_generates_from_its_cache(kind: str) -> None:
+    """Not of `nemotron_h`: transformers limits the time steps of its prompts, and not of single tokens."""
+    model = copy.deepcopy(tiny_stateful(kind))
+    for each in REQUESTS:
+        text = model.generate(
+            torch.tensor([each.token_ids]),
+            max_new_tokens=OUTPUT,
+            do_sample=False,
+            eos_token_id=None,
+            pad_token_id=0,
+        )
+        assert alone(kind)[each.id, 0].tokens == text[0, len(each.token_ids) :].tolist()
+
+
+MIXES: dict[str, dict[str, object]] = {
+    "crowd": {},
+    "pieces": {"max_step_tokens": 23, "max_sequences": 4},
+    "few blocks": {"num_blocks": 17, "max_step_tokens": 37},
+    "overlapped": {"overlap": True, "max_step_tokens": 29},
+}
+
+
+@EACH
+@pytest.mark.parametrize("mix", MIXES)
+def test_bits_do_not_depend_on_others_nor_on_pieces_nor_on_known_prefixes(kind: str, mix: str) -> None:
+    engine = new_engine(kind, **MIXES[mix])
+    for _ in range(2):  # the second time with the states of the first one
+        told = answers(engine, REQUESTS)
+        assert {key: (each.tokens, each.logits) for key, each in told.items()} == {
+            key: (each.tokens, each.logits) for key, each in alone(kind).items()
+        }
+    assert bool(engine.stats().preemptions) == (mix == "few blocks")
+
+
+@EACH
+def test_the_same_prompt_again_costs_one_token(kind: str) -> None:
+    engine = new_engine(kind)
+    asked = request("a", prompt(3 * BLOCK + 1))
+    answers(engine, [asked])
+    before = engine.stats().steps
+    told = answers(engine, [replace(asked, id="b")])["b", 0]
+    assert told.cached == 3 * BLOCK
+    assert engine.stats().steps - before == OUTPUT, "one token a step, from the first one on"
+    assert (
+        told.logits == answers(new_engine(kind, prefix_cache=False), [replace(asked, id="b")])["b", 0].logits
+    )
+
+
+@EACH
+def test_a_shared_prefix_is_found_where_prompts_part(kind: str) -> None:
+    """The third prompt that begins alike finds states where the second one left the first."""
+    engine, shared = new_engine(kind), prompt(2 * BLOCK + 5)
+    asked = [request(f"p{i}", (*shared, *prompt(20, seed=i))) for i in range(4)]
+    cached = [answers(engine, [each])[each.id, 0].cached for each in asked[:3]]
+    assert cached == [0, 0, 2 * BLOCK]
+    told = answers(engine, asked[3:])["p3", 0]
+    assert told.cached == 2 * BLOCK
+    assert told.logits == answers(new_engine(kind, prefix_cache=False), asked[3:])["p3", 0].logits
+
+
+@EACH
+def test_the_next_turn_of_a_chat_finds_the_states_of_the_last_answer(kind: str) -> None:
+    engine, first = new_engine(kind), request("t1", prompt(25))
+    text = (*first.token_ids, *answers(engine, [first])["t1", 0].tokens)
+    second = request("t2", (*text, *prompt(7)))
+    told = answers(engine, [second])["t2", 0]
+    assert told.cached == 2 * BLOCK
+    assert told.logits == answers(new_engine(kind, prefix_cache=False), [second])["t2", 0].logits
+
+
+@EACH
+def test_choices_and_beams_go_on_from_the_states_of_their_prompt(kind: str) -> None:
+    engine = new_engine(kind, max_step_tokens=40)
+    three = answers(engine, [request("n", REQUESTS[0].token_ids, n=3)])
+    assert [three["n", i].tokens for i in range(3)] == [alone(kind)["r70", 0].tokens] * 3
+    beam = request("beam", prompt(37), n=3, beam=Beam(width=3), logprobs=0, generation_logits=False)
+    found = answers(engine, [*REQUESTS[:3], beam])
+    for i in range(3):
+        told = found["beam", i]
+        with torch.inference_mode():
+            logits = tiny_stateful(kind)(torch.tensor([[*beam.token_ids, *told.tokens]])).logits[0, 36:-1]
+        want = logits.log_softmax(-1).gather(1, torch.tensor(told.tokens)[:, None])[:, 0]
+        torch.testing.assert_close(torch.tensor(told.logprobs), want, rtol=0, atol=1e-3)
+    assert len({tuple(found["beam", i].tokens) for i in range(3)}) == 3
+
+
+@EACH
+def test_an_answer_that_moves_goes_on_with_the_same_bits(kind: str) -> None:
+    asked, whole = REQUESTS[2], alone(kind)[REQUESTS[2].id, 0]
+    for done in (1, 5, OUTPUT - 1):
+        begun = (ChoiceSoFar(token_ids=tuple(whole.tokens[:done])),)
+        told = answers(new_engine(kind), [replace(asked, begun=begun)])[asked.id, 0]
+        assert told.tokens == whole.tokens[done:]
+        assert told.logits == whole.logits[done * 4 * VOCAB :]
+
+
+@EACH
+def test_a_draft_right_or_wrong_changes_nothing(kind: str) -> None:
+    asked, whole = REQUESTS[4], alone(kind)[REQUESTS[4].id, 0]
+    right = tuple(whole.tokens[:-1])
+    for tokens in (right, (*right[:4], (right[4] + 1) % VOCAB, *right[5:])):
+        engine = new_engine(kind)
+        told = answers(engine, [replace(asked, draft=Draft(token_ids=tokens)), REQUESTS[1]])
+        assert (told[asked.id, 0].tokens, told[asked.id, 0].logits) == (whole.tokens, whole.logits)
+        assert engine.stats().accepted_tokens >= 4
