@@ -19,18 +19,12 @@ from typing import Any, ClassVar, Final, Self, TypeVar, cast, get_args
 from pydantic import BaseModel, ConfigDict, PlainValidator, ValidationError
 from starlette.types import Receive, Scope
 
+from serve_app import limits
 from serve_app.api.context import header
 from serve_app.api.protocol.field_doc import FieldDoc
 from serve_app.api.protocol.fields import Mark, Sets
 from serve_app.errors import BodyTooLarge, InvalidBody, InvalidField, ReadTimeout
 from serve_app.json_schema.numerals import loads, restore
-from serve_app.limits import (
-    BODY_READ_TIMEOUT_S,
-    MAX_BODY_BYTES,
-    MAX_BODY_READ_S,
-    MAX_JSON_CONTAINERS,
-    MAX_JSON_DEPTH,
-)
 
 
 class ClientGone(Exception):
@@ -136,9 +130,9 @@ async def read_body(
     receive: Receive,
     take: Callable[[int], None] = lambda count: None,
     *,
-    max_bytes: int = MAX_BODY_BYTES,
-    idle_s: float = BODY_READ_TIMEOUT_S,
-    total_s: float = MAX_BODY_READ_S,
+    max_bytes: int = limits.MAX_BODY_BYTES,
+    idle_s: float = limits.BODY_READ_TIMEOUT_S,
+    total_s: float = limits.MAX_BODY_READ_S,
 ) -> bytes:
     """The body of a JSON request. Raises InvalidBody, BodyTooLarge, ReadTimeout or ClientGone.
 
@@ -264,14 +258,14 @@ def _check_structure(raw: bytes) -> None:
 
     Counts the brackets outside of strings. The parser checks whether brackets match.
     """
-    if raw.count(b"[") + raw.count(b"{") <= MAX_JSON_DEPTH:
+    if raw.count(b"[") + raw.count(b"{") <= limits.MAX_JSON_DEPTH:
         return
     structure = raw.replace(b"\\\\", b"").replace(b'\\"', b"").translate(_STEPS, _NOT_STRUCTURE)
     steps = b"".join(structure.split(b'"')[::2])  # the even pieces are outside of strings
-    if steps.count(1) > MAX_JSON_CONTAINERS:
-        raise InvalidBody(f"the body must hold at most {MAX_JSON_CONTAINERS} lists and objects")
-    if max(accumulate(memoryview(steps).cast("b")), default=0) > MAX_JSON_DEPTH:
-        raise InvalidBody(f"the body must nest at most {MAX_JSON_DEPTH} deep")
+    if steps.count(1) > limits.MAX_JSON_CONTAINERS:
+        raise InvalidBody(f"the body must hold at most {limits.MAX_JSON_CONTAINERS} lists and objects")
+    if max(accumulate(memoryview(steps).cast("b")), default=0) > limits.MAX_JSON_DEPTH:
+        raise InvalidBody(f"the body must nest at most {limits.MAX_JSON_DEPTH} deep")
 
 
 def check_finite(value: Any) -> None:

@@ -7,21 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from serve_app.api.dialects.anthropic.content_blocks import (
-    READ,
-    REDACTED,
-    TEXT,
-    THINKING,
-    TOOL_RESULT,
-    TOOL_USE,
-    Block,
-    parse_blocks,
-    parse_texts,
-    parse_thoughts,
-    parse_tool_result,
-    parse_tool_use,
-    read_text,
-)
+from serve_app.api.dialects.anthropic import content_blocks as blocks
 from serve_app.api.dialects.chat.messages import MAX_TOOL_CALLS
 from serve_app.errors import InvalidField
 from serve_app.limits import MAX_MESSAGES
@@ -37,8 +23,8 @@ _ABOUT_CLIENT: Final = "x-anthropic-billing-header:"
 # Later words of the system become part of the user's turn: few templates have a place for them, and at the
 # beginning they would make all that follows new to the prefix cache.
 _LATER: Final = "<system-reminder>\n{}\n</system-reminder>"
-_OF_USER: Final = (*READ, TOOL_RESULT)
-_OF_ASSISTANT: Final = (TEXT, THINKING, REDACTED, TOOL_USE)
+_OF_USER: Final = (*blocks.READ, blocks.TOOL_RESULT)
+_OF_ASSISTANT: Final = (blocks.TEXT, blocks.THINKING, blocks.REDACTED, blocks.TOOL_USE)
 
 Message = dict[str, Any]
 
@@ -117,7 +103,7 @@ class _Conversation:
 
 
 def _system_prompt(value: Any) -> str:
-    texts = [read_text(block, at) for block, at in parse_blocks(value, SYSTEM, (TEXT,))]
+    texts = [blocks.read_text(block, at) for block, at in blocks.parse_blocks(value, SYSTEM, (blocks.TEXT,))]
     if texts and texts[0].startswith(_ABOUT_CLIENT):
         texts[0] = texts[0].partition("\n")[2]
     return "\n".join(filter(None, texts))
@@ -132,22 +118,22 @@ def _add(conversation: _Conversation, message: Any, where: str) -> None:
     if content is None or content == []:
         raise InvalidField(at, "is required, with one block at least")
     if role == SYSTEM:
-        conversation.system(parse_texts(content, at))
+        conversation.system(blocks.parse_texts(content, at))
     elif role == USER:
-        for block, place in parse_blocks(content, at, _OF_USER):
-            if block["type"] == TOOL_RESULT:
-                conversation.result(*parse_tool_result(block, place))
+        for block, place in blocks.parse_blocks(content, at, _OF_USER):
+            if block["type"] == blocks.TOOL_RESULT:
+                conversation.result(*blocks.parse_tool_result(block, place))
             else:
-                conversation.user(read_text(block, place))
+                conversation.user(blocks.read_text(block, place))
     else:
-        for block, place in parse_blocks(content, at, _OF_ASSISTANT):
+        for block, place in blocks.parse_blocks(content, at, _OF_ASSISTANT):
             _add_of_assistant(conversation, block, place)
 
 
-def _add_of_assistant(conversation: _Conversation, block: Block, where: str) -> None:
-    if block["type"] == TEXT:
-        conversation.assistant(read_text(block, where))
-    elif block["type"] == TOOL_USE:
-        conversation.call(parse_tool_use(block, where), where)
+def _add_of_assistant(conversation: _Conversation, block: blocks.Block, where: str) -> None:
+    if block["type"] == blocks.TEXT:
+        conversation.assistant(blocks.read_text(block, where))
+    elif block["type"] == blocks.TOOL_USE:
+        conversation.call(blocks.parse_tool_use(block, where), where)
     else:
-        conversation.think(parse_thoughts(block, where))
+        conversation.think(blocks.parse_thoughts(block, where))

@@ -5,16 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from serve_app.api.dialects.anthropic import errors
-from serve_app.api.dialects.anthropic.answers import (
-    ContentBlock,
-    ContentDelta,
-    Message,
-    MessageEnd,
-    MessageUsage,
-    StopDetails,
-    StopReason,
-)
+from serve_app.api.dialects.anthropic import answers, errors
 from serve_app.api.dialects.anthropic.output_blocks import (
     TEXT,
     THINKING,
@@ -28,19 +19,19 @@ from serve_app.api.protocol.dialect import Choice
 from serve_app.errors import ServeError
 from serve_app.types import FinishReason, ModelInfo, TokenDelta, ToolCallDelta, Usage
 
-_REASONS: Final[Mapping[FinishReason, StopReason]] = {
+_REASONS: Final[Mapping[FinishReason, answers.StopReason]] = {
     FinishReason.EOS: "end_turn",
     FinishReason.LENGTH: "max_tokens",
     FinishReason.CONTEXT: "model_context_window_exceeded",
     FinishReason.TOOL_CALLS: "tool_use",
     FinishReason.FILTERED: "refusal",
 }
-_REFUSAL: Final[StopDetails] = {
+_REFUSAL: Final[answers.StopDetails] = {
     "type": "refusal",
     "category": None,
     "explanation": "a guardrail of the server ended the answer",
 }
-_OPEN: MessageEnd = {"stop_reason": None, "stop_sequence": None, "stop_details": None}
+_OPEN: answers.MessageEnd = {"stop_reason": None, "stop_sequence": None, "stop_details": None}
 
 
 class MessageRenderer:
@@ -116,7 +107,7 @@ class MessageRenderer:
         block, self._block = self._block, None
         return b"" if block is None else self._deltas(block.end()) + self._of_last("content_block_stop")
 
-    def _deltas(self, deltas: Iterable[ContentDelta]) -> bytes:
+    def _deltas(self, deltas: Iterable[answers.ContentDelta]) -> bytes:
         return b"".join([self._of_last("content_block_delta", delta=delta) for delta in deltas])
 
     def _of_last(self, kind: str, **members: Any) -> bytes:
@@ -143,12 +134,14 @@ class MessageRenderer:
     def _thinking(self) -> ThinkingBlock:
         return ThinkingBlock(is_hidden=self._hides_thoughts)
 
-    def _ended(self, finish: FinishReason | None, stop: str | int | None, usage: Usage) -> MessageEnd:
+    def _ended(self, finish: FinishReason | None, stop: str | int | None, usage: Usage) -> answers.MessageEnd:
         used = usage.prompt_tokens + usage.completion_tokens
         is_window_full = self._is_clamped and used >= self._info.context_window
         return _end(finish, stop, is_window_full=is_window_full)
 
-    def _message(self, content: list[ContentBlock], ended: MessageEnd, usage: Usage) -> Message:
+    def _message(
+        self, content: list[answers.ContentBlock], ended: answers.MessageEnd, usage: Usage
+    ) -> answers.Message:
         return {
             "id": f"msg_{self._id}",
             "type": "message",
@@ -170,7 +163,7 @@ def _filled(block: Block, text: str) -> Block:
     return block
 
 
-def _usage(usage: Usage) -> MessageUsage:
+def _usage(usage: Usage) -> answers.MessageUsage:
     """The member `usage`: what was read from the cache is not among `input_tokens`."""
     return {
         "input_tokens": usage.prompt_tokens - usage.cached_tokens,
@@ -181,9 +174,9 @@ def _usage(usage: Usage) -> MessageUsage:
     }
 
 
-def _end(finish: FinishReason | None, stop: str | int | None, *, is_window_full: bool) -> MessageEnd:
+def _end(finish: FinishReason | None, stop: str | int | None, *, is_window_full: bool) -> answers.MessageEnd:
     """What says how an answer ended. `stop`: what matched; `is_window_full`: the window cut it short."""
-    reason: StopReason = "end_turn" if finish is None else _REASONS.get(finish, "end_turn")
+    reason: answers.StopReason = "end_turn" if finish is None else _REASONS.get(finish, "end_turn")
     if reason == "max_tokens" and is_window_full:
         reason = "model_context_window_exceeded"
     matched = stop if finish is FinishReason.STOP and isinstance(stop, str) else None

@@ -7,30 +7,8 @@ from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Final
 
 from serve_app import limits
+from serve_app.api.dialects.chat import field_types
 from serve_app.api.dialects.chat.beam import BeamFields, beam_names
-from serve_app.api.dialects.chat.field_types import (
-    GUIDES,
-    BestOf,
-    Choices,
-    LogitBias,
-    LogitsProcessors,
-    MinP,
-    MinTokens,
-    ModelName,
-    Penalty,
-    PromptLogprobs,
-    RepetitionPenalty,
-    Seed,
-    Stop,
-    StopTokenIds,
-    Stream,
-    Temperature,
-    TopK,
-    TopP,
-    TruncatePrompt,
-    TypicalP,
-    User,
-)
 from serve_app.api.dialects.chat.loops import FIELD as LOOPS
 from serve_app.api.dialects.chat.loops import RepetitionDetection
 from serve_app.api.dialects.chat.response_format.grammar import FIELDS as GRAMMAR_FIELDS
@@ -70,19 +48,19 @@ class UsageOptions(StreamOptions):
 class AnswerFields(WireModel):
     """Fields of every body about the answer: how tokens are drawn, where it ends. None: absent."""
 
-    model: ModelName = None
-    temperature: Temperature = None
-    top_p: TopP = None
-    top_k: TopK = None
-    min_p: MinP = None
-    typical_p: TypicalP = None
-    repetition_penalty: RepetitionPenalty = None
-    presence_penalty: Penalty = None
-    frequency_penalty: Penalty = None
-    logit_bias: LogitBias = None
-    seed: Seed = None
-    stop: Stop = None
-    stop_token_ids: StopTokenIds = None
+    model: field_types.ModelName = None
+    temperature: field_types.Temperature = None
+    top_p: field_types.TopP = None
+    top_k: field_types.TopK = None
+    min_p: field_types.MinP = None
+    typical_p: field_types.TypicalP = None
+    repetition_penalty: field_types.RepetitionPenalty = None
+    presence_penalty: field_types.Penalty = None
+    frequency_penalty: field_types.Penalty = None
+    logit_bias: field_types.LogitBias = None
+    seed: field_types.Seed = None
+    stop: field_types.Stop = None
+    stop_token_ids: field_types.StopTokenIds = None
     bad_words: Annotated[tuple[str, ...] | None, Texts(limits.MAX_BAD_WORDS, limits.MAX_STOP_CHARS)] = doc(
         "default none; never generated"
     )
@@ -93,16 +71,16 @@ class AnswerFields(WireModel):
         int | None, Integer(0, limits.MAX_NO_REPEAT_NGRAM), Sets("no_repeat_ngram")
     ] = doc(", off; no n-gram of this size twice", default=0)
     watermark: Flag = doc("green-list bias, found by `/v1/watermark/detect`", default=False)
-    logits_processors: LogitsProcessors = None
-    min_tokens: MinTokens = None
+    logits_processors: field_types.LogitsProcessors = None
+    min_tokens: field_types.MinTokens = None
     ignore_eos: Flag = doc("continues after the end token", default=False)
     include_stop_str_in_output: Flag = doc("keeps the stop string", default=False)
     skip_special_tokens: Flag = doc("special tokens are no text", default=True)
     priority: Annotated[int | None, Integer(-limits.MAX_PRIORITY, limits.MAX_PRIORITY)] = doc(
         "lower runs earlier", default=0
     )
-    user: User = None
-    stream: Stream = None
+    user: field_types.User = None
+    stream: field_types.Stream = None
     timeout: Annotated[float | None, Number(0, limits.MAX_TIMEOUT_S, above=True)] = doc(
         "seconds; default the operator's; the deadline of the request"
     )
@@ -145,11 +123,11 @@ class AnswerFields(WireModel):
 class SharedFields(AnswerFields, BeamFields):
     """Everything but the prompt, its length and log-probabilities. None: absent."""
 
-    fields_beside: ClassVar[Mapping[str, Any]] = GUIDES
+    fields_beside: ClassVar[Mapping[str, Any]] = field_types.GUIDES
 
-    n: Choices = None
-    best_of: BestOf = None
-    prompt_logprobs: PromptLogprobs = None
+    n: field_types.Choices = None
+    best_of: field_types.BestOf = None
+    prompt_logprobs: field_types.PromptLogprobs = None
     stream_options: UsageOptions | None = doc(
         "see its member",
         accepts="an object; only with `stream: true`",
@@ -166,7 +144,7 @@ class SharedFields(AnswerFields, BeamFields):
         "default none; an answer that repeats itself ends, with the finish reason repetition",
         accepts="an object; see its members; not beside `use_beam_search`",
     )
-    truncate_prompt_tokens: TruncatePrompt = None
+    truncate_prompt_tokens: field_types.TruncatePrompt = None
     cache_salt: Annotated[str | None, Text(1, limits.MAX_CACHE_SALT_CHARS)] = doc(
         "default none; only requests with the same one share cached prefixes, within a key"
     )

@@ -6,17 +6,7 @@ from typing import Annotated, Literal, NotRequired, TypeAlias
 
 from typing_extensions import TypedDict
 
-from serve_app.api.dialects.chat.answers import (
-    CachedTokens,
-    EmbeddingList,
-    FinishWord,
-    Head,
-    LegacyLogprobs,
-    Logprobs,
-    ToolCall,
-    ToolCallPiece,
-    TotalUsage,
-)
+from serve_app.api.dialects.chat import answers as shared
 from serve_app.api.dialects.databricks.errors import CODE
 from serve_app.api.protocol.fields import words
 
@@ -51,10 +41,10 @@ class ErrorEvent(DatabricksError):
     error: DatabricksError
 
 
-class Usage(TotalUsage):
+class Usage(shared.TotalUsage):
     """Tokens of the prompt, of the output and of both."""
 
-    prompt_tokens_details: NotRequired[CachedTokens]
+    prompt_tokens_details: NotRequired[shared.CachedTokens]
 
 
 class ThoughtText(TypedDict):
@@ -84,7 +74,7 @@ class Message(TypedDict):
     role: Literal["assistant"]
     content: str | list[ThoughtPart | SaidPart] | None
     reasoning_content: NotRequired[str]
-    tool_calls: NotRequired[list[ToolCall]]
+    tool_calls: NotRequired[list[shared.ToolCall]]
 
 
 class ChatChoice(TypedDict):
@@ -92,11 +82,11 @@ class ChatChoice(TypedDict):
 
     index: int
     message: Message
-    logprobs: NotRequired[Logprobs]
-    finish_reason: FinishWord | None
+    logprobs: NotRequired[shared.Logprobs]
+    finish_reason: shared.FinishWord | None
 
 
-class ChatCompletion(Head):
+class ChatCompletion(shared.Head):
     """The whole answer to a chat."""
 
     object: Literal["chat.completion"]
@@ -110,7 +100,7 @@ class ChatDelta(TypedDict, total=False):
     role: Literal["assistant"]
     content: str | list[ThoughtPart]
     reasoning_content: str
-    tool_calls: list[ToolCallPiece]
+    tool_calls: list[shared.ToolCallPiece]
 
 
 class ChatChunkChoice(TypedDict):
@@ -118,11 +108,11 @@ class ChatChunkChoice(TypedDict):
 
     index: int
     delta: ChatDelta
-    logprobs: NotRequired[Logprobs | None]
-    finish_reason: FinishWord | None
+    logprobs: NotRequired[shared.Logprobs | None]
+    finish_reason: shared.FinishWord | None
 
 
-class ChatChunk(Head):
+class ChatChunk(shared.Head):
     """A piece of a streamed answer to a chat."""
 
     object: Literal["chat.completion.chunk"]
@@ -135,11 +125,11 @@ class CompletionChoice(TypedDict):
 
     index: int
     text: str
-    logprobs: NotRequired[LegacyLogprobs | None]
-    finish_reason: FinishWord | None
+    logprobs: NotRequired[shared.LegacyLogprobs | None]
+    finish_reason: shared.FinishWord | None
 
 
-class Completion(Head):
+class Completion(shared.Head):
     """The whole answer to a completion."""
 
     object: Literal["text_completion"]
@@ -147,7 +137,7 @@ class Completion(Head):
     usage: Usage
 
 
-class CompletionChunk(Head):
+class CompletionChunk(shared.Head):
     """A piece of a streamed completion."""
 
     object: Literal["text_completion"]
@@ -155,7 +145,7 @@ class CompletionChunk(Head):
     usage: NotRequired[Usage | None]
 
 
-class Embeddings(EmbeddingList):
+class Embeddings(shared.EmbeddingList):
     """The vectors in the order of the texts."""
 
     id: str

@@ -9,26 +9,11 @@ from typing import Annotated, Any, ClassVar, Final
 from msgspec import structs
 
 from serve_app import limits
-from serve_app.api.dialects.chat import shapes
-from serve_app.api.dialects.chat.field_types import (
-    Logprobs,
-    MaxCompletionTokens,
-    ParallelToolCalls,
-    ToolChoice,
-    Tools,
-    TopLogprobs,
-)
+from serve_app.api.dialects.chat import field_types, shapes, wire
 from serve_app.api.dialects.chat.finish import FINISH
 from serve_app.api.dialects.chat.response_format.grammar import parse_form
 from serve_app.api.dialects.chat.thinking_budget import ThinkingOptions
 from serve_app.api.dialects.chat.tools import ToolOffer, parse_tools
-from serve_app.api.dialects.chat.wire import (
-    STREAM_TYPE,
-    delta_members,
-    encode,
-    listed_tokens,
-    tool_call_fields,
-)
 from serve_app.api.dialects.databricks import answers
 from serve_app.api.dialects.databricks.errors import render_error
 from serve_app.api.dialects.databricks.fields import (
@@ -78,8 +63,8 @@ class ChatBody(GenerationFields):
         },
         required=True,
     )
-    max_completion_tokens: MaxCompletionTokens = None
-    tools: Tools = doc(
+    max_completion_tokens: field_types.MaxCompletionTokens = None
+    tools: field_types.Tools = doc(
         "default none",
         accepts=(
             f"a list of up to {_DATABRICKS.max_tools} function tools, of up to "
@@ -97,11 +82,11 @@ class ChatBody(GenerationFields):
             ),
         },
     )
-    tool_choice: ToolChoice = doc(
+    tool_choice: field_types.ToolChoice = doc(
         "default auto",
         accepts="none, auto, required or an object that names a tool; only with `tools`, but for none",
     )
-    parallel_tool_calls: ParallelToolCalls = None
+    parallel_tool_calls: field_types.ParallelToolCalls = None
     response_format: Annotated[Any, Described(shapes.ResponseFormat), Mark.UNANSWERED] = doc(
         "default text; the answer matches",
         accepts=(
@@ -109,8 +94,8 @@ class ChatBody(GenerationFields):
             "{`name`, `schema`, `strict`, `description`}"
         ),
     )
-    logprobs: Logprobs = None
-    top_logprobs: TopLogprobs = doc("default none", accepts="; only with `logprobs: true`")
+    logprobs: field_types.Logprobs = None
+    top_logprobs: field_types.TopLogprobs = doc("default none", accepts="; only with `logprobs: true`")
     reasoning_effort: Annotated[str | None, OneOf(REASONING_EFFORTS)] = doc(
         "variable `reasoning_effort` of the model's template; none also sets `enable_thinking` to false",
         accepts="none, minimal, low, medium, high or xhigh",
@@ -143,7 +128,7 @@ class ChatBody(GenerationFields):
 class ChatDialect:
     """Chat: messages in, assistant messages out; for one request."""
 
-    stream_type = STREAM_TYPE
+    stream_type = wire.STREAM_TYPE
     render_error = staticmethod(render_error)
 
     def __init__(self, target: RouteContext) -> None:
@@ -214,10 +199,10 @@ class ChatRenderer(Renderer):
         logprobs = delta.logprobs if self._logprobs else None
         told = delta
         if self._tells_parts and delta.reasoning:
-            thoughts = b'"content":' + encode([thoughts_part(delta.reasoning)])
+            thoughts = b'"content":' + wire.encode([thoughts_part(delta.reasoning)])
             events += self._piece(index, self._delta(thoughts, logprobs))
             logprobs, told = None, structs.replace(delta, reasoning="")
-        for content in delta_members(told, legacy=False, always=bool(logprobs)):
+        for content in wire.delta_members(told, legacy=False, always=bool(logprobs)):
             events += self._piece(index, self._delta(content, logprobs))
             logprobs = None  # they are of the whole step, and are sent once
         if delta.finish is not None:
@@ -227,21 +212,21 @@ class ChatRenderer(Renderer):
     def _delta(self, content: bytes, logprobs: Iterable[TextLogprob] | None = None) -> bytes:
         if not self._logprobs:
             return b'"delta":{' + content + b"}"
-        listed = b"null" if logprobs is None else encode(listed_tokens(logprobs))
+        listed = b"null" if logprobs is None else wire.encode(wire.listed_tokens(logprobs))
         return b'"delta":{' + content + b'},"logprobs":' + listed
 
     def whole(self, choices: Iterable[Choice], usage: Usage) -> bytes:
         rendered = [self._choice(i, choice) for i, choice in enumerate(choices)]
         usages = usage_fields(usage)
         answer: answers.ChatCompletion = {**self._head, "choices": rendered, "usage": usages}
-        return encode(answer)
+        return wire.encode(answer)
 
     def _choice(self, index: int, choice: Choice) -> answers.ChatChoice:
         message = _message(choice, tells_parts=self._tells_parts)
         finish = FINISH[choice.finish] if choice.finish else None
         if not self._logprobs:
             return {"index": index, "message": message, "finish_reason": finish}
-        listed = listed_tokens(choice.logprobs)
+        listed = wire.listed_tokens(choice.logprobs)
         return {"index": index, "message": message, "logprobs": listed, "finish_reason": finish}
 
 
@@ -256,7 +241,7 @@ def _message(choice: Choice, *, tells_parts: bool) -> answers.Message:
     elif choice.reasoning:
         message["reasoning_content"] = choice.reasoning
     if choice.calls:
-        message["tool_calls"] = [tool_call_fields(call) for call in choice.calls]
+        message["tool_calls"] = [wire.tool_call_fields(call) for call in choice.calls]
     return message
 
 

@@ -16,18 +16,7 @@ import pydantic_core
 from pydantic import ConfigDict, Field
 
 from serve_app import limits
-from serve_app.api.dialects.chat.field_types import (
-    Choices,
-    LogitBias,
-    MinP,
-    Penalty,
-    Seed,
-    Stop,
-    Stream,
-    Temperature,
-    TopP,
-    User,
-)
+from serve_app.api.dialects.chat import field_types
 from serve_app.api.dialects.chat.fields import StreamOptions
 from serve_app.api.dialects.chat.sampling import sampling_params
 from serve_app.api.edge.body import WireModel, parse_body
@@ -80,7 +69,7 @@ class TaskFields(WireModel):
             "`/serving-endpoints/chat/completions` and its like"
         ),
     )
-    user: User = None
+    user: field_types.User = None
     client_request_id: Annotated[str | None, Text(0, limits.MAX_USER_CHARS)] = doc("accepted, no effect")
     usage_context: Annotated[dict[str, str] | None, TextMap] = doc("accepted, no effect")
     extra_params: Annotated[dict[str, str] | None, TextMap] = doc(
@@ -151,7 +140,7 @@ class GenerationFields(TaskFields):
     max_tokens: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = doc(
         "default up to the window; more than fits is clamped, unless `error_behavior` is error"
     )
-    stream: Stream = doc(
+    stream: field_types.Stream = doc(
         ", or true where `Accept` names text/event-stream and not "
         "application/json (setting `stream_default`)",
         default=False,
@@ -166,25 +155,25 @@ class GenerationFields(TaskFields):
             )
         },
     )
-    temperature: Temperature = doc("0 is greedy", default=1.0)
-    top_p: TopP = doc("nucleus", default=1.0)
+    temperature: field_types.Temperature = doc("0 is greedy", default=1.0)
+    top_p: field_types.TopP = doc("nucleus", default=1.0)
     top_k: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = doc(
         "default off; 1 is greedy, 0 is an error"
     )
-    min_p: MinP = doc(", off", default=0)
-    stop: Stop = None
-    n: Choices = doc(
+    min_p: field_types.MinP = doc(", off", default=0)
+    stop: field_types.Stop = None
+    n: field_types.Choices = doc(
         "choices of one prompt",
         accepts="; above 1 on provisioned endpoints only (settings `max_n`, `allow_n_everywhere`)",
         default=1,
     )
-    seed: Seed = doc("default drawn anew")
-    presence_penalty: Penalty = None
-    frequency_penalty: Penalty = None
+    seed: field_types.Seed = doc("default drawn anew")
+    presence_penalty: field_types.Penalty = None
+    frequency_penalty: field_types.Penalty = None
     repetition_penalty: Annotated[float | None, Number(0, MAX_REPETITION_PENALTY, above=True)] = doc(
         "sees prompt and output", default=1.0
     )
-    logit_bias: LogitBias = doc("default none")
+    logit_bias: field_types.LogitBias = doc("default none")
 
     @property
     def choices(self) -> int:

@@ -9,15 +9,7 @@ from starlette.types import ASGIApp
 
 from serve_app.api.dialects.chat.examples import CHAT, COMPLETION, EMBEDDING
 from serve_app.api.dialects.chat.paths import BASES, V1
-from serve_app.api.dialects.databricks.answers import (
-    ChatChunk,
-    ChatCompletion,
-    Completion,
-    CompletionChunk,
-    Embeddings,
-    ErrorBody,
-    ErrorEvent,
-)
+from serve_app.api.dialects.databricks import answers
 from serve_app.api.dialects.databricks.chat import ChatBody
 from serve_app.api.dialects.databricks.completions import CompletionBody
 from serve_app.api.dialects.databricks.embeddings import EmbeddingBody
@@ -35,7 +27,7 @@ from serve_app.endpoints.endpoint import Task
 from serve_app.types import Scope
 
 TAG: Final = "Databricks"
-ERRORS: Final = Errors(type=ErrorBody, render=render_error)
+ERRORS: Final = Errors(type=answers.ErrorBody, render=render_error)
 
 _BODIES: Final[Mapping[Task, tuple[Any, Mapping[str, Any]]]] = {
     Task.CHAT: (ChatBody, CHAT),
@@ -43,11 +35,15 @@ _BODIES: Final[Mapping[Task, tuple[Any, Mapping[str, Any]]]] = {
     Task.EMBEDDINGS: (EmbeddingBody, EMBEDDING),
 }
 _ANSWERS: Final[Mapping[Task, tuple[Answer, ...]]] = {
-    Task.CHAT: streamed(ChatCompletion, ChatChunk | ErrorEvent, what="The whole answer to a chat."),
-    Task.COMPLETIONS: streamed(
-        Completion, CompletionChunk | ErrorEvent, what="The whole answer to a completion."
+    Task.CHAT: streamed(
+        answers.ChatCompletion, answers.ChatChunk | answers.ErrorEvent, what="The whole answer to a chat."
     ),
-    Task.EMBEDDINGS: (Answer(what="The vectors.", type=Embeddings),),
+    Task.COMPLETIONS: streamed(
+        answers.Completion,
+        answers.CompletionChunk | answers.ErrorEvent,
+        what="The whole answer to a completion.",
+    ),
+    Task.EMBEDDINGS: (Answer(what="The vectors.", type=answers.Embeddings),),
 }
 _SUMMARIES: Final = {Task.CHAT: "Chat", Task.COMPLETIONS: "Completions", Task.EMBEDDINGS: "Embeddings"}
 _UNKNOWN: Final = "A field that is not known, and not null, is an error."
@@ -72,7 +68,7 @@ INVOCATION: Final = Operation(
     tag=TAG,
     what=f"The endpoint's task decides what the body may be. {_UNKNOWN}",
     bodies=tuple(Body(type=body, examples=examples) for body, examples in _BODIES.values()),
-    answers=tuple(answer for answers in _ANSWERS.values() for answer in answers),
+    answers=tuple(answer for several in _ANSWERS.values() for answer in several),
     errors=ERRORS,
     conditions=ASKS_MODEL,
 )

@@ -7,33 +7,13 @@ from functools import partial
 from typing import Annotated, Any, Final
 
 from serve_app import limits
-from serve_app.api.dialects.chat import shapes
+from serve_app.api.dialects.chat import field_types, shapes
+from serve_app.api.dialects.chat import wire as openai
 from serve_app.api.dialects.chat.beam import beam_names, beam_width
-from serve_app.api.dialects.chat.field_types import (
-    BestOf,
-    Choices,
-    Logprobs,
-    ModelName,
-    ParallelToolCalls,
-    Stream,
-    TemplateKwargs,
-    ToolChoice,
-    Tools,
-    TopK,
-    TopLogprobs,
-)
 from serve_app.api.dialects.chat.fields import StreamOptions
 from serve_app.api.dialects.chat.response_format.grammar import parse_form
 from serve_app.api.dialects.chat.templating import parse_variables
 from serve_app.api.dialects.chat.tools import parse_tools
-from serve_app.api.dialects.chat.wire import (
-    delta_members,
-    encode,
-    head,
-    listed_tokens,
-    tool_call_fields,
-    usage_totals,
-)
 from serve_app.api.dialects.mindie import answers
 from serve_app.api.dialects.mindie.errors import broken, render_body_error
 from serve_app.api.dialects.mindie.fields import MAX_TIMEOUT_S, MODEL_NAME, SharedFields, fit_output
@@ -65,7 +45,7 @@ _DONE: Final = b"data: [DONE]\n\n"
 class ChatBody(SharedFields):
     """A chat request; `check` tests combinations of fields."""
 
-    model: ModelName = doc(
+    model: field_types.ModelName = doc(
         "the endpoint that answers; an unknown one is a 422",
         accepts=(
             f"1 to {limits.MAX_MODEL_NAME_CHARS} of A-Z a-z 0-9 . _ -, beginning and ending with a "
@@ -110,33 +90,33 @@ class ChatBody(SharedFields):
     temperature: Annotated[float | None, Number(0, 2, above=True)] = doc(
         accepts=" (setting `mindie.allow_zero_temperature`: 0 is greedy)", default=1.0
     )
-    top_k: TopK = doc("default off; −1 and 0 are off, 1 is greedy")
-    stream: Stream = None
+    top_k: field_types.TopK = doc("default off; −1 and 0 are off, 1 is greedy")
+    stream: field_types.Stream = None
     include_stop_str_in_output: Flag = doc(default=False)
     skip_special_tokens: Flag = doc(default=True)
     ignore_eos: Flag = doc(default=False)
-    n: Choices = None
-    best_of: BestOf = doc("default `n`", accepts="; at least `n`, equal to it in a stream")
+    n: field_types.Choices = None
+    best_of: field_types.BestOf = doc("default `n`", accepts="; at least `n`, equal to it in a stream")
     use_beam_search: Flag = doc(
         "the best hypotheses of a search",
         accepts=f"; true needs `n` or `best_of` from 2 to {limits.MAX_BEAM_WIDTH}",
         default=False,
     )
-    logprobs: Logprobs = None
-    top_logprobs: TopLogprobs = doc(accepts="; above 0 needs `logprobs: true`", default=0)
+    logprobs: field_types.Logprobs = None
+    top_logprobs: field_types.TopLogprobs = doc(accepts="; above 0 needs `logprobs: true`", default=0)
     stream_options: StreamOptions | None = doc(
         "see its member",
         accepts="an object; only with `stream: true`",
         members={"include_usage": FieldDoc("the last chunk has `usage`", default=False)},
     )
-    tools: Tools = None
-    tool_choice: ToolChoice = None
-    parallel_tool_calls: ParallelToolCalls = None
+    tools: field_types.Tools = None
+    tool_choice: field_types.ToolChoice = None
+    parallel_tool_calls: field_types.ParallelToolCalls = None
     response_format: Annotated[Any, Described(shapes.ResponseFormat), Mark.UNANSWERED] = doc(
         "default text; the answer matches",
         accepts="an object: `type` is text, json_object, or json_schema with `json_schema`",
     )
-    chat_template_kwargs: TemplateKwargs = None
+    chat_template_kwargs: field_types.TemplateKwargs = None
     timeout: Annotated[float | None, Number(0, MAX_TIMEOUT_S, above=True)] = doc(
         "seconds; default the operator's"
     )
@@ -232,8 +212,8 @@ class ChatRenderer:
 
     def __init__(self, id: str, info: ModelInfo, body: ChatBody) -> None:
         kind = "chat.completion.chunk" if body.stream else "chat.completion"
-        self._head = head(kind, id, body.model or "")
-        self._opening = b"data: " + encode(self._head)[:-1] + b',"choices":['
+        self._head = openai.head(kind, id, body.model or "")
+        self._opening = b"data: " + openai.encode(self._head)[:-1] + b',"choices":['
         self._body = body
         self._open = set(range(body.n or 1))
         self._held: dict[int, list[TextLogprob]] = {}  # of tokens whose text is still to come
@@ -242,7 +222,7 @@ class ChatRenderer:
         held = self._held.setdefault(delta.index, [])
         held += delta.logprobs or ()
         events = b""
-        for content in delta_members(delta, legacy=False, always=False):
+        for content in openai.delta_members(delta, legacy=False, always=False):
             events += self._chunk(delta.index, b'"role":"assistant",' + content)
         if delta.finish is not None:
             self._open.discard(delta.index)
@@ -259,17 +239,21 @@ class ChatRenderer:
 
     def whole(self, choices: Iterable[Choice], usage: Usage) -> bytes:
         rendered = [self._choice(i, choice) for i, choice in enumerate(choices)]
-        answer: answers.ChatCompletion = {**self._head, "choices": rendered, "usage": usage_totals(usage)}
-        return encode(answer)
+        answer: answers.ChatCompletion = {
+            **self._head,
+            "choices": rendered,
+            "usage": openai.usage_totals(usage),
+        }
+        return openai.encode(answer)
 
     def _choice(self, index: int, choice: Choice) -> answers.ChatChoice:
         message: answers.Message = {"role": "assistant", "content": choice.text}
         if choice.calls:
-            message["tool_calls"] = [tool_call_fields(call) for call in choice.calls]
+            message["tool_calls"] = [openai.tool_call_fields(call) for call in choice.calls]
         finish = FINISH[choice.finish] if choice.finish else None
         if not self._body.logprobs:
             return {"index": index, "message": message, "finish_reason": finish}
-        listed = listed_tokens(choice.logprobs)
+        listed = openai.listed_tokens(choice.logprobs)
         return {"index": index, "message": message, "logprobs": listed, "finish_reason": finish}
 
     def _chunk(
@@ -277,8 +261,8 @@ class ChatRenderer:
     ) -> bytes:
         """`delta`: its members."""
         held = self._held.pop(index, [])
-        listed = b',"logprobs":' + encode(listed_tokens(held)) if self._body.logprobs else b""
-        reason = encode(FINISH[finish] if finish else None)
-        tail = b"" if usage is None else b',"usage":' + encode(usage_totals(usage))
+        listed = b',"logprobs":' + openai.encode(openai.listed_tokens(held)) if self._body.logprobs else b""
+        reason = openai.encode(FINISH[finish] if finish else None)
+        tail = b"" if usage is None else b',"usage":' + openai.encode(openai.usage_totals(usage))
         start = b'%b{"index":%d,"delta":{%b}%b' % (self._opening, index, delta, listed)
         return b'%b,"finish_reason":%b}]%b}\n\n' % (start, reason, tail)

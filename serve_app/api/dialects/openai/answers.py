@@ -7,20 +7,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypeAlias
 
 from typing_extensions import TypedDict
 
-from serve_app.api.dialects.chat.answers import (
-    CachedTokens,
-    FunctionCall,
-    FunctionPiece,
-    Head,
-    LegacyFinishWord,
-    LegacyLogprobs,
-    Logprobs,
-    PromptLogprobs,
-    ReasoningTokens,
-    ToolCall,
-    ToolCallPiece,
-    TotalUsage,
-)
+from serve_app.api.dialects.chat import answers as shared
 from serve_app.api.dialects.openai.errors import SPENT, TABLE
 from serve_app.api.protocol.fields import words
 
@@ -42,14 +29,14 @@ class ErrorBody(TypedDict):
     error: Error
 
 
-class Usage(TotalUsage):
+class Usage(shared.TotalUsage):
     """Tokens of the prompt, of the output and of both; those found in the cache, and those of thoughts."""
 
-    prompt_tokens_details: CachedTokens
-    completion_tokens_details: NotRequired[ReasoningTokens]
+    prompt_tokens_details: shared.CachedTokens
+    completion_tokens_details: NotRequired[shared.ReasoningTokens]
 
 
-class NamedHead(Head):
+class NamedHead(shared.Head):
     """What every answer begins with."""
 
     system_fingerprint: str
@@ -61,7 +48,7 @@ class NamedBegun(NamedHead):
     object: Any
 
 
-class ChatLogprobs(Logprobs):
+class ChatLogprobs(shared.Logprobs):
     """Log-probabilities of a chat's output."""
 
     refusal: None
@@ -105,8 +92,8 @@ class Message(TypedDict):
     content: str | None
     refusal: None
     reasoning_content: NotRequired[str]
-    tool_calls: NotRequired[list[ToolCall | CustomToolCall]]
-    function_call: NotRequired[FunctionCall]
+    tool_calls: NotRequired[list[shared.ToolCall | CustomToolCall]]
+    function_call: NotRequired[shared.FunctionCall]
 
 
 class ChatChoice(TypedDict):
@@ -115,7 +102,7 @@ class ChatChoice(TypedDict):
     index: int
     message: Message
     logprobs: ChatLogprobs | None
-    finish_reason: LegacyFinishWord | None
+    finish_reason: shared.LegacyFinishWord | None
     stop_reason: NotRequired[str | int]
     token_ids: NotRequired[list[int]]
 
@@ -126,7 +113,7 @@ class ChatCompletion(NamedHead):
     object: Literal["chat.completion"]
     choices: list[ChatChoice]
     usage: Usage
-    prompt_logprobs: NotRequired[PromptLogprobs]
+    prompt_logprobs: NotRequired[shared.PromptLogprobs]
     prompt_token_ids: NotRequired[Sequence[int] | None]
 
 
@@ -136,8 +123,8 @@ class ChatDelta(TypedDict, total=False):
     role: Literal["assistant"]
     content: str
     reasoning_content: str
-    tool_calls: list[ToolCallPiece | CustomToolCallPiece]
-    function_call: FunctionPiece
+    tool_calls: list[shared.ToolCallPiece | CustomToolCallPiece]
+    function_call: shared.FunctionPiece
 
 
 class ChatChunkChoice(TypedDict):
@@ -146,7 +133,7 @@ class ChatChunkChoice(TypedDict):
     index: int
     delta: ChatDelta
     logprobs: ChatLogprobs | None
-    finish_reason: LegacyFinishWord | None
+    finish_reason: shared.LegacyFinishWord | None
     stop_reason: NotRequired[str | int]
     token_ids: NotRequired[list[int]]
 
@@ -156,7 +143,7 @@ class ChatChunk(NamedHead):
 
     object: Literal["chat.completion.chunk"]
     choices: list[ChatChunkChoice]
-    usage: NotRequired[Usage | TotalUsage | None]
+    usage: NotRequired[Usage | shared.TotalUsage | None]
     prompt_token_ids: NotRequired[list[int]]
 
 
@@ -165,8 +152,8 @@ class CompletionChunkChoice(TypedDict):
 
     index: int
     text: str
-    logprobs: LegacyLogprobs | None
-    finish_reason: LegacyFinishWord | None
+    logprobs: shared.LegacyLogprobs | None
+    finish_reason: shared.LegacyFinishWord | None
     stop_reason: NotRequired[str | int]
     prompt_token_ids: NotRequired[Sequence[int] | None]
     token_ids: NotRequired[list[int]]
@@ -175,7 +162,7 @@ class CompletionChunkChoice(TypedDict):
 class CompletionChoice(CompletionChunkChoice):
     """One continuation of one prompt."""
 
-    prompt_logprobs: NotRequired[PromptLogprobs]
+    prompt_logprobs: NotRequired[shared.PromptLogprobs]
 
 
 class Completion(NamedHead):
@@ -191,7 +178,7 @@ class CompletionChunk(NamedHead):
 
     object: Literal["text_completion"]
     choices: list[CompletionChunkChoice]
-    usage: NotRequired[Usage | TotalUsage | None]
+    usage: NotRequired[Usage | shared.TotalUsage | None]
 
 
 class InputTokenCount(TypedDict):

@@ -11,16 +11,8 @@ from msgspec import structs
 from pydantic import Field
 
 from serve_app import limits
-from serve_app.api.dialects.chat import wire
+from serve_app.api.dialects.chat import field_types, wire
 from serve_app.api.dialects.chat.custom_tools import HeldCalls
-from serve_app.api.dialects.chat.field_types import (
-    FunctionCall,
-    Functions,
-    Logprobs,
-    MaxCompletionTokens,
-    ParallelToolCalls,
-    TopLogprobs,
-)
 from serve_app.api.dialects.chat.fields import SharedFields
 from serve_app.api.dialects.chat.finish import FINISH, LEGACY_TOOL_CALLS
 from serve_app.api.dialects.chat.messages import MAX_NAME_CHARS, MAX_TOOL_CALLS, parse_messages
@@ -29,15 +21,8 @@ from serve_app.api.dialects.chat.thinking_budget import ThinkingTokenBudget
 from serve_app.api.dialects.chat.tools import ToolOffer, parse_offer
 from serve_app.api.dialects.openai import answers
 from serve_app.api.dialects.openai import shapes as own_shapes
+from serve_app.api.dialects.openai import wire as own_wire
 from serve_app.api.dialects.openai.errors import broken, render_error
-from serve_app.api.dialects.openai.wire import (
-    custom_call_fields,
-    head,
-    stop_member,
-    stop_reason,
-    usage_chunk,
-    usage_fields,
-)
 from serve_app.api.edge.body import parse_body
 from serve_app.api.protocol.dialect import Call, Choice
 from serve_app.api.protocol.field_doc import FieldDoc, doc
@@ -100,9 +85,9 @@ class ChatBody(SharedFields, TemplatingFields):
     max_tokens: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = doc(
         "default the model's, else up to the window; more than fits is clamped"
     )
-    max_completion_tokens: MaxCompletionTokens = None
-    logprobs: Logprobs = None
-    top_logprobs: TopLogprobs = None
+    max_completion_tokens: field_types.MaxCompletionTokens = None
+    logprobs: field_types.Logprobs = None
+    top_logprobs: field_types.TopLogprobs = None
     tools: Annotated[Any, Described(own_shapes.Tools), Mark.UNANSWERED] = doc(
         "default none; the model may call them",
         accepts=f"a list of up to {limits.MAX_TOOLS} function and custom tools",
@@ -118,9 +103,9 @@ class ChatBody(SharedFields, TemplatingFields):
         "default auto; required and a name force a call",
         accepts="none, auto, required, an object that names a tool, or allowed_tools",
     )
-    parallel_tool_calls: ParallelToolCalls = None
-    functions: Functions = None
-    function_call: FunctionCall = None
+    parallel_tool_calls: field_types.ParallelToolCalls = None
+    functions: field_types.Functions = None
+    function_call: field_types.FunctionCall = None
     reasoning_effort: Annotated[str | None, OneOf(EFFORTS)] = doc(
         "variable `reasoning_effort` of the model's template; none also sets `enable_thinking` to false"
     )
@@ -223,7 +208,7 @@ class ChatRenderer:
     ) -> None:
         """`legacy`: a call is sent as the deprecated `function_call`. `customs`: tools called with a text."""
         kind = "chat.completion.chunk" if body.stream else "chat.completion"
-        self._head = head(kind, f"chatcmpl-{id}", info)
+        self._head = own_wire.head(kind, f"chatcmpl-{id}", info)
         self._body = body
         self._legacy = legacy
         self._customs = customs
@@ -262,7 +247,7 @@ class ChatRenderer:
             tail = plain  # what belongs to the whole step is sent once
         if delta.finish is not None:
             reason = self._finish(delta.finish).encode()
-            stop = stop_member(delta.finish, delta.stop)
+            stop = own_wire.stop_member(delta.finish, delta.stop)
             events += opening + b'},"logprobs":null,"finish_reason":"' + reason + b'"' + stop + end
         return events
 
@@ -272,7 +257,7 @@ class ChatRenderer:
         return FINISH[finish]
 
     def end(self, usage: Usage) -> bytes:
-        return (usage_chunk(self._head, usage) if self._body.include_usage else b"") + wire.DONE
+        return (own_wire.usage_chunk(self._head, usage) if self._body.include_usage else b"") + wire.DONE
 
     def broken(self, error: ServeError) -> bytes:
         return broken(error)
@@ -286,7 +271,7 @@ class ChatRenderer:
             "model": self._head["model"],
             "system_fingerprint": self._head["system_fingerprint"],
             "choices": [self._choice(i, choice) for i, choice in enumerate(listed)],
-            "usage": usage_fields(usage),
+            "usage": own_wire.usage_fields(usage),
         }
         if self._body.prompt_logprobs is not None:
             answer["prompt_logprobs"] = wire.prompt_entries(listed[0].prompt_logprobs or ())
@@ -301,7 +286,7 @@ class ChatRenderer:
             "logprobs": self._logprobs(choice.logprobs) if self._body.logprobs else None,
             "finish_reason": self._finish(choice.finish) if choice.finish else None,
         }
-        if (reason := stop_reason(choice.finish, choice.stop)) is not None:
+        if (reason := own_wire.stop_reason(choice.finish, choice.stop)) is not None:
             fields["stop_reason"] = reason
         if self._body.return_token_ids:
             fields["token_ids"] = choice.token_ids
@@ -316,7 +301,9 @@ class ChatRenderer:
             message["function_call"] = wire.function_fields(choice.calls[0])
         elif choice.calls:
             message["tool_calls"] = [
-                custom_call_fields(call) if call.name in self._customs else wire.tool_call_fields(call)
+                own_wire.custom_call_fields(call)
+                if call.name in self._customs
+                else wire.tool_call_fields(call)
                 for call in choice.calls
             ]
         return message

@@ -14,14 +14,7 @@ from starlette.types import ASGIApp
 from serve_app.api.dialects.chat import examples
 from serve_app.api.dialects.chat.answers import EmbeddingList
 from serve_app.api.dialects.chat.paths import BASES, CHAT, OVMS_BASES, V1
-from serve_app.api.dialects.openai.answers import (
-    ChatChunk,
-    ChatCompletion,
-    Completion,
-    CompletionChunk,
-    ErrorBody,
-    InputTokenCount,
-)
+from serve_app.api.dialects.openai import answers
 from serve_app.api.dialects.openai.chat import ChatBody, ChatDialect
 from serve_app.api.dialects.openai.completions import CompletionBody, CompletionDialect
 from serve_app.api.dialects.openai.embeddings import EmbeddingBody, EmbeddingDialect
@@ -40,7 +33,7 @@ from serve_app.api.services import Services
 from serve_app.types import Scope
 
 TAG: Final = "OpenAI"
-ERRORS: Final = Errors(type=ErrorBody, render=render_error)
+ERRORS: Final = Errors(type=answers.ErrorBody, render=render_error)
 
 _UNKNOWN: Final = "Unknown fields are ignored, and named in the header `X-Ignored-Fields`."
 
@@ -50,13 +43,13 @@ CHAT_OPERATION: Final = _asking(
     "Chat",
     f"Messages in, the assistant's next message out. {_UNKNOWN}",
     Body(type=ChatBody, examples=examples.CHAT),
-    *streamed(ChatCompletion, ChatChunk | ErrorBody),
+    *streamed(answers.ChatCompletion, answers.ChatChunk | answers.ErrorBody),
 )
 COMPLETIONS: Final = _asking(
     "Completions",
     f"Prompts in, their continuations out. {_UNKNOWN}",
     Body(type=CompletionBody, examples=examples.COMPLETION),
-    *streamed(Completion, CompletionChunk | ErrorBody),
+    *streamed(answers.Completion, answers.CompletionChunk | answers.ErrorBody),
 )
 EMBEDDINGS: Final = _asking(
     "Embeddings",
@@ -69,7 +62,7 @@ INPUT_TOKENS: Final = _asking(
     "Count the input of a response",
     "How many tokens the model would read. The body is that of the response.",
     Body(type=ResponseBody, examples=examples.RESPONSE),
-    Answer(what="The count.", type=InputTokenCount),
+    Answer(what="The count.", type=answers.InputTokenCount),
 )
 
 

@@ -10,22 +10,8 @@ from typing import Annotated, Literal, NotRequired, TypeAlias
 from pydantic import Field
 
 from serve_app import limits
+from serve_app.api.dialects.chat import shapes as shared
 from serve_app.api.dialects.chat.messages import MAX_TOOL_CALLS
-from serve_app.api.dialects.chat.shapes import (
-    Content,
-    EarlierCall,
-    EarlierFunction,
-    FunctionMessage,
-    GrammarText,
-    Name,
-    NamedFunction,
-    NamedTool,
-    SystemMessage,
-    Tool,
-    ToolMessage,
-    ToolName,
-    UserMessage,
-)
 from serve_app.api.protocol.fields import Open
 
 
@@ -33,7 +19,7 @@ class TextGrammar(Open):
     """What a text must match."""
 
     syntax: Literal["lark", "regex"]
-    definition: GrammarText
+    definition: shared.GrammarText
 
 
 class ChatToolFormat(Open):
@@ -46,7 +32,7 @@ class ChatToolFormat(Open):
 class ChatTextTool(Open):
     """What the model may call with a text."""
 
-    name: ToolName
+    name: shared.ToolName
     description: NotRequired[str | None]
     format: NotRequired[ChatToolFormat | None]
 
@@ -62,14 +48,14 @@ class NamedCustomTool(Open):
     """The custom tool that must be called."""
 
     type: Literal["custom"]
-    custom: NamedFunction
+    custom: shared.NamedFunction
 
 
 class ToolsAmong(Open):
     """The tools of which one may, or must, be called."""
 
     mode: Literal["auto", "required"]
-    tools: Annotated[list[NamedTool | NamedCustomTool], Field(min_length=1)]
+    tools: Annotated[list[shared.NamedTool | NamedCustomTool], Field(min_length=1)]
 
 
 class AllowedChatTools(Open):
@@ -82,14 +68,14 @@ class AllowedChatTools(Open):
 class EarlierText(Open):
     """A custom tool that was called, with its text."""
 
-    name: Name
+    name: shared.Name
     input: str
 
 
 class EarlierCustomCall(Open):
     """A call of a custom tool in an earlier answer."""
 
-    id: NotRequired[Name | None]
+    id: NotRequired[shared.Name | None]
     type: Literal["custom"]
     custom: EarlierText
 
@@ -98,23 +84,29 @@ class AnswerMessage(Open):
     """An earlier answer. Its content may be absent beside calls."""
 
     role: Literal["assistant"]
-    content: NotRequired[Content | None]
-    name: NotRequired[Name | None]
+    content: NotRequired[shared.Content | None]
+    name: NotRequired[shared.Name | None]
     reasoning_content: NotRequired[str | None]
     tool_calls: NotRequired[
-        Annotated[list[EarlierCall | EarlierCustomCall], Field(max_length=MAX_TOOL_CALLS)] | None
+        Annotated[list[shared.EarlierCall | EarlierCustomCall], Field(max_length=MAX_TOOL_CALLS)] | None
     ]
-    function_call: NotRequired[EarlierFunction | None]
+    function_call: NotRequired[shared.EarlierFunction | None]
 
 
 Messages: TypeAlias = Annotated[
     list[
         Annotated[
-            SystemMessage | UserMessage | AnswerMessage | ToolMessage | FunctionMessage,
+            shared.SystemMessage
+            | shared.UserMessage
+            | AnswerMessage
+            | shared.ToolMessage
+            | shared.FunctionMessage,
             Field(discriminator="role"),
         ]
     ],
     Field(min_length=1, max_length=limits.MAX_MESSAGES),
 ]
-Tools: TypeAlias = Annotated[list[Tool | ChatCustomTool], Field(max_length=limits.MAX_TOOLS)]
-ToolChoice: TypeAlias = Literal["auto", "none", "required"] | NamedTool | NamedCustomTool | AllowedChatTools
+Tools: TypeAlias = Annotated[list[shared.Tool | ChatCustomTool], Field(max_length=limits.MAX_TOOLS)]
+ToolChoice: TypeAlias = (
+    Literal["auto", "none", "required"] | shared.NamedTool | NamedCustomTool | AllowedChatTools
+)

@@ -6,18 +6,7 @@ from typing import Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from serve_app.api.dialects.chat.answers import (
-    FinishWord,
-    FunctionCall,
-    FunctionPiece,
-    Head,
-    LegacyLogprobs,
-    Logprobs,
-    PromptLogprobs,
-    ToolCall,
-    ToolCallPiece,
-    TotalUsage,
-)
+from serve_app.api.dialects.chat import answers as shared
 
 
 class Message(TypedDict):
@@ -26,8 +15,8 @@ class Message(TypedDict):
     role: Literal["assistant"]
     content: str | None
     reasoning_content: NotRequired[str]
-    tool_calls: NotRequired[list[ToolCall]]
-    function_call: NotRequired[FunctionCall]
+    tool_calls: NotRequired[list[shared.ToolCall]]
+    function_call: NotRequired[shared.FunctionCall]
 
 
 class ChatChoice(TypedDict):
@@ -35,17 +24,17 @@ class ChatChoice(TypedDict):
 
     index: int
     message: Message
-    logprobs: Logprobs | None
-    finish_reason: FinishWord | None
+    logprobs: shared.Logprobs | None
+    finish_reason: shared.FinishWord | None
     token_ids: NotRequired[list[int]]
 
 
-class Whole(Head):
+class Whole(shared.Head):
     """What every whole answer has besides its choices."""
 
-    usage: TotalUsage
+    usage: shared.TotalUsage
     system_fingerprint: str
-    prompt_logprobs: NotRequired[PromptLogprobs]
+    prompt_logprobs: NotRequired[shared.PromptLogprobs]
 
 
 class ChatCompletion(Whole):
@@ -61,8 +50,8 @@ class ChatDelta(TypedDict, total=False):
     role: Literal["assistant"]
     content: str
     reasoning_content: str
-    tool_calls: list[ToolCallPiece]
-    function_call: FunctionPiece
+    tool_calls: list[shared.ToolCallPiece]
+    function_call: shared.FunctionPiece
 
 
 class ChatChunkChoice(TypedDict):
@@ -70,17 +59,17 @@ class ChatChunkChoice(TypedDict):
 
     index: int
     delta: ChatDelta
-    logprobs: Logprobs | None
-    finish_reason: FinishWord | None
+    logprobs: shared.Logprobs | None
+    finish_reason: shared.FinishWord | None
     token_ids: NotRequired[list[int]]
 
 
-class ChatChunk(Head):
+class ChatChunk(shared.Head):
     """A piece of a streamed answer to a chat."""
 
     object: Literal["chat.completion.chunk"]
     choices: list[ChatChunkChoice]
-    usage: NotRequired[TotalUsage | None]
+    usage: NotRequired[shared.TotalUsage | None]
 
 
 class CompletionChoice(TypedDict):
@@ -88,8 +77,8 @@ class CompletionChoice(TypedDict):
 
     index: int
     text: str
-    logprobs: LegacyLogprobs | None
-    finish_reason: FinishWord | None
+    logprobs: shared.LegacyLogprobs | None
+    finish_reason: shared.FinishWord | None
     token_ids: NotRequired[list[int]]
 
 
@@ -100,12 +89,12 @@ class Completion(Whole):
     choices: list[CompletionChoice]
 
 
-class CompletionChunk(Head):
+class CompletionChunk(shared.Head):
     """A piece of a streamed completion."""
 
     object: Literal["text_completion"]
     choices: list[CompletionChoice]
-    usage: NotRequired[TotalUsage | None]
+    usage: NotRequired[shared.TotalUsage | None]
 
 
 class RankedText(TypedDict):

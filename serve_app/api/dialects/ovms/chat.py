@@ -7,19 +7,8 @@ from functools import partial
 from typing import Annotated, Any
 
 from serve_app import limits
-from serve_app.api.dialects.chat import shapes
+from serve_app.api.dialects.chat import field_types, shapes
 from serve_app.api.dialects.chat import wire as openai
-from serve_app.api.dialects.chat.field_types import (
-    TEMPLATE_VARIABLES,
-    FunctionCall,
-    Functions,
-    Logprobs,
-    ParallelToolCalls,
-    TemplateKwargs,
-    ToolChoice,
-    Tools,
-    TopLogprobs,
-)
 from serve_app.api.dialects.chat.finish import FINISH
 from serve_app.api.dialects.chat.messages import parse_messages
 from serve_app.api.dialects.chat.tools import parse_offer
@@ -56,16 +45,16 @@ class ChatBody(SharedFields):
         },
         required=True,
     )
-    logprobs: Logprobs = None
-    top_logprobs: TopLogprobs = doc(accepts="; above 0 needs `logprobs: true`", default=0)
-    tools: Tools = None
-    tool_choice: ToolChoice = None
-    parallel_tool_calls: ParallelToolCalls = None
-    functions: Functions = None
-    function_call: FunctionCall = None
-    chat_template_kwargs: TemplateKwargs = doc(
+    logprobs: field_types.Logprobs = None
+    top_logprobs: field_types.TopLogprobs = doc(accepts="; above 0 needs `logprobs: true`", default=0)
+    tools: field_types.Tools = None
+    tool_choice: field_types.ToolChoice = None
+    parallel_tool_calls: field_types.ParallelToolCalls = None
+    functions: field_types.Functions = None
+    function_call: field_types.FunctionCall = None
+    chat_template_kwargs: field_types.TemplateKwargs = doc(
         "variables for the model's template; `add_generation_prompt` is one of them",
-        accepts=TEMPLATE_VARIABLES,
+        accepts=field_types.TEMPLATE_VARIABLES,
     )
 
     def check(self, config: OvmsConfig) -> None:

@@ -11,6 +11,7 @@ from abc import abstractmethod
 from typing import Annotated, Any, Final
 
 from serve_app import limits
+from serve_app.api.dialects.chat import field_types
 from serve_app.api.dialects.chat.beam import (
     BeamFields,
     BeamGroups,
@@ -18,26 +19,6 @@ from serve_app.api.dialects.chat.beam import (
     EarlyStop,
     LengthPenalty,
     beam_names,
-)
-from serve_app.api.dialects.chat.field_types import (
-    BestOf,
-    Choices,
-    LogitBias,
-    LogitsProcessors,
-    MaxCompletionTokens,
-    MinP,
-    MinTokens,
-    ModelName,
-    Penalty,
-    PromptLogprobs,
-    RepetitionPenalty,
-    StopTokenIds,
-    Stream,
-    Temperature,
-    TopK,
-    TopP,
-    TruncatePrompt,
-    User,
 )
 from serve_app.api.dialects.chat.fields import StreamOptions
 from serve_app.api.dialects.chat.response_format.grammar import Form
@@ -59,43 +40,49 @@ CURRENT_TOP_K: Final = 40
 class AnswerFields(BeamFields):
     """What every body says of the answer that it wants: how it is drawn, where it ends. None: absent."""
 
-    model: ModelName = doc("the endpoint that answers, whose name the answer repeats", required=True)
-    stream: Stream = None
-    min_tokens: MinTokens = doc(default=0)
+    model: field_types.ModelName = doc(
+        "the endpoint that answers, whose name the answer repeats", required=True
+    )
+    stream: field_types.Stream = None
+    min_tokens: field_types.MinTokens = doc(default=0)
     ignore_eos: Flag = doc(
         "continues after the end token", accepts=f"; then up to {MAX_IGNORE_EOS_TOKENS} tokens", default=False
     )
     stop: Annotated[tuple[str, ...] | None, Texts(MAX_STOP_STRINGS, limits.MAX_STOP_CHARS, single=True)] = (
         doc("default none")
     )
-    stop_token_ids: StopTokenIds = doc("default none")
+    stop_token_ids: field_types.StopTokenIds = doc("default none")
     include_stop_str_in_output: Flag = doc(", in streams too", default=False)
 
-    n: Choices = doc(
+    n: field_types.Choices = doc(
         "this many best ones are the answer",
         accepts="an integer from 1 to `best_of`; of a streamed response 1",
         default=1,
     )
-    best_of: BestOf = doc(
+    best_of: field_types.BestOf = doc(
         "a beam search of this width if nothing is drawn, otherwise this many samples",
         accepts=f"an integer from 1 to {OvmsConfig().best_of_limit} (setting `ovms.best_of_limit`)",
         default=1,
     )
 
-    temperature: Temperature = doc(", greedy (1.0 with `ovms.profile: current`)", default=0.0)
-    top_p: TopP = doc(default=1.0)
-    top_k: TopK = doc(", all; −1 too (40 with `ovms.profile: current`, where 0 is an error)", default=0)
-    min_p: MinP = doc(", off (1 is an error with `ovms.profile: current`)", default=0)
-    repetition_penalty: RepetitionPenalty = doc("sees prompt and output", default=1.0)
-    presence_penalty: Penalty = None
-    frequency_penalty: Penalty = None
-    logit_bias: LogitBias = doc("default none")
-    logits_processors: LogitsProcessors = doc("default none; processors that the operator registered")
+    temperature: field_types.Temperature = doc(", greedy (1.0 with `ovms.profile: current`)", default=0.0)
+    top_p: field_types.TopP = doc(default=1.0)
+    top_k: field_types.TopK = doc(
+        ", all; −1 too (40 with `ovms.profile: current`, where 0 is an error)", default=0
+    )
+    min_p: field_types.MinP = doc(", off (1 is an error with `ovms.profile: current`)", default=0)
+    repetition_penalty: field_types.RepetitionPenalty = doc("sees prompt and output", default=1.0)
+    presence_penalty: field_types.Penalty = None
+    frequency_penalty: field_types.Penalty = None
+    logit_bias: field_types.LogitBias = doc("default none")
+    logits_processors: field_types.LogitsProcessors = doc(
+        "default none; processors that the operator registered"
+    )
     seed: Annotated[int | None, Integer(0, MAX_SEED)] = doc(
         ": equal requests are answered equally (drawn anew with `ovms.profile: current`)", default=0
     )
 
-    truncate_prompt_tokens: TruncatePrompt = None
+    truncate_prompt_tokens: field_types.TruncatePrompt = None
     skip_special_tokens: Flag = doc(default=True)
     # Changes nothing: texts are the tokens' own bytes, and no space is ever put between them.
     spaces_between_special_tokens: Flag = doc("accepted, no effect: no space is ever put between tokens")
@@ -108,7 +95,7 @@ class AnswerFields(BeamFields):
             "tags_with_separator, structural_tag"
         ),
     )
-    user: User = None
+    user: field_types.User = None
     use_beam_search: Flag = doc("default by `temperature`", accepts="; true needs `best_of` from 2")
     length_penalty: LengthPenalty = doc("score ÷ length^p, of beams and of samples", default=1.0)
     early_stopping: EarlyStop = doc(default=False)
@@ -240,8 +227,8 @@ class SharedFields(AnswerFields):
     max_tokens: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = doc(
         "default up to the window; more than fits is clamped; 4000 with `ignore_eos`"
     )
-    max_completion_tokens: MaxCompletionTokens = None
-    prompt_logprobs: PromptLogprobs = doc(
+    max_completion_tokens: field_types.MaxCompletionTokens = None
+    prompt_logprobs: field_types.PromptLogprobs = doc(
         "default none; at the top of the answer, by token id", accepts="; not in a stream"
     )
     detokenize: Flag = doc("false sends `token_ids` and no text", default=True)

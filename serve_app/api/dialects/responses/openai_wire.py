@@ -7,21 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from serve_app.api.dialects.chat.wire import as_given, encode, named_sse
+from serve_app.api.dialects.responses import output_items as items
 from serve_app.api.dialects.responses import tools
 from serve_app.api.dialects.responses.body import ResponseBody
 from serve_app.api.dialects.responses.client_tools import ClientToolCall
 from serve_app.api.dialects.responses.kept import PREFIXES
-from serve_app.api.dialects.responses.output_items import (
-    IN_PROGRESS,
-    MESSAGE,
-    Call,
-    CustomCall,
-    Fields,
-    Message,
-    Reasoning,
-    Summary,
-    TextItem,
-)
 from serve_app.api.dialects.responses.wire import reason_of, usage_fields
 from serve_app.types import FinishReason, ModelInfo, ToolCallDelta, Usage
 
@@ -41,26 +31,26 @@ class OpenaiWire:
         self._client_run = tools.client_run(body.tools)
         self._count = 0  # of items so far
 
-    def text_item(self, kind: str) -> TextItem:
-        if kind == MESSAGE:
-            return Message(self._next_id("msg"))
-        return (Summary if self._summarises else Reasoning)(self._next_id("rs"))
+    def text_item(self, kind: str) -> items.TextItem:
+        if kind == items.MESSAGE:
+            return items.Message(self._next_id("msg"))
+        return (items.Summary if self._summarises else items.Reasoning)(self._next_id("rs"))
 
-    def call(self, piece: ToolCallDelta) -> Call:
+    def call(self, piece: ToolCallDelta) -> items.Call:
         name = piece.name or ""
         if name in self._client_run:
             return ClientToolCall(self._next_id(PREFIXES[f"{name}_call"]), piece)
         if name in self._customs:
-            return CustomCall(self._next_id("ctc"), piece, self._namespaces.get(name))
-        return Call(self._next_id("fc"), piece, self._namespaces.get(name))
+            return items.CustomCall(self._next_id("ctc"), piece, self._namespaces.get(name))
+        return items.Call(self._next_id("fc"), piece, self._namespaces.get(name))
 
-    def event(self, kind: str, members: Fields) -> bytes:
+    def event(self, kind: str, members: items.Fields) -> bytes:
         return named_sse(kind, encode(members))
 
-    def response(self, status: str, output: Sequence[Fields], **members: Any) -> Fields:
+    def response(self, status: str, output: Sequence[items.Fields], **members: Any) -> items.Fields:
         return {**self._head, "status": status, "output": output, **members}
 
-    def end_members(self, finish: FinishReason | None, usage: Usage) -> Fields:
+    def end_members(self, finish: FinishReason | None, usage: Usage) -> items.Fields:
         reason = reason_of(finish, "max_output_tokens")
         return {
             "completed_at": int(time.time()) if reason is None else None,
@@ -73,14 +63,14 @@ class OpenaiWire:
         return f"{prefix}_{self._id}_{self._count - 1}"
 
 
-def _head(id: str, info: ModelInfo, body: ResponseBody) -> Fields:
+def _head(id: str, info: ModelInfo, body: ResponseBody) -> items.Fields:
     """All members of a response, as they are at its begin."""
     options = body.text or {}
     return {
         "id": f"resp_{id}",
         "object": "response",
         "created_at": int(time.time()),
-        "status": IN_PROGRESS,
+        "status": items.IN_PROGRESS,
         "completed_at": None,
         "background": False,
         "error": None,

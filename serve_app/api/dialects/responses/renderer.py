@@ -6,18 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from serve_app.api.dialects.chat.wire import encode
+from serve_app.api.dialects.responses import output_items as items
 from serve_app.api.dialects.responses.kept import packed
-from serve_app.api.dialects.responses.output_items import (
-    COMPLETED,
-    IN_PROGRESS,
-    INCOMPLETE,
-    MESSAGE,
-    REASONING,
-    Call,
-    Fields,
-    Item,
-    TextItem,
-)
 from serve_app.api.dialects.responses.wire import FAILED, Wire, failure, status_of
 from serve_app.api.protocol.dialect import Choice
 from serve_app.errors import ServeError
@@ -32,9 +22,9 @@ class ResponseRenderer:
         """`kept`: the response that this one goes on from, and its packed input. None: it is not kept."""
         self._wire = wire
         self._kept = kept
-        self._last: Fields | None = None  # the response as it ended
-        self._items: list[Item] = []
-        self._item: Item | None = None  # the last of the items, while it grows
+        self._last: items.Fields | None = None  # the response as it ended
+        self._items: list[items.Item] = []
+        self._item: items.Item | None = None  # the last of the items, while it grows
         self._pending: list[TextLogprob] = []  # of tokens that have not shown as text yet
         self._finish: FinishReason | None = None
         self._sequence = 0  # number of the next event
@@ -45,15 +35,15 @@ class ResponseRenderer:
         events = self._begin()
         self._pending += delta.logprobs or ()
         if delta.reasoning:
-            events += self._grow(REASONING, delta.reasoning)
+            events += self._grow(items.REASONING, delta.reasoning)
         if delta.text:
-            events += self._grow(MESSAGE, delta.text)
+            events += self._grow(items.MESSAGE, delta.text)
         for piece in delta.tool_calls:
             events += self._call(piece)
         if delta.finish is not None:
             self._finish = delta.finish
             if not self._items and self._wire.has_empty_message:
-                events += self._add(self._wire.text_item(MESSAGE))
+                events += self._add(self._wire.text_item(items.MESSAGE))
             events += self._close(status_of(delta.finish))
         return events
 
@@ -65,7 +55,7 @@ class ResponseRenderer:
 
     def broken(self, error: ServeError) -> bytes:
         if self._item is not None:
-            self._item.status = INCOMPLETE
+            self._item.status = items.INCOMPLETE
         response = self._wire.response(FAILED, self._output(), error=failure(error))
         return self._begin() + self._event("response.failed", response=response) + self._wire.end
 
@@ -73,7 +63,7 @@ class ResponseRenderer:
         """The events of a response that has no output yet, once."""
         if self._sequence:
             return b""
-        response = self._wire.response(IN_PROGRESS, [])
+        response = self._wire.response(items.IN_PROGRESS, [])
         return self._event("response.created", response=response) + self._event(
             "response.in_progress", response=response
         )
@@ -81,8 +71,8 @@ class ResponseRenderer:
     def _grow(self, kind: str, text: str) -> bytes:
         events = b""
         item = self._item
-        if not isinstance(item, TextItem) or item.kind != kind:
-            events = self._close(COMPLETED)
+        if not isinstance(item, items.TextItem) or item.kind != kind:
+            events = self._close(items.COMPLETED)
             item = self._wire.text_item(kind)
             events += self._add(item)
         return events + self._more(item, text, **item.take(self._take()))
@@ -90,8 +80,8 @@ class ResponseRenderer:
     def _call(self, piece: ToolCallDelta) -> bytes:
         events = b""
         item = self._item
-        if not isinstance(item, Call) or item.index != piece.index:
-            events = self._close(COMPLETED)
+        if not isinstance(item, items.Call) or item.index != piece.index:
+            events = self._close(items.COMPLETED)
             item = self._wire.call(piece)
             events += self._add(item)
         if not item.is_told_in_pieces:
@@ -99,17 +89,17 @@ class ResponseRenderer:
             return events
         return events + (self._more(item, piece.arguments) if piece.arguments else b"")
 
-    def _add(self, item: Item) -> bytes:
+    def _add(self, item: items.Item) -> bytes:
         self._items.append(item)
         self._item = item
-        return b"" if isinstance(item, Call) and item.is_told_late else self._added(item)
+        return b"" if isinstance(item, items.Call) and item.is_told_late else self._added(item)
 
-    def _added(self, item: Item) -> bytes:
+    def _added(self, item: items.Item) -> bytes:
         events = [self._of_last("response.output_item.added", item=item.fields())]
         events += [self._of_last(kind, **more) for kind, more in item.begin()]
         return b"".join(events)
 
-    def _more(self, item: Item, text: str, **beside: Any) -> bytes:
+    def _more(self, item: items.Item, text: str, **beside: Any) -> bytes:
         item.add(text)
         return self._of_last(item.delta_type, **item.place(), delta=text, **beside)
 
@@ -119,9 +109,9 @@ class ResponseRenderer:
         if item is None:
             return b""
         self._item = None
-        late = self._added(item) if isinstance(item, Call) and item.is_told_late else b""
+        late = self._added(item) if isinstance(item, items.Call) and item.is_told_late else b""
         item.status = status
-        if isinstance(item, TextItem) and item.kind == MESSAGE:
+        if isinstance(item, items.TextItem) and item.kind == items.MESSAGE:
             item.take(self._take())
         events = [self._of_last(kind, **more) for kind, more in item.end()]
         return b"".join([late, *events, self._of_last("response.output_item.done", item=item.fields())])
@@ -144,16 +134,16 @@ class ResponseRenderer:
         """The items of a choice, in the order of every answer that is not streamed."""
         first = len(self._items)
         if choice.reasoning:
-            self._whole_text(REASONING, choice.reasoning)
+            self._whole_text(items.REASONING, choice.reasoning)
         is_empty = not (choice.text or choice.calls or choice.reasoning)
         if choice.text or (is_empty and self._wire.has_empty_message):
-            self._whole_text(MESSAGE, choice.text, choice.logprobs[choice.num_thought :])
+            self._whole_text(items.MESSAGE, choice.text, choice.logprobs[choice.num_thought :])
         for index, call in enumerate(choice.calls):
             item = self._wire.call(ToolCallDelta(index=index, id=call.id, name=call.name))
             item.add(call.arguments)
             self._items.append(item)
         for each in self._items[first:]:
-            each.status = COMPLETED
+            each.status = items.COMPLETED
         if self._items[first:]:
             self._items[-1].status = status_of(choice.finish)
 
@@ -169,7 +159,7 @@ class ResponseRenderer:
         taken, self._pending = self._pending, []
         return taken
 
-    def _output(self) -> list[Fields]:
+    def _output(self) -> list[items.Fields]:
         return [item.fields() for item in self._items]
 
     def to_keep(self, usage: Usage, choices: Iterable[Choice] = ()) -> KeptResponse | None:
@@ -183,12 +173,12 @@ class ResponseRenderer:
         if self._last is not None:
             self._last["store"] = False
 
-    def _ended(self, usage: Usage, choices: Iterable[Choice] = ()) -> Fields:
+    def _ended(self, usage: Usage, choices: Iterable[Choice] = ()) -> items.Fields:
         """The response as it ended; `choices`: of a whole answer."""
         if self._last is None:
             for choice in choices:
                 self._put(choice)
-                if status_of(choice.finish) == INCOMPLETE:  # and so is the response
+                if status_of(choice.finish) == items.INCOMPLETE:  # and so is the response
                     self._finish = choice.finish
             ended = self._wire.end_members(self._finish, usage)
             self._last = self._wire.response(status_of(self._finish), self._output(), **ended)

@@ -10,16 +10,7 @@ from typing import Annotated, Any, Final, Literal, NotRequired, TypeAlias
 from pydantic import Field
 
 from serve_app import limits
-from serve_app.api.dialects.chat.shapes import (
-    EarlierFunction,
-    Function,
-    Name,
-    NamedFunction,
-    NamedSchema,
-    PlainFormat,
-    RefusalPart,
-    ToolName,
-)
+from serve_app.api.dialects.chat import shapes as shared
 from serve_app.api.dialects.responses.tools import UNASKED
 from serve_app.api.protocol.fields import Open, words
 
@@ -52,7 +43,8 @@ class InputImage(Open):
 
 
 Content: TypeAlias = (
-    str | Annotated[list[InputText | InputImage | RefusalPart], Field(max_length=limits.MAX_CONTENT_PARTS)]
+    str
+    | Annotated[list[InputText | InputImage | shared.RefusalPart], Field(max_length=limits.MAX_CONTENT_PARTS)]
 )
 
 
@@ -86,18 +78,18 @@ class InputReasoning(Open):
     content: NotRequired[list[InputThought] | None]
 
 
-class InputCall(EarlierFunction):
+class InputCall(shared.EarlierFunction):
     """A call of a tool in an earlier answer."""
 
     type: Literal["function_call"]
-    call_id: Name
+    call_id: shared.Name
 
 
 class InputCallOutput(Open):
     """What a tool answered."""
 
     type: Literal["function_call_output"]
-    call_id: Name
+    call_id: shared.Name
     output: Content
 
 
@@ -105,8 +97,8 @@ class InputCustomCall(Open):
     """A call of a custom tool in an earlier answer."""
 
     type: Literal["custom_tool_call"]
-    call_id: Name
-    name: Name
+    call_id: shared.Name
+    name: shared.Name
     input: str
 
 
@@ -114,7 +106,7 @@ class InputCustomCallOutput(Open):
     """What a custom tool answered."""
 
     type: Literal["custom_tool_call_output"]
-    call_id: Name
+    call_id: shared.Name
     output: Content
 
 
@@ -151,7 +143,7 @@ Item: TypeAlias = (
 Input: TypeAlias = str | Annotated[list[Item], Field(min_length=1, max_length=limits.MAX_MESSAGES)]
 
 
-class ResponseTool(Function):
+class ResponseTool(shared.Function):
     """A function that the model may call."""
 
     type: Literal["function"]
@@ -161,7 +153,7 @@ class FreeTool(Open):
     """A tool that is called with a text."""
 
     type: Literal["custom"]
-    name: ToolName
+    name: shared.ToolName
     description: NotRequired[str | None]
     format: NotRequired[dict[str, Any] | None]
 
@@ -186,7 +178,7 @@ class UnaskedTool(Open):
     type: Annotated[str, words(UNASKED)]
 
 
-class NamedResponseTool(NamedFunction):
+class NamedResponseTool(shared.NamedFunction):
     """The tool that must be called."""
 
     type: Literal["function", "custom"]
@@ -205,7 +197,7 @@ Tools: TypeAlias = Annotated[list[AnyTool], Field(max_length=limits.MAX_TOOLS)]
 ToolChoice: TypeAlias = Literal["auto", "none", "required"] | NamedResponseTool | AllowedTools | ClientTool
 
 
-class SchemaTextFormat(NamedSchema):
+class SchemaTextFormat(shared.NamedSchema):
     """JSON that matches a schema."""
 
     type: Literal["json_schema"]
@@ -214,7 +206,7 @@ class SchemaTextFormat(NamedSchema):
 class TextOptions(Open):
     """The form of the text."""
 
-    format: NotRequired[PlainFormat | SchemaTextFormat | None]
+    format: NotRequired[shared.PlainFormat | SchemaTextFormat | None]
     verbosity: NotRequired[Annotated[str, words(VERBOSITIES)] | None]
 
 

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
+from serve_app import limits
 from serve_app.api.management.fields import Matching
 from serve_app.api.management.strict_body import StrictBody
 from serve_app.api.protocol.field_doc import doc
 from serve_app.api.protocol.fields import Flag, Integer, Number, Text, Texts
 from serve_app.errors import InvalidField
-from serve_app.limits import (
-    MAX_COMMENT_CHARS,
-    MAX_KEY_GRACE_S,
-    MAX_KEY_LIFETIME_S,
-    MAX_KEY_NAMES,
-    MAX_PRINCIPAL_CHARS,
-)
 from serve_app.types import Caller, Scope
 from serve_app.types.control import CreateKey, RotateKey, UpdateKey
 
@@ -24,12 +18,12 @@ MAX_BUDGET: Final = 1e12
 
 _Name = Matching(r"[A-Za-z0-9._-]{1,64}", "1 to 64 characters of A-Z a-z 0-9 . _ -")
 _Currency = Matching(r"[A-Z]{3}", "three capital letters, such as USD")
-_Principal = Text(1, MAX_PRINCIPAL_CHARS)
-_Names = Texts(MAX_KEY_NAMES, MAX_PRINCIPAL_CHARS)
-_Lifetime = Integer(1, int(MAX_KEY_LIFETIME_S))
-_Grace = Integer(0, MAX_KEY_GRACE_S)
+_Principal = Text(1, limits.MAX_PRINCIPAL_CHARS)
+_Names = Texts(limits.MAX_KEY_NAMES, limits.MAX_PRINCIPAL_CHARS)
+_Lifetime = Integer(1, int(limits.MAX_KEY_LIFETIME_S))
+_Grace = Integer(0, limits.MAX_KEY_GRACE_S)
 _Budget = Number(0, MAX_BUDGET)
-_Comment = Text(0, MAX_COMMENT_CHARS)
+_Comment = Text(0, limits.MAX_COMMENT_CHARS)
 
 
 class KeyFields(StrictBody):

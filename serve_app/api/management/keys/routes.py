@@ -9,15 +9,7 @@ from typing import Any, Final
 
 from serve_app.api.management.answers import Nothing
 from serve_app.api.management.command_route import Asked, command_entry
-from serve_app.api.management.keys import tokens
-from serve_app.api.management.keys.answers import (
-    AWAY,
-    CreatedKeyJson,
-    KeyJson,
-    KeysJson,
-    declared_json,
-    key_json,
-)
+from serve_app.api.management.keys import answers, tokens
 from serve_app.api.management.keys.bodies import CreateKeyBody, RotateKeyBody, UpdateKeyBody
 from serve_app.api.management.operation import BASE, COMMANDS, OF_ENDPOINT, management
 from serve_app.api.management.strict_body import NoBody
@@ -34,26 +26,26 @@ _CREATES: Final = (*READS_BODY, *COMMANDS, AlreadyExists, Conflict)
 _CHANGES: Final = (*READS_BODY, *OF_ENDPOINT, Conflict)
 _CREATE: Final = management(
     "Make an API key",
-    Answer(what="The key, this once, and what is kept of it.", type=CreatedKeyJson),
+    Answer(what="The key, this once, and what is kept of it.", type=answers.CreatedKeyJson),
     what="The first key of a server without any must have the scope `manage`.",
     body=CreateKeyBody,
     examples={"for a team": {"name": "search-team", "groups": ["search"], "lifetime_seconds": 2592000}},
     conditions=_CREATES,
 )
 _LIST: Final = replace(
-    management("All API keys", Answer(what="The keys in force.", type=KeysJson), conditions=COMMANDS),
+    management("All API keys", Answer(what="The keys in force.", type=answers.KeysJson), conditions=COMMANDS),
     parameters=(Parameter(name="all", place="query", type=bool, what="Also those that ended."),),
 )
 _UPDATE: Final = management(
     "Change an API key",
-    Answer(what="The key as it is now on every gateway.", type=KeyJson),
+    Answer(what="The key as it is now on every gateway.", type=answers.KeyJson),
     body=UpdateKeyBody,
     examples={"a larger budget": {"budget": 200}},
     conditions=_CHANGES,
 )
 _ROTATE: Final = management(
     "Give an API key a new secret",
-    Answer(what="The key, this once, and what is kept of it.", type=CreatedKeyJson),
+    Answer(what="The key, this once, and what is kept of it.", type=answers.CreatedKeyJson),
     what="Its id, its name and all that it may do stay. The former secret ends at once, or after a time of "
     "grace in which it is a key of its own in the list.",
     body=RotateKeyBody,
@@ -78,7 +70,7 @@ def routes(services: Services) -> Iterator[Entry]:
     yield from tokens.routes(services)
 
 
-async def _create(asked: Asked[CreateKeyBody]) -> CreatedKeyJson:
+async def _create(asked: Asked[CreateKeyBody]) -> answers.CreatedKeyJson:
     command = asked.body.command()
     if asked.services.accounts.is_declared(command.name):
         # Usage, budgets and logs tell keys apart by their names.
@@ -86,30 +78,30 @@ async def _create(asked: Asked[CreateKeyBody]) -> CreatedKeyJson:
     return _created(await asked.do(command))
 
 
-def _created(created: CreatedKey) -> CreatedKeyJson:
-    return {"key": created.secret, "key_info": key_json(created.shown)}
+def _created(created: CreatedKey) -> answers.CreatedKeyJson:
+    return {"key": created.secret, "key_info": answers.key_json(created.shown)}
 
 
-async def _list(asked: Asked[NoBody]) -> KeysJson:
+async def _list(asked: Asked[NoBody]) -> answers.KeysJson:
     everything = asked.query.get("all", "false").lower()
     if everything not in ("true", "false"):
         raise InvalidField("all", "must be true or false")
     listed = await asked.do(ListKeys(everything=everything == "true"))
     declared = sorted(asked.services.accounts.declared(), key=lambda caller: caller.key_id)
-    shown: KeysJson = {
-        "keys": [key_json(key) for key in listed.keys],
-        "declared_keys": [declared_json(caller) for caller in declared],
+    shown: answers.KeysJson = {
+        "keys": [answers.key_json(key) for key in listed.keys],
+        "declared_keys": [answers.declared_json(caller) for caller in declared],
     }
     if listed.is_kept:
-        shown["notice"] = AWAY
+        shown["notice"] = answers.AWAY
     return shown
 
 
-async def _update(asked: Asked[UpdateKeyBody]) -> KeyJson:
-    return key_json(await asked.do(asked.body.command(_changeable(asked))))
+async def _update(asked: Asked[UpdateKeyBody]) -> answers.KeyJson:
+    return answers.key_json(await asked.do(asked.body.command(_changeable(asked))))
 
 
-async def _rotate(asked: Asked[RotateKeyBody]) -> CreatedKeyJson:
+async def _rotate(asked: Asked[RotateKeyBody]) -> answers.CreatedKeyJson:
     return _created(await asked.do(asked.body.command(_changeable(asked))))
 
 

@@ -5,19 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Any
 
+from serve_app import limits
 from serve_app.api.management.fields import EntityName
 from serve_app.api.management.strict_body import StrictBody
 from serve_app.api.protocol.field_doc import doc
 from serve_app.api.protocol.fields import Integer, Integers, Number, Text
 from serve_app.errors import InvalidField
-from serve_app.limits import (
-    MAX_FEEDBACK,
-    MAX_GUARD_REQUESTS,
-    MAX_GUARDED_S,
-    MAX_ROLLOUT_STEPS,
-    MAX_STEP_S,
-    MIN_STEP_S,
-)
 from serve_app.types.control import GiveFeedback, Guards, StartRollout
 
 _PERCENT = 100
@@ -32,13 +25,13 @@ class GuardsBody(StrictBody):
     max_error_rate: Annotated[float | None, Number(0, 1)] = doc(
         "Share of its requests that may fail; 1: any", default=0.05
     )
-    max_first_token_s: Annotated[float | None, Number(0, MAX_GUARDED_S)] = doc(
+    max_first_token_s: Annotated[float | None, Number(0, limits.MAX_GUARDED_S)] = doc(
         "95th percentile of the time to the first token"
     )
-    max_total_s: Annotated[float | None, Number(0, MAX_GUARDED_S)] = doc(
+    max_total_s: Annotated[float | None, Number(0, limits.MAX_GUARDED_S)] = doc(
         "95th percentile of the time to the last byte"
     )
-    min_requests: Annotated[int | None, Integer(1, MAX_GUARD_REQUESTS)] = doc(
+    min_requests: Annotated[int | None, Integer(1, limits.MAX_GUARD_REQUESTS)] = doc(
         "That a step sees before the next one", default=20
     )
 
@@ -47,10 +40,10 @@ class RolloutBody(StrictBody):
     """POST /api/2.0/serving-endpoints/{endpoint}/rollout."""
 
     entity: Annotated[str | None, EntityName] = doc("The served entity that gets the traffic", required=True)
-    steps: Annotated[tuple[int, ...] | None, Integers(MAX_ROLLOUT_STEPS, 1, _PERCENT)] = doc(
+    steps: Annotated[tuple[int, ...] | None, Integers(limits.MAX_ROLLOUT_STEPS, 1, _PERCENT)] = doc(
         "Rising percentages, 100 the last; none: 5, 25, 50, 100"
     )
-    interval_s: Annotated[float | None, Number(MIN_STEP_S, MAX_STEP_S)] = doc(
+    interval_s: Annotated[float | None, Number(limits.MIN_STEP_S, limits.MAX_STEP_S)] = doc(
         "Seconds that a step lasts at least", default=60
     )
     guards: GuardsBody | None = doc("Bounds, beyond which the former traffic comes back by itself")
@@ -94,7 +87,7 @@ class FeedbackBody(StrictBody):
     metric: Annotated[str | None, Text(1, _MAX_METRIC_CHARS)] = doc(
         "A name of your own, such as `thumbs`", required=True
     )
-    value: Annotated[float | None, Number(-MAX_FEEDBACK, MAX_FEEDBACK)] = doc(
+    value: Annotated[float | None, Number(-limits.MAX_FEEDBACK, limits.MAX_FEEDBACK)] = doc(
         "0 and 1 for a vote; any number for a rating", required=True
     )
 

@@ -16,12 +16,7 @@ from pydantic import Field
 from serve_app.api.management.answers import Nothing
 from serve_app.api.management.command_route import Asked, command_entry
 from serve_app.api.management.operation import CHANGES, ENDPOINT, OF_ENDPOINT, management
-from serve_app.api.management.rollouts.answers import (
-    ComparisonJson,
-    RolloutJson,
-    comparison_json,
-    rollout_json,
-)
+from serve_app.api.management.rollouts import answers
 from serve_app.api.management.rollouts.bodies import FeedbackBody, RolloutBody, ShadowBody
 from serve_app.api.management.strict_body import NoBody
 from serve_app.api.openapi.operation import Answer, Parameter
@@ -36,7 +31,7 @@ FEEDBACK: Final = "/serving-endpoints/{endpoint:path}/feedback"
 LATEST_MS: Final = 1e15
 CONFIDENCES: Final = 0.5, 0.9999
 
-_ROLLOUT: Final = Answer(what="The rollout.", type=RolloutJson)
+_ROLLOUT: Final = Answer(what="The rollout.", type=answers.RolloutJson)
 _START: Final = management(
     "Move the traffic to an entity in guarded steps",
     _ROLLOUT,
@@ -50,7 +45,7 @@ _START: Final = management(
 _GET: Final = management("The newest rollout of an endpoint", _ROLLOUT)
 _STOP: Final = management(
     "Stop a rollout",
-    Answer(what="The former traffic is back.", type=RolloutJson),
+    Answer(what="The former traffic is back.", type=answers.RolloutJson),
     conditions=(*OF_ENDPOINT, Conflict),
 )
 _PROMOTE: Final = management(
@@ -72,7 +67,7 @@ _DELETE_SHADOW: Final = management(
 _COMPARE: Final = replace(
     management(
         "Compare the entities of an endpoint",
-        Answer(what="The entities, and a test of one metric.", type=ComparisonJson),
+        Answer(what="The entities, and a test of one metric.", type=answers.ComparisonJson),
     ),
     parameters=(
         Parameter(
@@ -120,16 +115,16 @@ def routes(services: Services) -> Iterator[Entry]:
     yield entry("POST", FEEDBACK, _give_feedback, _FEEDBACK, Scope.INFERENCE)
 
 
-async def _start(asked: Asked[RolloutBody]) -> RolloutJson:
-    return rollout_json(await asked.do(asked.body.command(asked.path["endpoint"])))
+async def _start(asked: Asked[RolloutBody]) -> answers.RolloutJson:
+    return answers.rollout_json(await asked.do(asked.body.command(asked.path["endpoint"])))
 
 
-async def _get(asked: Asked[NoBody]) -> RolloutJson:
-    return rollout_json(await asked.do(GetRollout(endpoint=asked.path["endpoint"])))
+async def _get(asked: Asked[NoBody]) -> answers.RolloutJson:
+    return answers.rollout_json(await asked.do(GetRollout(endpoint=asked.path["endpoint"])))
 
 
-async def _stop(asked: Asked[NoBody], *, promote: bool = False) -> RolloutJson:
-    return rollout_json(await asked.do(StopRollout(endpoint=asked.path["endpoint"], promote=promote)))
+async def _stop(asked: Asked[NoBody], *, promote: bool = False) -> answers.RolloutJson:
+    return answers.rollout_json(await asked.do(StopRollout(endpoint=asked.path["endpoint"], promote=promote)))
 
 
 async def _put_shadow(asked: Asked[ShadowBody]) -> Nothing:
@@ -142,7 +137,7 @@ async def _delete_shadow(asked: Asked[NoBody]) -> Nothing:
     return {}
 
 
-async def _compare(asked: Asked[NoBody]) -> ComparisonJson:
+async def _compare(asked: Asked[NoBody]) -> answers.ComparisonJson:
     query = asked.query
     since = _number(query, "since_timestamp", 0, LATEST_MS)
     report = await asked.do(
@@ -153,7 +148,7 @@ async def _compare(asked: Asked[NoBody]) -> ComparisonJson:
             confidence=_number(query, "confidence", *CONFIDENCES) or 0.95,
         )
     )
-    return comparison_json(report)
+    return answers.comparison_json(report)
 
 
 async def _give_feedback(asked: Asked[FeedbackBody]) -> Nothing:

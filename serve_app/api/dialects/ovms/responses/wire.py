@@ -11,56 +11,47 @@ from typing import Any
 
 from serve_app.api.dialects.chat.wire import DONE, as_given, encode, sse
 from serve_app.api.dialects.ovms.responses.body import ResponseBody
+from serve_app.api.dialects.responses import output_items as items
 from serve_app.api.dialects.responses import tools
-from serve_app.api.dialects.responses.output_items import (
-    MESSAGE,
-    REASONING,
-    Call,
-    Event,
-    Fields,
-    Message,
-    Summary,
-    TextItem,
-)
 from serve_app.api.dialects.responses.wire import reason_of, usage_fields
 from serve_app.types import FinishReason, TextLogprob, ToolCallDelta, ToolChoice, Usage
 
 
-class _Summary(Summary):
+class _Summary(items.Summary):
     """What the model thinks."""
 
-    def place(self) -> Fields:
+    def place(self) -> items.Fields:
         return {"summary_index": 0, "item_id": self.id}
 
-    def fields(self) -> Fields:
+    def fields(self) -> items.Fields:
         return {"id": self.id, "type": self.kind, "summary": self.parts()}
 
 
-class _Message(Message):
+class _Message(items.Message):
     """What the model says."""
 
     def __init__(self, id: str, *, tells_logprobs: bool) -> None:
         super().__init__(id)
         self._tells_logprobs = tells_logprobs
 
-    def take(self, tokens: Sequence[TextLogprob]) -> Fields:
+    def take(self, tokens: Sequence[TextLogprob]) -> items.Fields:
         taken = super().take(tokens)
         return taken if self._tells_logprobs else {}
 
-    def place(self) -> Fields:
+    def place(self) -> items.Fields:
         return {"content_index": 0, "item_id": self.id}
 
-    def _beside(self) -> Fields:
+    def _beside(self) -> items.Fields:
         return super()._beside() if self._tells_logprobs else {}
 
 
-class _Call(Call):
+class _Call(items.Call):
     """A call of a tool."""
 
-    def place(self) -> Fields:
+    def place(self) -> items.Fields:
         return {"item_id": self.id, "call_id": self.call_id}
 
-    def end(self) -> Iterator[Event]:
+    def end(self) -> Iterator[items.Event]:
         yield (
             "response.function_call_arguments.done",
             {**self.place(), "arguments": self.arguments},
@@ -77,25 +68,25 @@ class OvmsWire:
         """`choice`: the body's choice of tools."""
         self._head = _head(id, body, choice)
         self._tells_logprobs = body.num_logprobs is not None
-        self._counts = {MESSAGE: 0, REASONING: 0}  # of items so far
+        self._counts = {items.MESSAGE: 0, items.REASONING: 0}  # of items so far
 
-    def text_item(self, kind: str) -> TextItem:
+    def text_item(self, kind: str) -> items.TextItem:
         number = self._counts[kind]
         self._counts[kind] += 1
-        if kind == REASONING:
+        if kind == items.REASONING:
             return _Summary(f"rs-{number}")
         return _Message(f"msg-{number}", tells_logprobs=self._tells_logprobs)
 
-    def call(self, piece: ToolCallDelta) -> Call:
+    def call(self, piece: ToolCallDelta) -> items.Call:
         return _Call(piece.id or "", piece)
 
-    def event(self, kind: str, members: Fields) -> bytes:
+    def event(self, kind: str, members: items.Fields) -> bytes:
         return sse(encode(members))
 
-    def response(self, status: str, output: Sequence[Fields], **members: Any) -> Fields:
+    def response(self, status: str, output: Sequence[items.Fields], **members: Any) -> items.Fields:
         return {**self._head, "status": status, **members, "output": output}
 
-    def end_members(self, finish: FinishReason | None, usage: Usage) -> Fields:
+    def end_members(self, finish: FinishReason | None, usage: Usage) -> items.Fields:
         reason = reason_of(finish, "max_tokens")
         ended = (
             {"completed_at": int(time.time())}
@@ -105,7 +96,7 @@ class OvmsWire:
         return {**ended, "usage": usage_fields(usage)}
 
 
-def _head(id: str, body: ResponseBody, choice: ToolChoice) -> Fields:
+def _head(id: str, body: ResponseBody, choice: ToolChoice) -> items.Fields:
     """The members of a response that do not change."""
     given = {
         "instructions": body.instructions,
@@ -134,7 +125,7 @@ def _head(id: str, body: ResponseBody, choice: ToolChoice) -> Fields:
     }
 
 
-def _choice(value: Any, named: Fields) -> Any:
+def _choice(value: Any, named: items.Fields) -> Any:
     """A choice as the client sent it, but for a named tool, which lies flat."""
     is_named = isinstance(value, dict) and value.get("type") == "function"
     return named if is_named else value or "auto"
