@@ -85,9 +85,12 @@ INSIDE: dict[str, dict[str, set[str]]] = {
             "edge",
             "openapi.operation",
         },  # likewise
+        "dialects.responses.kept_routes": _ROUTES | {"dialects.responses"},  # of OpenAI and Databricks
         "dialects.anthropic": _ROUTES | {"dialects.chat"},
-        "dialects.openai": _ROUTES | {"dialects.chat", "dialects.responses"},
-        "dialects.databricks": _ROUTES | {"dialects.chat", "dialects.responses"},
+        "dialects.openai": _ROUTES
+        | {"dialects.chat", "dialects.responses", "dialects.responses.kept_routes"},
+        "dialects.databricks": _ROUTES
+        | {"dialects.chat", "dialects.responses", "dialects.responses.kept_routes"},
         "dialects.ovms": _ROUTES | {"dialects.chat", "dialects.responses"},
         "dialects.extensions": _ROUTES | {"dialects.chat"},
         "dialects.mindie": _ROUTES | {"dialects.chat", "kserve", "pages"},
