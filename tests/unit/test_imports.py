@@ -153,7 +153,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "batch": {"forward_context", "sequence", "transfer"},
         "norm": set(),
         "kernels": {"forward_context", "norm"},
-        "state": {"sequence", "transfer"},
+        "state": {"kernels", "sequence", "transfer"},
         "attention": {"block_memory", "forward_context", "kernels", "transfer"},
         "weights": {"attention", "kernels"},
         "sampling": {

@@ -26,6 +26,7 @@ EXPORTS: Final[dict[str, Signature]] = {
     "rope_and_cache": (None, (P, P, P, P, P, F, P, P, L, L, L, I)),
     "write_cache": (None, (P, P, P, P, L, I)),
     "gated": (None, (P, P, L, L, I, I)),
+    "recur": (None, (P, P, L, I)),
     "widen": (None, (P, P, L, I)),
     "highest": (None, (P, P, P, L, L, I)),
     "attend": (None, (P, P, I)),

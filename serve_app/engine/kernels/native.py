@@ -17,17 +17,13 @@ from typing import Final
 import torch
 
 from serve_app.engine.forward_context import ForwardContext
+from serve_app.engine.kernels import compact
 from serve_app.engine.kernels.arena import Arena
-from serve_app.engine.kernels.compact import (
-    MOST_COMPACT,
-    CompactWeight,
-    compact_size,
-    empty_codes,
-    write_codes,
-)
+from serve_app.engine.kernels.compact import CompactWeight
 from serve_app.engine.kernels.exports import declare
 from serve_app.engine.kernels.layers import Layers, NativeCache
 from serve_app.engine.kernels.quantized import QuantizedWeight
+from serve_app.engine.kernels.recurrence import Recurrence
 from serve_app.engine.kernels.structs import (
     POINTER,
     TYPES,
@@ -105,16 +101,16 @@ class Native:
         """
         _check(weight, torch.bfloat16)
         n, k = weight.shape
-        codes, exceptions = empty_codes(n)
+        codes, exceptions = compact.empty_codes(n)
         threads = torch.get_num_threads()
         self._library.choose_codes(
             *(weight.data_ptr(), codes.data_ptr(), exceptions.data_ptr(), n, k, threads)
         )
-        size = compact_size(n, k, exceptions)
-        if size is None or size > MOST_COMPACT * packed_size(n, k, weight.dtype) * weight.itemsize:
+        size = compact.compact_size(n, k, exceptions)
+        if size is None or size > compact.MOST_COMPACT * packed_size(n, k, weight.dtype) * weight.itemsize:
             return None
         data = self._empty(size, torch.uint8, lasting=lasting)
-        write_codes(data, codes, exceptions)
+        compact.write_codes(data, codes, exceptions)
         self._library.pack_compact(weight.data_ptr(), data.data_ptr(), n, k, threads)
         return CompactWeight(data, n, k)
 
@@ -366,6 +362,10 @@ class Native:
             *(layers.structs, layers.pointers, len(layers.caches), ctypes.addressof(step)),
             torch.get_num_threads(),
         )
+
+    def recur(self, recurrence: Recurrence, spans: torch.Tensor) -> None:
+        """As `Recurrence.run`."""
+        recurrence.run(self._library, spans)
 
     def gated(self, gate_up: torch.Tensor, gelu: bool = False) -> torch.Tensor:
         """[T, 2N] -> [T, N]: act(gate) * up. act is the tanh form of GELU if `gelu`, else SiLU."""

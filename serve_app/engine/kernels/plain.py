@@ -58,6 +58,26 @@ def attention(
     return torch.einsum("htl,lhd->thd", weights, value.repeat_interleave(group, 1))
 
 
+def recurrence(
+    state: torch.Tensor,  # [H, K, V], changed in place
+    query: torch.Tensor,  # [T, H, K]
+    key: torch.Tensor,  # [T, H, K]
+    value: torch.Tensor,  # [T, H, V]
+    decay: torch.Tensor,  # [T, H, 1 or K]
+    part: torch.Tensor | None,  # [T, H]
+) -> torch.Tensor:
+    """A matrix for each head over T tokens: [T, H, V]."""
+    out = torch.empty_like(value)
+    for t in range(len(value)):
+        state *= decay[t][..., None]
+        delta = value[t]
+        if part is not None:
+            delta = (delta - torch.einsum("hkv,hk->hv", state, key[t])) * part[t][:, None]
+        state += key[t][..., None] * delta[:, None]
+        out[t] = torch.einsum("hkv,hk->hv", state, query[t])
+    return out
+
+
 @dataclass(frozen=True, slots=True)
 class Weights:
     """The weights of one decoder layer, [outputs, inputs], and its norms."""

@@ -20,6 +20,7 @@ from serve_app.engine.kernels.build import cpu_flags
 from serve_app.engine.kernels.layers import Layers, NativeCache
 from serve_app.engine.kernels.native import Native
 from serve_app.engine.kernels.quantized import Quantization, QuantizedWeight
+from serve_app.engine.kernels.recurrence_check import recurrence_results
 from serve_app.engine.kernels.structs import (
     CACHED,
     INPUTS,
@@ -200,6 +201,10 @@ def _highest(native: Native, random: torch.Generator) -> Iterator[float]:
     yield 0.0 if bool(values[4].isnan()) and int(places[4]) == 33 else 1.0
 
 
+def _recur(native: Native, random: torch.Generator) -> Iterator[float]:
+    yield from (_error(got, want) for got, want in recurrence_results(native, random))
+
+
 def _attend(native: Native, random: torch.Generator) -> Iterator[float]:
     """A chunk and a decode step: float32 queries without options, and bfloat16 queries with every option."""
     length, heads, kv_heads, dim = 83, 6, 2, 32
@@ -290,6 +295,7 @@ CHECKS: Final[dict[str, Check]] = {
     "rope_and_cache": _rope_and_cache,
     "write_cache": _write_cache,
     "gated": _gated,
+    "recur": _recur,
     "widen": _widen,
     "highest": _highest,
     "attend": _attend,

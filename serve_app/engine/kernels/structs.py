@@ -151,5 +151,16 @@ class StepStruct(_Struct):
     )
 
 
-STRUCTS: Final = (CacheStruct, AttentionStruct, LinearStruct, NormStruct, LayerStruct, StepStruct)
+class RecurrenceStruct(_Struct):
+    """`Recurrence` in recurrence.h."""
+
+    _fields_ = (
+        *((name, POINTER) for name in ("query", "key", "value", "decay", "part", "out", "pool")),
+        *((name, LONG) for name in ("heads", "groups", "keys", "values", "decays")),
+    )
+
+
+STRUCTS: Final = (
+    *(CacheStruct, AttentionStruct, LinearStruct, NormStruct, LayerStruct, StepStruct, RecurrenceStruct),
+)
 ENUMS: Final = (Product, Preempted, Part)

@@ -1,7 +1,6 @@
 """The gated delta rule (a decay for each head), and Kimi's delta attention (a decay for each key channel).
 
-The state [H, K, V] of a head maps keys to values. A token lets it decay, corrects the value of its key, and
-reads the value of its query.
+A token lets the matrix of a head decay, corrects the value of its key, and reads the value of its query.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import torch
 
 from serve_app.engine.state import States, StateSpec
 from serve_app.engine.state.exact import exactly
-from serve_app.engine.state.scan import scan
+from serve_app.engine.state.matrices import run_matrices
 
 
 def gated_delta_rule(
@@ -32,27 +31,10 @@ def gated_delta_rule(
     if use_qk_l2norm_in_kernel:
         q, k = _normalised(q), _normalised(k)
     q = q / width**0.5
-    if k.shape[1] != heads:
-        q, k = (x.repeat_interleave(heads // k.shape[1], dim=1) for x in (q, k))
     decay = exactly(torch.exp, decay)
-    decay = decay[..., None, None] if decay.dim() == 2 else decay[..., None]
+    decay = decay[..., None] if decay.dim() == 2 else decay
     pool = states.next(StateSpec((heads, width, v.shape[2]), torch.float32))
-    out = scan(states.waves, pool, torch.zeros_like(v), _advance, q, k, v, decay, part)
-    return out.to(query.dtype)[None], None
-
-
-def _advance(
-    state: torch.Tensor,  # [n, H, K, V]
-    q: torch.Tensor,  # [n, H, K]
-    k: torch.Tensor,
-    v: torch.Tensor,  # [n, H, V]
-    decay: torch.Tensor,  # [n, H, 1 or K, 1]
-    part: torch.Tensor,  # [n, H]
-) -> torch.Tensor:
-    state *= decay
-    delta = (v - (state * k[..., None]).sum(-2)) * part[..., None]
-    state += k[..., None] * delta[..., None, :]
-    return (state * q[..., None]).sum(-2)
+    return run_matrices(states.waves, pool, q, k, v, decay, part).to(query.dtype)[None], None
 
 
 def _normalised(x: torch.Tensor) -> torch.Tensor:

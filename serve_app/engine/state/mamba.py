@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from serve_app.engine.state import States, StateSpec
 from serve_app.engine.state.exact import exactly
+from serve_app.engine.state.matrices import run_matrices
 from serve_app.engine.state.scan import scan
 
 
@@ -32,12 +33,9 @@ def mamba2_scan(
     x, into, out_of = (each[0].float() for each in (hidden_states, B, C))
     heads = x.shape[1]
     step = _time_step(dt[0], dt_bias, dt_softplus).clamp(*dt_limit).float()
-    decay = exactly(torch.exp, step * A.float())[..., None, None]
-    into, out_of = (each.repeat_interleave(heads // each.shape[1], dim=1) for each in (into, out_of))
-    pool = states.next(StateSpec((*x.shape[1:], into.shape[2]), torch.float32))
-    out = scan(
-        states.waves, pool, torch.zeros_like(x), _advance_head, x * step[..., None], decay, into, out_of
-    )
+    decay = exactly(torch.exp, step * A.float())[..., None]
+    pool = states.next(StateSpec((heads, into.shape[2], x.shape[2]), torch.float32))
+    out = run_matrices(states.waves, pool, out_of, into, x * step[..., None], decay)
     if D is not None:
         out += x * D.float()[:, None]
     return out[None]
@@ -76,18 +74,6 @@ def mamba_scan(
     if z is not None:
         out *= exactly(functional.silu, z[0].T.float())
     return out.to(hidden_states.dtype).T[None]
-
-
-def _advance_head(
-    state: torch.Tensor,  # [n, H, P, N]
-    x: torch.Tensor,  # [n, H, P]
-    decay: torch.Tensor,  # [n, H, 1, 1]
-    into: torch.Tensor,  # [n, H, N]
-    out_of: torch.Tensor,
-) -> torch.Tensor:
-    state *= decay
-    state += x[..., None] * into[..., None, :]
-    return (state * out_of[..., None, :]).sum(-1)
 
 
 def _time_step(dt: torch.Tensor, bias: torch.Tensor | None, softplus: bool) -> torch.Tensor:

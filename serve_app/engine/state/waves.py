@@ -31,8 +31,9 @@ class Wave:
     def __init__(self, spans: Iterable[Span], device: torch.device) -> None:
         self.spans = sorted(spans, key=lambda span: -span.length)
         self.longest = self.spans[0].length
-        columns = np.array(self.spans, dtype=np.int64).T
-        self.firsts, _, self.sources, self.targets = send(device, *map(np.ascontiguousarray, columns))
+        columns = np.ascontiguousarray(np.array(self.spans, dtype=np.int64).T)
+        self.table = send(device, columns)[0]  # [4, S]: the fields of the spans
+        self.firsts, _, self.sources, self.targets = self.table.unbind()
         self._windows: dict[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = {}
 
     def tokens(self) -> Iterator[torch.Tensor]:

@@ -7,6 +7,7 @@
 #include "cache.h"
 #include "layers.h"
 #include "linear.h"
+#include "recurrence.h"
 
 #pragma GCC visibility push(default)
 extern "C" {
@@ -55,6 +56,10 @@ void write_cache(const float* key, const float* value, const Cache* cache, const
 
 // gate_up [t, 2n] -> out [t, n] = silu(gate) * up, or gelu_tanh(gate) * up.
 void gated(const float* gate_up, float* out, long t, long n, int gelu, int threads);
+
+// Runs the tokens of `count` spans of rows, which do not depend on each other. spans [4, count] has the first row of each,
+// its length, the slot of its state before and the slot for its state after.
+void recur(const Recurrence* recurrence, const int64_t* spans, long count, int threads);
 
 // x [n] bfloat16 -> out [n] float32.
 void widen(const bf16* x, float* out, long n, int threads);
