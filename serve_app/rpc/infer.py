@@ -24,12 +24,11 @@ from serve_app.api.dialects.triton.errors import render_error
 from serve_app.api.dialects.triton.stop import find_model, stopped
 from serve_app.api.edge.body import ClientGone
 from serve_app.api.edge.middleware import log_done
-from serve_app.api.exchange.call_stream import PromptDelta
 from serve_app.api.exchange.frame import admitted
 from serve_app.api.exchange.generate import clamped_headers, under_way
 from serve_app.api.exchange.stream import collect, follow
 from serve_app.api.kserve.message import InferResponse
-from serve_app.api.protocol.dialect import Renderer
+from serve_app.api.protocol.dialect import PromptDelta, Renderer
 from serve_app.api.recording import record
 from serve_app.api.services import Services
 from serve_app.config import TrtllmConfig

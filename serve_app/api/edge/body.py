@@ -60,6 +60,11 @@ class WireModel(BaseModel):
         return [name for name in cls.model_fields if name in docs and docs[name].required]
 
     @property
+    def extra(self) -> dict[str, Any]:
+        """The unknown fields with a value, as the client spelt them."""
+        return {name: value for name, value in (self.__pydantic_extra__ or {}).items() if value is not None}
+
+    @property
     def names(self) -> dict[str, str]:
         """The client's names of fields, by the replica's names, for errors."""
         fields = type(self).model_fields
@@ -194,11 +199,7 @@ def parse_body(model: type[Wire], raw: bytes) -> Wire:
         ) from None
     if _may_hold_long_numbers(raw):
         _restore(body, loads(raw))
-    extra = {
-        name: value
-        for name, value in (body.__pydantic_extra__ or {}).items()
-        if name not in body.may_be_infinite
-    }
+    extra = {name: value for name, value in body.extra.items() if name not in body.may_be_infinite}
     check_finite([extra, *(getattr(body, name) for name in _unchecked(model))])
     return body
 

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 
 from serve_app.api.backend import Backend, DeltaStream
 from serve_app.api.exchange.merge import MergedStream
+from serve_app.api.protocol.dialect import PromptDelta
 from serve_app.errors import GenerationFailed, from_info
 from serve_app.types import FinishReason, GenerateRequest, Overflow, TokenDelta, Usage
-
-PromptDelta = tuple[int, TokenDelta]  # the place of the prompt in its call, and a delta of its answer
 
 INCOMPLETE = "the answer is incomplete; the request may be retried"
 

@@ -19,9 +19,9 @@ from starlette.types import Scope as AsgiScope
 from serve_app.api.admission.permits import deadline_s
 from serve_app.api.backend import Backend
 from serve_app.api.context import RequestContext, context_of, header
-from serve_app.api.exchange.call_stream import CallStream, PromptDelta
+from serve_app.api.exchange.call_stream import CallStream
 from serve_app.api.guard.answers import PromptStream
-from serve_app.api.protocol.dialect import Target
+from serve_app.api.protocol.dialect import PromptDelta, Target
 from serve_app.api.services import Services
 from serve_app.endpoints.endpoint import Endpoint, ServedEntity, Task
 from serve_app.endpoints.split import candidates

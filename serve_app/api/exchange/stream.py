@@ -16,9 +16,8 @@ from contextlib import closing
 from serve_app.api.context import RequestContext
 from serve_app.api.edge.body import ClientGone
 from serve_app.api.edge.connection import Writer
-from serve_app.api.exchange.call_stream import PromptDelta
 from serve_app.api.exchange.dispatch import Attempt, too_late
-from serve_app.api.protocol.dialect import Choice, Renderer
+from serve_app.api.protocol.dialect import Choice, PromptDelta, Renderer
 from serve_app.errors import DeadlineExceeded, GenerationFailed, ServeError
 from serve_app.telemetry import Metrics, Timings
 from serve_app.types import Usage

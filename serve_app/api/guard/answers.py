@@ -14,7 +14,7 @@ from msgspec import structs
 
 from serve_app.api.guard.guard import Blocked, Judge, Rules, TextFilter
 from serve_app.api.guard.values import checked_arguments
-from serve_app.api.protocol.dialect import Call
+from serve_app.api.protocol.dialect import Call, PromptDelta
 from serve_app.errors import GuardrailTriggered, UnsupportedField
 from serve_app.guardrails.judging import PIECE_CHARS, piece_end
 from serve_app.types import (
@@ -29,8 +29,6 @@ from serve_app.types import (
 
 # Of a schema: what a text with a mask in it may not match.
 _FORMS: Final = frozenset({"pattern", "format", "enum", "const", "minLength", "maxLength"})
-
-PromptDelta = tuple[int, TokenDelta]  # the place of the prompt in its call, and a delta of its answer
 
 
 class PromptStream(Protocol):

@@ -35,7 +35,7 @@ def parse_strict(model: type[StrictT], raw: bytes) -> StrictT:
 def _unknown(value: object) -> Iterator[str]:
     """The names of unknown fields, at every depth of models."""
     if isinstance(value, StrictBody):
-        yield from (name for name, given in (value.__pydantic_extra__ or {}).items() if given is not None)
+        yield from value.extra
         for each in value.__dict__.values():
             yield from _unknown(each)
     elif isinstance(value, list | tuple):

@@ -41,6 +41,7 @@ class Work(Protocol):
 
 WorkT = TypeVar("WorkT")
 ParsedT = TypeVar("ParsedT", bound=Work, covariant=True)
+PromptDelta = tuple[int, TokenDelta]  # the place of the prompt in its call, and a delta of its answer
 Find = Callable[[], object]  # raises ModelNotFound
 
 

@@ -168,9 +168,9 @@ class MessageBody(PromptFields, AnswerFields):
         """Raises InvalidField or UnsupportedField for what the fields by themselves cannot check."""
         if self.stop_sequences and self.stop:
             raise InvalidField("stop", "must not be given beside stop_sequences")
-        extra = self.__pydantic_extra__ or {}
+        extra = self.extra
         for name, ours in _OF_CHATS.items():
-            if extra.get(name) is not None:
+            if name in extra:
                 raise UnsupportedField(name, f"is a field of chats; a message has {ours}")
         for name, why in _NOT_HERE.items():
             if extra.get(name):
@@ -180,8 +180,7 @@ class MessageBody(PromptFields, AnswerFields):
     def ignored(self) -> tuple[str, ...]:
         """Fields with a value that has no effect here, as the client spelt them."""
         known = (_OWN_CACHE, _OLD_FORMAT, *_NOT_HERE)
-        extra = self.__pydantic_extra__ or {}
-        return tuple(name for name, value in extra.items() if value is not None and name not in known)
+        return tuple(name for name in self.extra if name not in known)
 
     @property
     def names(self) -> dict[str, str]:
@@ -206,10 +205,8 @@ class MessageBody(PromptFields, AnswerFields):
     def form(self) -> Form:
         """The form of the answer. Raises InvalidField or UnsupportedField."""
         field = self._form_field()
-        extra = self.__pydantic_extra__ or {}
-        value = (
-            extra[_OLD_FORMAT] if field == _OLD_FORMAT else self.output_config and self.output_config.format
-        )
+        is_old = field == _OLD_FORMAT
+        value = self.extra[field] if is_old else self.output_config and self.output_config.format
         if value is None:
             return Form()
         if not isinstance(value, dict):
@@ -227,8 +224,7 @@ class MessageBody(PromptFields, AnswerFields):
     def _form_field(self) -> str:
         """The field with the form of the answer: today's field, or the one of earlier betas."""
         is_new = self.output_config is not None and self.output_config.format is not None
-        is_old = (self.__pydantic_extra__ or {}).get(_OLD_FORMAT) is not None
-        return _OLD_FORMAT if is_old and not is_new else FORMAT
+        return _OLD_FORMAT if _OLD_FORMAT in self.extra and not is_new else FORMAT
 
 
 def parse_message(raw: bytes, *, notes_pictures: bool) -> tuple[MessageBody, tuple[str, ...]]:

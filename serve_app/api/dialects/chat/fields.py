@@ -171,7 +171,7 @@ class SharedFields(AnswerFields, BeamFields):
         return sampling if loop is None else replace(sampling, loop=loop)
 
     def _check_fields_of_chats(self) -> None:
-        extra = self.__pydantic_extra__ or {}
+        extra = self.extra
         for name in _OF_CHATS:
             if extra.get(name):
                 raise UnsupportedField(name, f"only chats have tools; use {_CHAT}")
@@ -182,15 +182,13 @@ class SharedFields(AnswerFields, BeamFields):
     def ignored(self) -> tuple[str, ...]:
         """Fields whose value has no effect, as the client spelt them."""
         understood = (*GRAMMAR_FIELDS, WHITESPACE, "tool_choice", *_OF_CHATS)
-        extra = self.__pydantic_extra__ or {}
-        unknown = [name for name, value in extra.items() if value is not None and name not in understood]
-        return (*unknown, *self.meaningless)
+        return (*(name for name in self.extra if name not in understood), *self.meaningless)
 
     @property
     def names(self) -> dict[str, str]:
         """As `WireModel.names`, with those of a search and of the answer's form."""
-        extra = self.__pydantic_extra__ or {}
-        given = [name for name in GRAMMAR_FIELDS if extra.get(name) is not None]
+        extra = self.extra
+        given = [name for name in GRAMMAR_FIELDS if name in extra]
         grammar = {"response_format": given[-1]} if given else {}
         return {**super().names, **(beam_names(self.best_of) if self.use_beam_search else {}), **grammar}
 
@@ -205,7 +203,7 @@ class SharedFields(AnswerFields, BeamFields):
 
     def form(self) -> Form:
         """The form of the answer. Raises InvalidField or UnsupportedField."""
-        return parse_form(self.__pydantic_extra__ or {}, subset=True)
+        return parse_form(self.extra, subset=True)
 
     def options(self, grammar: Grammar | None) -> dict[str, Any]:
         """The fields of a `GenerateRequest` that are equal for every prompt of the body.

@@ -93,7 +93,7 @@ class TaskFields(WireModel):
 
     def check_keys(self) -> None:
         """Raises InvalidBody for a key that is not known, and for a body of another task."""
-        unknown = [name for name, value in (self.__pydantic_extra__ or {}).items() if value is not None]
+        unknown = list(self.extra)
         subject = SUBJECT[self.task]
         other = next((name for name in SUBJECT.values() if name in unknown), None)
         if other is not None and getattr(self, subject) is None:

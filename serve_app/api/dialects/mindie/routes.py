@@ -59,6 +59,7 @@ _PROMPT: Final[dict[str, Any]] = {
     "a continuation": {"inputs": "2 + 2 =", "parameters": {"max_new_tokens": 8, "details": True}}
 }
 _UNKNOWN: Final = "Unknown fields are ignored."
+_operation: Final = partial(Operation, tag=TAG, errors=ERRORS)
 _asking: Final = partial(asking, TAG, ERRORS)
 
 
@@ -104,34 +105,28 @@ def continue_operation(target: ContinueTarget) -> Operation:
 
 
 def _page(summary: str, what: str, type_: Any, *conditions: Conditions) -> Operation:
-    return Operation(
+    return _operation(
         summary=summary,
-        tag=TAG,
         answers=(Answer(what=what, type=type_),),
-        errors=ERRORS,
         conditions=tuple(each for some in conditions for each in some),
     )
 
 
-STOP: Final = Operation(
+STOP: Final = _operation(
     summary="End a request",
-    tag=TAG,
     what="Ends the caller's newest request of this id.",
     bodies=(Body(type=StopBody, examples={"by id": {"id": "a1"}}),),
     answers=(Answer(what="The request is ended.", type=answers.Stopped),),
-    errors=ERRORS,
     conditions=(*READS_BODY, *NAMES_MODEL, RouteNotFound),
 )
 SERVER: Final = _page("The server", "Who answers.", answers.ServerPage)
 LIVE: Final = _page("Whether the server lives", "It does.", shared_answers.Live)
-READY: Final = Operation(
+READY: Final = _operation(
     summary="Whether the server is ready",
-    tag=TAG,
     answers=(
         Answer(what="Every endpoint is answered.", type=shared_answers.Ready),
         Answer(what="An endpoint has no entity that can answer.", type=shared_answers.NotReady, status=503),
     ),
-    errors=ERRORS,
 )
 MODEL: Final = _page("A model", "The model.", answers.ModelPage, NAMES_MODEL)
 MODEL_READY: Final = _page(

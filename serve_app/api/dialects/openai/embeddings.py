@@ -23,12 +23,6 @@ class EmbeddingBody(EmbeddingFields):
         "seconds; default the operator's"
     )
 
-    @property
-    def ignored(self) -> tuple[str, ...]:
-        """Fields whose value has no effect, as the client spelt them."""
-        extra = self.__pydantic_extra__ or {}
-        return tuple(name for name, value in extra.items() if value is not None)
-
 
 class EmbeddingDialect:
     """OpenAI's embeddings."""
@@ -44,7 +38,7 @@ class EmbeddingDialect:
             user=body.user,
             request=EmbedRequest(id="", inputs=parse_inputs(body.input), dimensions=body.dimensions),
             timeout_s=body.timeout,
-            ignored=body.ignored,
+            ignored=tuple(body.extra),
             render=partial(_render, body.encoding),
         )
 

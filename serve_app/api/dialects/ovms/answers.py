@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, NotRequired
 
 from typing_extensions import TypedDict
@@ -42,6 +43,13 @@ class ChatCompletion(Whole):
 
     object: Literal["chat.completion"]
     choices: list[ChatChoice]
+
+
+class AnyWhole(Whole):
+    """The same of any choices, as it is written."""
+
+    object: str
+    choices: Sequence[ChatChoice | CompletionChoice]
 
 
 class ChatDelta(TypedDict, total=False):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import partial
 from typing import Annotated, Any
 
@@ -23,7 +22,7 @@ from serve_app.api.protocol.fields import Described, Mark, Sets
 from serve_app.config import OvmsConfig
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import InvalidField
-from serve_app.types import GenerateRequest, ModelInfo, Prompt, TokenDelta, Usage
+from serve_app.types import GenerateRequest, ModelInfo, Prompt, TokenDelta
 
 
 class ChatBody(SharedFields):
@@ -108,12 +107,12 @@ class ChatDialect(OvmsDialect):
 class ChatRenderer(Renderer):
     """Writes chat completions and their chunks."""
 
+    _body: ChatBody
+
     def __init__(self, id: str, info: ModelInfo, body: ChatBody, model: str, legacy: bool = False) -> None:
         """`legacy`: a call is sent as the deprecated `function_call`."""
         kind = "chat.completion.chunk" if body.stream else "chat.completion"
-        super().__init__(kind, f"chatcmpl-{id}", model, info, include_usage=body.include_usage)
-        self._body = body
-        self._is_text = body.detokenize is not False
+        super().__init__(kind, f"chatcmpl-{id}", model, info, body)
         self._legacy = legacy
         self._begun: set[int] = set()  # choices whose role was sent
 
@@ -142,21 +141,6 @@ class ChatRenderer(Renderer):
         if not self._is_text:
             content = b'"token_ids":' + openai.encode(ids) + b"," + content
         return self._piece(index, content, logprobs=logprobs)
-
-    def whole(self, choices: Iterable[Choice], usage: Usage) -> bytes:
-        listed = list(choices)
-        answer: answers.ChatCompletion = {
-            "choices": [self._choice(i, choice) for i, choice in enumerate(listed)],
-            "created": self._head["created"],
-            "model": self._head["model"],
-            "object": "chat.completion",
-            "id": self._head["id"],
-            "usage": openai.usage_totals(usage),
-            "system_fingerprint": self._fingerprint,
-        }
-        if self._body.prompt_logprobs is not None:
-            answer["prompt_logprobs"] = openai.prompt_entries(listed[0].prompt_logprobs or ())
-        return openai.encode(answer)
 
     def _choice(self, index: int, choice: Choice) -> answers.ChatChoice:
         fields: answers.ChatChoice = {

@@ -24,7 +24,7 @@ from serve_app.api.protocol.fields import Described, Flag, Integer, Mark
 from serve_app.config import OvmsConfig
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import InvalidField
-from serve_app.types import GenerateRequest, ModelInfo, Prompt, TextLogprob, TokenDelta, Usage
+from serve_app.types import GenerateRequest, ModelInfo, Prompt, TextLogprob, TokenDelta
 
 
 class CompletionBody(SharedFields):
@@ -99,10 +99,10 @@ class CompletionDialect(OvmsDialect):
 class CompletionRenderer(Renderer):
     """Writes completions and their chunks."""
 
+    _body: CompletionBody
+
     def __init__(self, id: str, info: ModelInfo, body: CompletionBody, model: str) -> None:
-        super().__init__("text_completion", f"cmpl-{id}", model, info, include_usage=body.include_usage)
-        self._body = body
-        self._is_text = body.detokenize is not False
+        super().__init__("text_completion", f"cmpl-{id}", model, info, body)
         self._logprobs: dict[int, LegacyLogprobs] = {}
 
     def event(self, prompt: int, delta: TokenDelta) -> bytes:
@@ -127,21 +127,6 @@ class CompletionRenderer(Renderer):
         if not tokens:
             return None
         return self._logprobs.setdefault(index, LegacyLogprobs(self._body.logprobs)).add(tokens)
-
-    def whole(self, choices: Iterable[Choice], usage: Usage) -> bytes:
-        listed = list(choices)
-        answer: answers.Completion = {
-            "choices": [self._choice(i, choice) for i, choice in enumerate(listed)],
-            "created": self._head["created"],
-            "model": self._head["model"],
-            "object": "text_completion",
-            "id": self._head["id"],
-            "usage": openai.usage_totals(usage),
-            "system_fingerprint": self._fingerprint,
-        }
-        if self._body.prompt_logprobs is not None:
-            answer["prompt_logprobs"] = openai.prompt_entries(listed[0].prompt_logprobs or ())
-        return openai.encode(answer)
 
     def _choice(self, index: int, choice: Choice) -> answers.CompletionChoice:
         finish = FINISH[choice.finish] if choice.finish else None

@@ -200,9 +200,9 @@ class ResponseFields(WireModel):
 
         Raises InvalidField for options of a stream without one.
         """
-        extra = self.__pydantic_extra__ or {}
+        extra = self.extra
         for name, ours in self.of_chats.items():
-            if extra.get(name) is not None:
+            if name in extra:
                 raise UnsupportedField(name, f"is a field of chats; a response has {ours}")
         for name, why in _NOT_HERE.items():
             if extra.get(name) not in (None, False):
@@ -213,8 +213,7 @@ class ResponseFields(WireModel):
     @property
     def unknown(self) -> tuple[str, ...]:
         """Fields with a value that this protocol does not have, as the client spelt them."""
-        extra = self.__pydantic_extra__ or {}
-        return tuple(name for name, value in extra.items() if value is not None and name not in _NOT_HERE)
+        return tuple(name for name in self.extra if name not in _NOT_HERE)
 
     @property
     def moot(self) -> tuple[str, ...]:

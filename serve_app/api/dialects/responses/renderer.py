@@ -163,7 +163,7 @@ class ResponseRenderer:
         return [item.fields() for item in self._items]
 
     def to_keep(self, usage: Usage, choices: Iterable[Choice] = ()) -> KeptResponse | None:
-        """See `base.KeepsAnswer`."""
+        """See `KeepsAnswer`."""
         if self._kept is None:
             return None
         (previous, input), response = self._kept, self._ended(usage, choices)

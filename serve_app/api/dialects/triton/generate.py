@@ -46,7 +46,7 @@ class GenerateBody(WireModel):
         nested = {} if self.parameters is None else self.parameters
         if not isinstance(nested, dict):
             raise InvalidField("parameters", "must be an object")
-        values = {key: value for key, value in (self.__pydantic_extra__ or {}).items() if value is not None}
+        values = self.extra
         parameters: dict[str, Parameter] = {}
         for key, value in nested.items():
             if key in table or key in RENAMED:

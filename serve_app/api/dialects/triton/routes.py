@@ -45,6 +45,7 @@ from serve_app.types import Scope
 
 TAG: Final = "Triton"
 ERRORS: Final = Errors(type=StringErrorBody, render=render_error)
+_operation: Final = partial(Operation, tag=TAG, errors=ERRORS)
 _PROBE_ERRORS: Final = Errors(type=StringErrorBody, render=probe_error)
 
 _VALUES: Final = Annotated[dict[str, Any], answers.Values]
@@ -65,9 +66,8 @@ _ENSEMBLE: Final = (
     "between texts and tensors."
 )
 
-INFER: Final = Operation(
+INFER: Final = _operation(
     summary="Infer",
-    tag=TAG,
     what=f"Tensors in, tensors out, as JSON or with binary data after it. {_ENSEMBLE}",
     parameters=(
         Parameter(
@@ -85,7 +85,6 @@ INFER: Final = Operation(
         Answer(what="The outputs.", type=answers.Inference),
         Answer(what="With `binary_data`: JSON, and the outputs as bytes after it.", type=bytes, media=BINARY),
     ),
-    errors=ERRORS,
     conditions=ASKS_MODEL,
 )
 
@@ -97,35 +96,31 @@ def generate_operation(*, stream: bool) -> Operation:
     events = Answer(
         what="The outputs, with `streaming` of a token.", type=_VALUES | StringErrorBody, media=EVENTS
     )
-    return Operation(
+    return _operation(
         summary="Generate, as events" if stream else "Generate",
-        tag=TAG,
         what=f"Tensors as values in, outputs as values out. {_ENSEMBLE}",
         bodies=tuple(
             Body(type=Annotated[dict[str, Any], body], examples=_TEXT if body is shapes.Values else {})
             for body in bodies
         ),
         answers=(events if stream else values,),
-        errors=ERRORS,
         conditions=ASKS_MODEL,
     )
 
 
 def _page(summary: str, what: str, type_: Any, conditions: Conditions = ()) -> Operation:
     answer = Answer(what=what, type=type_)
-    return Operation(summary=summary, tag=TAG, answers=(answer,), errors=ERRORS, conditions=conditions)
+    return _operation(summary=summary, answers=(answer,), conditions=conditions)
 
 
 SERVER: Final = _page("The server", "Who answers.", answers.ServerPage)
 LIVE: Final = _page("Whether the server lives", "It does.", answers.Live)
-READY: Final = Operation(
+READY: Final = _operation(
     summary="Whether the server is ready",
-    tag=TAG,
     answers=(
         Answer(what="Every endpoint is answered.", type=answers.Ready),
         Answer(what="An endpoint has no entity that can answer.", type=answers.NotReady, status=400),
     ),
-    errors=ERRORS,
 )
 MODEL: Final = _page("A model", "The model and its tensors.", answers.ModelPage, NAMES_MODEL)
 MODEL_READY: Final = Operation(
@@ -141,30 +136,24 @@ STATISTICS: Final = _page(
 )
 ALL_STATISTICS: Final = _page("Statistics", "What this gateway counted.", answers.Statistics)
 
-INDEX: Final = Operation(
+INDEX: Final = _operation(
     summary="The index of models",
-    tag=TAG,
     bodies=(Body(type=IndexBody, is_required=False, examples={"what is ready": {"ready": True}}),),
     answers=(Answer(what="An entry for each version of each model.", type=list[answers.IndexEntry]),),
-    errors=ERRORS,
     conditions=READS_BODY,
 )
-LOAD: Final = Operation(
+LOAD: Final = _operation(
     summary="Load a model",
-    tag=TAG,
     what="Wakes a model of the deploy file, and answers once it can answer.",
     bodies=(Body(type=ControlBody, is_required=False),),
     answers=(Answer(what="The model can answer."),),
-    errors=ERRORS,
     conditions=(*READS_BODY, Unavailable, DeadlineExceeded),
 )
-UNLOAD: Final = Operation(
+UNLOAD: Final = _operation(
     summary="Unload a model",
-    tag=TAG,
     what="Always refused: the deploy file says which models there are.",
     bodies=(Body(type=ControlBody, is_required=False),),
     answers=(),
-    errors=ERRORS,
     conditions=(*READS_BODY, InvalidField),
 )
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from serve_app.api.guard.answers import GuardedStream, PromptDelta
+from serve_app.api.guard.answers import GuardedStream
 from serve_app.api.guard.guard import Rules
+from serve_app.api.protocol.dialect import PromptDelta
 from serve_app.endpoints.ai_gateway import GuardrailRules
 from serve_app.guardrails.judging import Inquest
 from serve_app.types import FinishReason, GenerateRequest, Overflow, Prompt, TokenDelta, Usage

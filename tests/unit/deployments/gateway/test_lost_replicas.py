@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from serve_app.api.exchange.call_stream import CallStream, PromptDelta
+from serve_app.api.exchange.call_stream import CallStream
+from serve_app.api.protocol.dialect import PromptDelta
 from serve_app.channel.inbox import BROKEN, KILLED
 from serve_app.deployments.gateway.migrations import ENGINE
 from serve_app.deployments.gateway.next_step import ATTEMPTS
