@@ -12,7 +12,6 @@ import torch
 from transformers import PreTrainedModel
 
 from serve_app.config import ModelConfig
-from serve_app.engine.cpu.fused import check_quantizable
 from serve_app.engine.fused.fuse import known
 from serve_app.engine.kernels.structs import TYPES
 from serve_app.engine.model.dry_run import Layers, learn_layers
@@ -27,7 +26,6 @@ from serve_app.engine.model.memory import (
     plan_cache,
 )
 from serve_app.engine.model.stateful import connect_states, wants_positions
-from serve_app.engine.weights.formats import FORMATS
 
 _HIDDEN_COPIES: Final = 6  # rows of the hidden size that a layer holds at once, about
 
@@ -44,8 +42,6 @@ class Estimate:
     @classmethod
     def of(cls, module: PreTrainedModel, config: ModelConfig) -> Estimate:
         """`module`: on the meta device. Raises UnsupportedModel for what the engine does not run."""
-        if config.quantization != "none":
-            check_quantizable(module, FORMATS[config.quantization])
         family = known(module, frozenset(TYPES))
         text = module.config.get_text_config()
         return cls(

@@ -108,7 +108,7 @@ def _quantised_bytes(
     size = FORMATS[kind]
     total, embedding, head = 0, 0, 0
     for each in tensors:
-        matrix = _is_float(each) and len(each.shape) == 2
+        matrix = _is_float(each) and len(each.shape) in (2, 3)  # three: experts
         if matrix and each.shape[0] == vocabulary:
             embedding = max(embedding, _tensor_bytes(each, item_bytes))
             head = max(head, each.num_values)
@@ -129,7 +129,7 @@ def _compact_bytes(tensors: Sequence[StoredTensor], item_bytes: int | None, voca
     for each in tensors:
         size = _tensor_bytes(each, item_bytes)
         total += size
-        if _is_float(each) and len(each.shape) == 2 and size == 2 * each.num_values:
+        if _is_float(each) and len(each.shape) in (2, 3) and size == 2 * each.num_values:
             total -= size // 4
             embedding = max(embedding, size if each.shape[0] == vocabulary else 0)
     return total + embedding // 4

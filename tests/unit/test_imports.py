@@ -167,7 +167,11 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "device": {"attention", "model", "weights"},
         "waiting": set(),
         "fused": {"attention", "torch_cpu", "forward_context", "model", "norm", "weights"},  # of any device
-        "cpu": {"attention", "device", "fused", "kernels", "model", "norm", "waiting", "weights"},
+        "experts": {"kernels", "weights"},
+        "cpu": {
+            *("attention", "device", "experts", "fused", "kernels"),
+            *("model", "norm", "waiting", "weights"),
+        },
         "cuda.adapters": {"attention", "model", "transfer"},
         "cuda": {
             *("attention", "cuda.adapters", "device", "forward_context", "fused", "model", "norm", "weights"),
@@ -189,7 +193,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "machine": {"kernels", "model", "waiting"},
         "devices": {"attention", "cpu", "cuda", "cuda.trial", "device", "waiting"},
         "assemble": {"devices", "engine", "grammar_queue", "model", "weights"},
-        "estimate": {"attention", "cpu", "fused", "kernels", "model", "weights"},
+        "estimate": {"attention", "fused", "kernels", "model"},
     },
     "deployments": {
         "adapter_affinity": set(),

@@ -26,7 +26,7 @@ BUDGET: dict[str, int] = {
     "control": 6_050,
     "deployments": 9_000,
     "endpoints": 860,
-    "engine": 17_200,
+    "engine": 17_700,
     "guardrails": 850,
     "json_schema": 3_720,
     "live": 340,

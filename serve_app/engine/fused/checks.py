@@ -45,10 +45,15 @@ class FirstLayers:
         config = model.config.get_text_config()
         self._ids = torch.randint(config.vocab_size, (TOKENS,), generator=torch.Generator().manual_seed(0))
         layers = getattr(model.get_decoder(), "layers", None)
-        total = len(layers) if isinstance(layers, nn.ModuleList) else 0
-        kinds: Sequence[object] = getattr(config, "layer_types", None) or [None] * total
-        self._kinds = kinds
-        self.count = min(total, max((LEAST, *(kinds.index(kind) + 1 for kind in set(kinds)))))
+        layers = layers if isinstance(layers, nn.ModuleList) else []
+        declared: Sequence[object] = getattr(config, "layer_types", None) or [None] * len(layers)
+        # Some layers of a kind have experts, some a plain MLP.
+        kinds = [
+            (kind, *(type(part) for part in layer.modules()))
+            for kind, layer in zip(declared, layers, strict=False)
+        ]
+        self._kinds: Sequence[object] = kinds
+        self.count = min(len(layers), max((LEAST, *(kinds.index(kind) + 1 for kind in set(kinds)))))
         with self.alone():
             recorder = Recorder()
             run_model(model, recorder)

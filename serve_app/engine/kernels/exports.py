@@ -31,6 +31,7 @@ EXPORTS: Final[dict[str, Signature]] = {
     "highest": (None, (P, P, P, L, L, I)),
     "attend": (None, (P, P, I)),
     "run_layers": (None, (P, P, L, P, I)),
+    "run_experts": (None, (P, P, P, P, I)),
     "time_parts": (None, (P,)),
     "tasks_taken_over": (L, ()),
     "simulate_preemption": (L, (L,)),

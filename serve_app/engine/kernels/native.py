@@ -19,7 +19,9 @@ import torch
 from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.kernels import compact
 from serve_app.engine.kernels.arena import Arena
+from serve_app.engine.kernels.checks import check, check_context, wanted
 from serve_app.engine.kernels.compact import CompactWeight
+from serve_app.engine.kernels.experts import NativeExperts
 from serve_app.engine.kernels.exports import declare
 from serve_app.engine.kernels.layers import Layers, NativeCache
 from serve_app.engine.kernels.quantized import QuantizedWeight
@@ -87,7 +89,7 @@ class Native:
 
         `lasting`: in huge pages. Otherwise in memory of its own, which is given back with the tensor.
         """
-        _check(weight, *TYPES)
+        check(weight, *TYPES)
         n, k = weight.shape
         packed = self._empty(packed_size(n, k, weight.dtype), weight.dtype, lasting=lasting)
         wide = weight.dtype == torch.float32
@@ -99,7 +101,7 @@ class Native:
 
         `lasting`: as of `pack_weight`.
         """
-        _check(weight, torch.bfloat16)
+        check(weight, torch.bfloat16)
         n, k = weight.shape
         codes, exceptions = compact.empty_codes(n)
         threads = torch.get_num_threads()
@@ -143,7 +145,7 @@ class Native:
 
         With bfloat16 weights, PAIRS and TILES round x to bfloat16 first. INT8 and INT4 round x to int8.
         """
-        _check(x, torch.float32)
+        check(x, torch.float32)
         m, k = x.shape
         out = torch.empty(m, features, dtype=dtype)
         if isinstance(packed, CompactWeight):
@@ -180,7 +182,7 @@ class Native:
         if x.dtype == torch.float32:
             return x.contiguous()
         x = x.contiguous()
-        _check(x, torch.bfloat16)
+        check(x, torch.bfloat16)
         out = torch.empty(x.shape, dtype=torch.float32)
         self._library.widen(x.data_ptr(), out.data_ptr(), x.numel(), torch.get_num_threads())
         return out
@@ -190,7 +192,7 @@ class Native:
 
         For a row with NaN: the first NaN and its id.
         """
-        _check(x, torch.float32)
+        check(x, torch.float32)
         rows, width = x.shape
         if not width:
             raise ValueError("rows of nothing have no largest value")
@@ -202,11 +204,11 @@ class Native:
 
     def add_norm(self, residual: torch.Tensor, pending: Pending | None, norm: Norm | None) -> torch.Tensor:
         """residual [T, N] += what is `pending`, in place. Returns norm(residual); without a norm, a copy."""
-        _check(residual, torch.float32)
+        check(residual, torch.float32)
         after, delta = (None, None) if pending is None else (pending.norm, pending.delta)
         weights = [each.weight for each in (norm, after) if each is not None]
         for tensor in (*weights, *(() if delta is None else (delta,))):
-            _check(tensor, torch.float32)
+            check(tensor, torch.float32)
         if delta is not None and delta.shape != residual.shape:
             raise ValueError("residual and delta differ in shape")
         if any(weight.shape != residual.shape[1:] for weight in weights):
@@ -240,8 +242,8 @@ class Native:
     ) -> None:
         """Normalise (if `norms`) and rotate q, in place, and k; write k and v to the cache. k may change."""
         for tensor in (qkv, cos, sin, *(norms or ())):
-            _check(tensor, torch.float32)
-        _check(slots, torch.int64)
+            check(tensor, torch.float32)
+        check(slots, torch.int64)
         struct = cache.struct
         if qkv.shape[1] != (heads + 2 * struct.kv_heads) * struct.key_dim or len(slots) != len(qkv):
             raise ValueError("qkv does not fit the cache or the slots")
@@ -259,7 +261,7 @@ class Native:
         self, key: torch.Tensor, value: torch.Tensor, cache: NativeCache, slots: torch.Tensor
     ) -> None:
         """Write key [T, Hkv, D] and value [T, Hkv, Dv] to the cache at slots [T] int64."""
-        _check(slots, torch.int64)
+        check(slots, torch.int64)
         key, value = self.widen(key), self.widen(value)
         struct = cache.struct
         expected = (len(slots), struct.kv_heads)
@@ -291,9 +293,9 @@ class Native:
             or heads % struct.kv_heads
         ):
             raise ValueError("the query does not fit the cache")
-        _check_context(context, tokens, cache)
+        check_context(context, tokens, cache)
         if sinks is not None:
-            _check(sinks, torch.float32)
+            check(sinks, torch.float32)
         out = torch.empty(tokens, heads, struct.value_dim, dtype=query.dtype)
         attention = AttentionStruct(
             query=query.data_ptr(),
@@ -332,9 +334,9 @@ class Native:
         lies after them means nothing.
         """
         for tensor in (states, *itertools.chain(*factors)):
-            _check(tensor, torch.float32)
-        _check(context.slots, torch.int64)
-        _check_context(context, len(states), layers.caches[0])
+            check(tensor, torch.float32)
+        check(context.slots, torch.int64)
+        check_context(context, len(states), layers.caches[0])
         half = layers.caches[0].struct.key_dim // 2
         if (
             states.shape[1] != layers.structs[0].qkv.inputs
@@ -351,7 +353,7 @@ class Native:
             sin=ctypes.addressof(sin),
             slots=context.slots.data_ptr(),
             start=context.query_start.data_ptr(),
-            wanted=_wanted(context).data_ptr() if narrow else None,
+            wanted=wanted(context).data_ptr() if narrow else None,
             length=context.context_lens.data_ptr(),
             tables=context.block_tables.data_ptr(),
             rows=len(states),
@@ -367,33 +369,32 @@ class Native:
         """As `Recurrence.run`."""
         recurrence.run(self._library, spans)
 
+    def run_experts(
+        self,
+        experts: NativeExperts,
+        x: torch.Tensor,  # [T, N] of any float type
+        chosen: torch.Tensor,  # [T, K] int64: different ones for a row; a number beyond all chooses none
+        weights: torch.Tensor,  # [T, K]
+    ) -> torch.Tensor:
+        """The weighted sum of what each row's experts make of it: [T, M] float32.
+
+        A row's result does not depend on the other rows.
+        """
+        rows, weights = self.widen(x), self.widen(weights)
+        choices = experts.choices(rows, chosen.contiguous(), weights)
+        out = torch.empty(len(rows), experts.features[1])
+        self._library.run_experts(
+            *(ctypes.addressof(experts.struct), ctypes.addressof(choices), rows.data_ptr(), out.data_ptr()),
+            torch.get_num_threads(),
+        )
+        return out
+
     def gated(self, gate_up: torch.Tensor, gelu: bool = False) -> torch.Tensor:
         """[T, 2N] -> [T, N]: act(gate) * up. act is the tanh form of GELU if `gelu`, else SiLU."""
-        _check(gate_up, torch.float32)
+        check(gate_up, torch.float32)
         tokens, both = gate_up.shape
         out = torch.empty(tokens, both // 2, dtype=torch.float32)
         self._library.gated(
             *(gate_up.data_ptr(), out.data_ptr(), tokens, both // 2, gelu, torch.get_num_threads())
         )
         return out
-
-
-def _check(tensor: torch.Tensor, *dtypes: torch.dtype) -> None:
-    if tensor.dtype not in dtypes or not tensor.is_contiguous() or not tensor.is_cpu:
-        raise ValueError(f"expected a contiguous CPU tensor of {dtypes}, got {tensor.dtype}")
-
-
-def _wanted(context: ForwardContext) -> torch.Tensor:
-    if context.wanted_start is None or len(context.wanted_lens) != context.num_sequences:
-        raise ValueError("the context does not say which rows are wanted")
-    if any(some > rows for some, rows in zip(context.wanted_lens, context.query_lens, strict=True)):
-        raise ValueError("more rows are wanted than there are")
-    _check(context.wanted_start, torch.int32)
-    return context.wanted_start
-
-
-def _check_context(context: ForwardContext, tokens: int, cache: NativeCache) -> None:
-    if sum(context.query_lens) != tokens or context.block_size != cache.struct.block_size:
-        raise ValueError("the context does not fit the query or the cache")
-    for tensor in (context.query_start, context.context_lens, context.block_tables):
-        _check(tensor, torch.int32)

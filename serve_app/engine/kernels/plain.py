@@ -33,6 +33,13 @@ def gate(gate_up: torch.Tensor, gelu: bool) -> torch.Tensor:
     return (functional.gelu(gate, approximate="tanh") if gelu else functional.silu(gate)) * up
 
 
+def clamped_gate(gate_up: torch.Tensor, limit: float, alpha: float, added: float) -> torch.Tensor:
+    """[2N] -> [N]: gate * sigmoid(alpha * gate) * (up + added), gates up to `limit`, ups within it."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+    return gate * torch.sigmoid(alpha * gate) * (up + added)
+
+
 def attention(
     query: torch.Tensor,  # [T, H, D]
     key: torch.Tensor,  # [L, Hkv, D]

@@ -14,29 +14,19 @@ from typing import Any, Final
 
 import torch
 
-from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.kernels import plain, quantized
 from serve_app.engine.kernels.build import cpu_flags
-from serve_app.engine.kernels.layers import Layers, NativeCache
+from serve_app.engine.kernels.experts import NativeExperts
+from serve_app.engine.kernels.layers import NativeCache
 from serve_app.engine.kernels.native import Native
 from serve_app.engine.kernels.quantized import Quantization, QuantizedWeight
 from serve_app.engine.kernels.recurrence_check import recurrence_results
-from serve_app.engine.kernels.structs import (
-    CACHED,
-    INPUTS,
-    LANES,
-    LayerStruct,
-    LinearStruct,
-    NormStruct,
-    Preempted,
-    Product,
-)
+from serve_app.engine.kernels.samples import BLOCK, EPS, context_of, linear_of, native_layers
+from serve_app.engine.kernels.structs import CACHED, INPUTS, LANES, Preempted, Product
 from serve_app.engine.norm import Norm, Pending
 
 EXACT: Final = 1e-4  # of results of order one; float32 rounding gives about 1e-6
 ROUNDED: Final = 3e-2  # where a product or the cache rounds to bfloat16, which has 8 bits
-BLOCK: Final = 16  # tokens in a block of the caches below
-EPS: Final = 1e-6
 
 Check = Callable[[Native, torch.Generator], Iterator[float]]
 
@@ -213,7 +203,7 @@ def _attend(native: Native, random: torch.Generator) -> Iterator[float]:
         cached = torch.int8 if codes else dtype
         cache = NativeCache.allocate(6, BLOCK, kv_heads, dim, dim, cached, product)
         key, value = (torch.randn(length, kv_heads, dim, generator=random).to(dtype) for _ in range(2))
-        context = _context(length, length)
+        context = context_of(length, length)
         native.write_cache(key, value, cache, context.slots)
         exact = dtype == torch.float32
         if codes:
@@ -221,7 +211,7 @@ def _attend(native: Native, random: torch.Generator) -> Iterator[float]:
             key, value = (codes * scales[..., None] for codes, scales in kept)
         for tokens in (21, 1):
             query = torch.randn(tokens, heads, dim, generator=random)
-            context = _context(length, tokens)
+            context = context_of(length, tokens)
             got = native.attend(query, cache, context, scale=0.2)
             want = plain.attention(query.double(), key.double(), value.double(), scale=0.2)
             yield _error(got, want, exact=exact)
@@ -258,12 +248,42 @@ def _run_layers(native: Native, random: torch.Generator) -> Iterator[float]:
             tensors = {name: getattr(weights, name).double() for name in ("qkv", "out", "gate_up", "down")}
             cos, sin = (each.double() for each in factors[index])
             want = plain.layer(want, replace(weights, **tensors), cos, sin, heads, dim, EPS)
-        with_caches, kept = _native_layers(native, layers, heads, kv_heads, dim, dtype, product)
+        with_caches, kept = native_layers(native, layers, heads, kv_heads, dim, dtype, product)
         for rows in (slice(0, length - 1), slice(length - 1, length)):
-            context = _context(rows.stop, rows.stop - rows.start)
+            context = context_of(rows.stop, rows.stop - rows.start)
             native.run_layers(with_caches, states[rows], [(c[rows], s[rows]) for c, s in factors], context)
             yield _error(states[rows], want[rows], exact=dtype == torch.float32)
         del kept
+
+
+def _run_experts(native: Native, random: torch.Generator) -> Iterator[float]:
+    """Rows that choose two of three experts, of which one number chooses none; gates of each form."""
+    width, inner, count, rows = 38, 48, 3, 5
+    x, weights = (torch.randn(*shape, generator=random) for shape in ((rows, width), (rows, 2)))
+    chosen = torch.tensor([[0, 2], [2, 1], [1, 3], [0, 1], [2, 0]])
+    for (dtype, product), limit in itertools.product(_products(native), (0.0, 1.5)):
+        up, down = (
+            torch.randn(count, n, k, generator=random).div(k**0.5).to(dtype)
+            for n, k in ((2 * inner, width), (width, inner))
+        )
+        kept = [[native.pack_weight(each, lasting=False) for each in part] for part in (up, down)]
+        structs = [
+            [linear_of(packed, each, product) for packed, each in zip(packs, part, strict=True)]
+            for packs, part in zip(kept, (up, down), strict=True)
+        ]
+        experts = NativeExperts.of(*structs, gelu=False, limit=limit, alpha=1.7, added=1.0)
+        if experts is None:
+            yield 1.0
+            continue
+        want = torch.zeros(rows, width, dtype=torch.float64)
+        for row, place in itertools.product(range(rows), range(2)):
+            if (number := int(chosen[row, place])) < count:
+                both = up[number].double() @ x[row].double()
+                made = (
+                    plain.clamped_gate(both, limit, 1.7, 1.0) if limit else plain.gate(both[None], False)[0]
+                )
+                want[row] += weights[row, place].double() * (down[number].double() @ made)
+        yield _error(native.run_experts(experts, x, chosen, weights), want, exact=dtype == torch.float32)
 
 
 def _counters(native: Native, _: torch.Generator) -> Iterator[float]:
@@ -300,6 +320,7 @@ CHECKS: Final[dict[str, Check]] = {
     "highest": _highest,
     "attend": _attend,
     "run_layers": _run_layers,
+    "run_experts": _run_experts,
     "time_parts": _counters,
     "tasks_taken_over": _counters,
     "simulate_preemption": _counters,
@@ -312,72 +333,6 @@ def _products(native: Native) -> Iterator[tuple[torch.dtype, Product]]:
     for dtype, products in native.products.items():
         for product in products:
             yield dtype, product
-
-
-def _native_layers(
-    native: Native,
-    layers: list[plain.Weights],
-    heads: int,
-    kv_heads: int,
-    dim: int,
-    dtype: torch.dtype,
-    product: Product,
-) -> tuple[Layers, list[torch.Tensor]]:
-    """The layers with a cache each, and the packed weights, which must live as long as the layers.
-
-    Each layer has rotary factors of its own.
-    """
-    structs, kept = [], []
-    for index, weights in enumerate(layers):
-        linears = {}
-        for name in ("qkv", "out", "gate_up", "down"):
-            weight = getattr(weights, name)
-            kept.append(native.pack_weight(weight, lasting=False))
-            outputs, inputs = weight.shape
-            linears[name] = LinearStruct(
-                weight=kept[-1].data_ptr(),
-                bias=None,
-                outputs=outputs,
-                inputs=inputs,
-                product=product,
-                compact=False,
-            )
-        norms = ("norm_in", "norm_attended", "norm_mid", "norm_gated")
-        structs.append(
-            LayerStruct(
-                **linears,
-                **{name: NormStruct.of(getattr(weights, name)) for name in norms},
-                q_norm=weights.q_norm.data_ptr(),
-                k_norm=weights.k_norm.data_ptr(),
-                eps_head=EPS,
-                scale=dim**-0.5,
-                softcap=0.0,
-                added=weights.added,
-                heads=heads,
-                window=0,
-                gelu=False,
-                whole=weights.whole,
-                parallel=weights.parallel,
-                rotary=index,
-            )
-        )
-    caches = tuple(NativeCache.allocate(6, BLOCK, kv_heads, dim, dim, dtype, product) for _ in layers)
-    return Layers.of((LayerStruct * len(structs))(*structs), caches), kept
-
-
-def _context(length: int, tokens: int) -> ForwardContext:
-    """The last `tokens` positions of a sequence of `length` tokens, at most 96, with blocks out of order."""
-    table = torch.tensor([[2, 0, 3, 5, 1, 4]], dtype=torch.int32)
-    positions = torch.arange(length - tokens, length)
-    return ForwardContext(
-        query_start=torch.tensor([0, tokens], dtype=torch.int32),
-        context_lens=torch.tensor([length], dtype=torch.int32),
-        block_tables=table,
-        slots=table[0].long()[positions // BLOCK] * BLOCK + positions % BLOCK,
-        query_lens=(tokens,),
-        lens=(length,),
-        block_size=BLOCK,
-    )
 
 
 def _cache_errors(

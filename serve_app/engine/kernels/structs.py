@@ -139,6 +139,25 @@ class LayerStruct(_Struct):
     )
 
 
+class ExpertsStruct(_Struct):
+    """`Experts` in experts.h."""
+
+    _fields_ = (
+        *((name, POINTER) for name in ("gate_up", "down")),
+        *((name, LONG) for name in ("count", "gelu")),
+        *((name, FLOAT) for name in ("limit", "alpha", "added")),
+    )
+
+
+class ChoicesStruct(_Struct):
+    """`Choices` in experts.h."""
+
+    _fields_ = (
+        *((name, POINTER) for name in ("experts", "weights")),
+        *((name, LONG) for name in ("rows", "each")),
+    )
+
+
 class StepStruct(_Struct):
     """`Step` in layers.h."""
 
@@ -161,6 +180,14 @@ class RecurrenceStruct(_Struct):
 
 
 STRUCTS: Final = (
-    *(CacheStruct, AttentionStruct, LinearStruct, NormStruct, LayerStruct, StepStruct, RecurrenceStruct),
+    CacheStruct,
+    AttentionStruct,
+    LinearStruct,
+    NormStruct,
+    LayerStruct,
+    ExpertsStruct,
+    ChoicesStruct,
+    StepStruct,
+    RecurrenceStruct,
 )
 ENUMS: Final = (Product, Preempted, Part)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
 from typing import Protocol
 
 import torch
@@ -32,6 +31,7 @@ class PackedLinear(nn.Module):
         self.out_features, self.in_features = weight.shape
         self.dtype = weight.dtype
         self.wide_output = False  # forward returns float32, as logits want
+        self.apart = False  # no two numbers of what forward returns are neighbours, see `apart`
         with torch.no_grad():
             self.weight_kept = load(weight, bias, lasting=lasting)
 
@@ -53,7 +53,8 @@ class PackedLinear(nn.Module):
         if x.numel() == 0:  # the head of a step without samples; not every product takes no rows
             return x.new_empty(*x.shape[:-1], self.out_features, dtype=dtype)
         out = self.weight_kept.multiply(x.reshape(-1, self.in_features), dtype)
-        return out.view(*x.shape[:-1], self.out_features)
+        out = out.view(*x.shape[:-1], self.out_features)
+        return apart(out) if self.apart else out
 
     def project(self, x: torch.Tensor) -> torch.Tensor:
         """[M, K] -> [M, N] of the same type; float32 is not rounded between where the format allows."""
@@ -90,17 +91,26 @@ def side_by_side(
     return weight[rows], None if bias is None else bias[rows]
 
 
-def pack_linears(module: nn.Module, linears: Set[nn.Module], pack: Pack = PackedLinear.of) -> int:
-    """Swap those of `linears` that lie below `module` for what `pack` makes, in place; returns how many.
+def apart(x: torch.Tensor) -> torch.Tensor:
+    """The same numbers, no two of them neighbours in memory.
 
-    A weight that an embedding shares stays with the embedding; the linear gets its own packed copy.
+    Torch's sigmoid and its kin compute sixteen or so neighbours at a time in another way than what is left
+    over, which differs in the last bit: a row of a router would depend on the rows beside it. Numbers that
+    are apart are computed one by one.
     """
-    count = 0
-    for parent in list(module.modules()):
-        for name, child in list(parent.named_children()):
-            if not isinstance(child, nn.Linear) or child not in linears:
-                continue
-            if child.weight.dtype in TYPES and child.weight.device.type == "cpu":
-                setattr(parent, name, pack(child))
-                count += 1
-    return count
+    return x.new_empty(*x.shape, 2)[..., 0].copy_(x)
+
+
+def as_linear(weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Linear:
+    """A linear of weight [N, K] and bias [N], whose memory it shares."""
+    outputs, inputs = weight.shape
+    linear = nn.Linear(inputs, outputs, bias=False, device="meta")
+    linear.weight = nn.Parameter(weight.detach(), requires_grad=False)
+    if bias is not None:
+        linear.bias = nn.Parameter(bias.detach(), requires_grad=False)
+    return linear
+
+
+def can_be_packed(weight: torch.Tensor) -> bool:
+    """Whether products by such a weight have packed forms: of these types, on a CPU."""
+    return weight.dtype in TYPES and weight.device.type == "cpu"

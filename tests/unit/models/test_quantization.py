@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 from pydantic import ValidationError
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from serve_app.config import ModelConfig
-from serve_app.engine.cpu.fused import check_quantizable
+from serve_app.engine.cpu.fused import accelerate_cpu
 from serve_app.engine.kernels.quantized import Quantization
 from serve_app.engine.model.forward import UnsupportedModel
 from serve_app.engine.weights.int8_int4 import INT8
 from serve_app.models import loader
 from serve_app.models.embedder import load_embedder
 from serve_app.models.errors import ModelLoadError
+from tests.support.mixtures import mixture
 
 
 @pytest.mark.parametrize(
@@ -45,21 +45,18 @@ def test_an_embedder_is_refused() -> None:
         load_embedder(ModelConfig(name="demo-embed", quantization="int8"), lambda _: None)
 
 
-def test_experts_are_refused_by_name() -> None:
-    module = torch.nn.Module()
-    module.experts = torch.nn.Parameter(torch.zeros(4, 8, 8))
-    with pytest.raises(UnsupportedModel, match=r"experts is a tensor of shape \(4, 8, 8\)"):
-        check_quantizable(module, INT8)  # type: ignore[arg-type]
+def test_weights_that_a_model_uses_in_a_way_of_its_own_are_refused_by_name() -> None:
+    with pytest.raises(
+        UnsupportedModel, match=r"ffn\.experts\.mlp\.w1 is a tensor of shape .* uses otherwise"
+    ):
+        accelerate_cpu(mixture("dbrx"), torch.float32, weights=INT8)
 
 
-def test_a_layer_of_another_kind_is_refused_by_name() -> None:
-    """Its head alone would be quantised."""
-    module = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=16, n_head=2, vocab_size=32, n_positions=16))
-    with pytest.raises(UnsupportedModel, match=r"c_attn.weight is the weight of a Conv1D"):
-        check_quantizable(module, INT8)
-    linear = LlamaForCausalLM(
-        LlamaConfig(
-            num_hidden_layers=1, hidden_size=16, intermediate_size=16, num_attention_heads=2, vocab_size=32
-        )
-    )
-    check_quantizable(linear, INT8)
+def test_experts_and_layers_like_gpt2s_are_quantised() -> None:
+    for family, name in (("qwen3_moe", "experts.down_proj"), ("gpt2", "c_attn.weight")):
+        model = mixture(family)
+        assert any(each.endswith(name) for each, _ in model.named_parameters())
+        accelerate_cpu(model, torch.float32, weights=INT8)
+        left = [each for each, parameter in model.named_parameters() if parameter.dim() > 1]
+        assert left
+        assert all("embed" in each or "wte" in each or "wpe" in each for each in left)

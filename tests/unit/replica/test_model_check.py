@@ -67,7 +67,7 @@ def test_other_families_have_the_layers_that_their_check_says(family: str, tmp_p
         module = language_model(module)
     assert found.model.parameters == sum(each.numel() for each in module.parameters())
     assert found.engine.layers is not None
-    assert len(found.engine.layers) == module.config.get_text_config().num_hidden_layers
+    assert len(found.engine.layers.attention) == module.config.get_text_config().num_hidden_layers
 
 
 def test_what_a_start_refuses_is_refused(tmp_path: Path) -> None:

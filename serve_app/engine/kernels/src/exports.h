@@ -5,6 +5,7 @@
 #pragma once
 #include "attention.h"
 #include "cache.h"
+#include "experts.h"
 #include "layers.h"
 #include "linear.h"
 #include "recurrence.h"
@@ -73,6 +74,10 @@ void attend(const Attention* attention, const Cache* cache, int threads);
 
 // Runs one step through `count` decoder layers with a cache each. A step has decodes, chunks of prefills, or both.
 void run_layers(const Layer* layers, const Cache* const* caches, long count, const Step* step, int threads);
+
+// out [rows, outputs] = the sum of what each row of x [rows, inputs] gets from the experts that it chooses, times their
+// weights. The number of inputs is even.
+void run_experts(const Experts* experts, const Choices* choices, const float* x, float* out, int threads);
 
 // From now on, run_layers adds to `seconds`, by Part (see laps.h), what it takes. Null: no more. One thread may run
 // layers meanwhile.

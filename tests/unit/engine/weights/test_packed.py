@@ -9,7 +9,7 @@ from torch import nn
 from serve_app.engine.kernels import SWITCH, native
 from serve_app.engine.kernels.structs import Product
 from serve_app.engine.weights.format import Load
-from serve_app.engine.weights.packed_linear import PackedLinear, pack_linears
+from serve_app.engine.weights.packed_linear import PackedLinear
 from serve_app.engine.weights.panels import PanelWeight
 from serve_app.engine.weights.plain import load_on_cpu
 from serve_app.engine.weights.torch_weight import OnednnWeight, TorchWeight
@@ -116,28 +116,6 @@ def test_several_linears_side_by_side_give_their_outputs_side_by_side(kernels: s
     x = torch.randn(5, 32)
     want = torch.cat([linear(x) for linear in linears], dim=-1)
     torch.testing.assert_close(PackedLinear.of(*linears)(x), want, atol=1e-5, rtol=1e-5)
-
-
-def test_packing_a_model_leaves_subclasses_and_shared_embeddings_alone(kernels: str) -> None:
-    class Special(nn.Linear):
-        pass
-
-    class Tied(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.embedding = nn.Embedding(50, 16)
-            self.special = Special(16, 16)
-            self.inner = nn.Sequential(nn.Linear(16, 16), nn.SiLU())
-            self.head = nn.Linear(16, 50, bias=False)
-            self.head.weight = self.embedding.weight
-
-    model = Tied()
-    before = model.embedding.weight.clone()
-    assert pack_linears(model, {model.inner[0], model.head}) == 2
-    assert isinstance(model.head, PackedLinear)
-    assert isinstance(model.inner[0], PackedLinear)
-    assert type(model.special) is Special
-    assert torch.equal(model.embedding.weight, before)
 
 
 def test_without_kernels_no_linear_is_native(monkeypatch: pytest.MonkeyPatch) -> None:

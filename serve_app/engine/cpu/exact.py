@@ -1,0 +1,66 @@
+"""Activations whose numbers do not depend on where they lie in memory.
+
+Torch computes SiLU and its kin on sixteen or so neighbours in another way than what is left over at the end
+of a tensor or of a thread's part, which differs in the last bit. Exponentials and quotients of single numbers
+are the same everywhere, so these activations are made of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+import torch
+from torch import nn
+from transformers import activations
+
+Formula = Callable[[torch.Tensor], torch.Tensor]
+
+
+class Exact(nn.Module):
+    """An activation by a formula in float32."""
+
+    def __init__(self, formula: Formula) -> None:
+        super().__init__()
+        self._formula = formula
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:  # as torch calls it
+        return self._formula(input.float()).to(input.dtype)
+
+
+def sigmoid(x: torch.Tensor) -> torch.Tensor:
+    return 1 / x.neg().exp_().add_(1)
+
+
+def silu(x: torch.Tensor) -> torch.Tensor:
+    return x / x.neg().exp_().add_(1)
+
+
+def quick_gelu(x: torch.Tensor) -> torch.Tensor:
+    return x / (x * -1.702).exp_().add_(1)
+
+
+def gelu(x: torch.Tensor) -> torch.Tensor:
+    return (x * math.sqrt(0.5)).erf_().add_(1).mul_(x * 0.5)
+
+
+def gelu_tanh(x: torch.Tensor) -> torch.Tensor:
+    inner = (x * x * x).mul_(0.044715).add_(x).mul_(math.sqrt(2 / math.pi))
+    return inner.tanh_().add_(1).mul_(x * 0.5)
+
+
+_FORMULAS: Final[dict[type[nn.Module], Formula]] = {
+    nn.SiLU: silu,
+    nn.Sigmoid: sigmoid,
+    activations.SiLUActivation: silu,
+    activations.GELUActivation: gelu,
+    activations.GELUTanh: gelu_tanh,
+    activations.QuickGELUActivation: quick_gelu,
+}
+
+
+def exact(activation: nn.Module) -> Exact | None:
+    """The same activation, exact; None for a module that is none, or one that torch computes exactly."""
+    formula = _FORMULAS.get(type(activation))
+    return None if formula is None else Exact(formula)

@@ -1,0 +1,154 @@
+"""Packs the weights of a model whose layers stay transformers' own: linears, routers and experts.
+
+All that can be packed is, or nothing: the logits of the first layers are compared with the originals'.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from serve_app.engine.attention.cpu import CpuAttention
+from serve_app.engine.cpu.exact import exact
+from serve_app.engine.experts.packed import has_experts, pack_experts, unpack_experts
+from serve_app.engine.fused.checks import FirstLayers, run_model
+from serve_app.engine.model.forward import UnsupportedModel
+from serve_app.engine.weights.format import WeightFormat
+from serve_app.engine.weights.packable import packable_linears
+from serve_app.engine.weights.packed_linear import Pack, PackedLinear, as_linear, can_be_packed
+from serve_app.engine.weights.plain import PLAIN
+from serve_app.engine.weights.stand_ins import Place, multiplied_weights, put_back, stand_in
+
+log = logging.getLogger(__name__)
+
+# Settings with the number of experts: a linear with as many outputs is a router.
+COUNTS: Final = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+
+Undo = list[Callable[[], object]]
+
+
+def pack_model(model: PreTrainedModel, weights: WeightFormat, pack: Pack) -> int:
+    """Pack what can be packed, in the format `weights`; returns how many modules: all that can be, or none.
+
+    `pack` makes linears of the format. Raises UnsupportedModel for a format that does not reach all weights.
+    """
+    first, packing = FirstLayers(model), _Packing(model, weights, pack)
+    undo: Undo = []
+    with first.alone():
+        count = packing.apply(undo)
+    wrong = first.wrong(CpuAttention(), weights.error)
+    if wrong is not None:
+        if weights is not PLAIN:
+            raise UnsupportedModel(
+                f"{type(model).__name__} in {weights.name} computes something else on this machine: {wrong}. "
+                "Serve the model without `quantization`"
+            )
+        log.error("%s is not packed: %s", type(model).__name__, wrong)
+        for each in reversed(undo):
+            each()
+        return 0
+    if not count and weights is not PLAIN:
+        raise UnsupportedModel(
+            f"quantization {weights.name} cannot be applied: the model reads its own weights"
+        )
+    undo.clear()
+    return count + packing.apply(None)
+
+
+class _Packing:
+    """What of a model can be packed, by a watched forward of all kinds of layers."""
+
+    def __init__(self, model: PreTrainedModel, weights: WeightFormat, pack: Pack) -> None:
+        self._model, self._pack = model, pack
+        config = model.config.get_text_config()
+        self._routers = {1, *(getattr(config, name, None) for name in COUNTS)}
+        self._linears = packable_linears(model, partial(run_model, model))
+        self._products = multiplied_weights(list(self._candidates()), partial(run_model, model))
+        if weights is not PLAIN:
+            self._check_all(weights)
+
+    def apply(self, undo: Undo | None) -> int:
+        """Pack what lies below the model and is not packed yet; returns how many modules.
+
+        `undo` gets what takes it back. Without it, originals are freed at once.
+        """
+        count = 0
+        for parent in list(self._model.modules()):
+            if has_experts(parent):
+                kept = pack_experts(parent, self._pack)
+                count += 1
+                if undo is not None:
+                    undo.append(partial(unpack_experts, parent, kept))
+                del kept
+            for name, child in list(parent.named_children()):
+                made = self._made(child)
+                if made is None:
+                    continue
+                setattr(parent, name, made)
+                count += isinstance(made, PackedLinear)
+                if undo is None:
+                    child._parameters.clear()
+                else:
+                    undo.append(partial(setattr, parent, name, child))
+            for name in list(parent._parameters):
+                if (parent, name) in self._products:
+                    weight = stand_in((parent, name), self._linear_of)
+                    count += 1
+                    if undo is not None:
+                        undo.append(partial(put_back, (parent, name), weight))
+                    del weight
+        head = self._model.get_output_embeddings()
+        if isinstance(head, PackedLinear):
+            head.wide_output = True
+        return count
+
+    def _made(self, child: nn.Module) -> nn.Module | None:
+        """What takes the place of a module; None if it stays."""
+        if isinstance(child, Conv1D):
+            return self._pack(as_linear(child.weight.T, child.bias)) if can_be_packed(child.weight) else None
+        if not isinstance(child, nn.Linear):
+            return exact(child)
+        if child not in self._linears or not can_be_packed(child.weight):
+            return None
+        if child.out_features not in self._routers:
+            return self._pack(child)
+        router = PackedLinear.of(child)
+        router.apart = True
+        return router
+
+    def _linear_of(self, weight: torch.Tensor) -> PackedLinear:
+        linear = as_linear(weight, None)
+        return PackedLinear.of(linear) if linear.out_features in self._routers else self._pack(linear)
+
+    def _candidates(self) -> Iterator[tuple[str, Place]]:
+        """The parameters by which the model's own code may multiply, with their names."""
+        for path, module in self._model.named_modules():
+            if isinstance(module, nn.Embedding | Conv1D | nn.Conv1d) or module in self._linears:
+                continue
+            if has_experts(module):
+                continue
+            for name, parameter in module.named_parameters(recurse=False):
+                if parameter.dim() in (2, 3) and can_be_packed(parameter):
+                    yield f"{path}.{name}", (module, name)
+
+    def _check_all(self, weights: WeightFormat) -> None:
+        """Raises UnsupportedModel for a matrix that stays as it is."""
+        for path, module in self._model.named_modules():
+            if isinstance(module, nn.Linear | nn.Embedding | Conv1D) or has_experts(module):
+                continue
+            if isinstance(module, nn.Conv1d):  # of a few numbers a channel
+                continue
+            for name, parameter in module.named_parameters(path, recurse=False):
+                if parameter.dim() > 1 and (module, name.rpartition(".")[2]) not in self._products:
+                    raise UnsupportedModel(
+                        f"quantization {weights.name} is for weights by which a model multiplies; {name} is "
+                        f"a tensor of shape {tuple(parameter.shape)} that it uses otherwise. Serve the "
+                        "model without `quantization`"
+                    )

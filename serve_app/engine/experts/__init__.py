@@ -1,0 +1,1 @@
+"""The experts of mixtures on a CPU: packed weights behind transformers' experts interface."""

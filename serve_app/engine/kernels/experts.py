@@ -1,0 +1,78 @@
+"""The experts of one layer, as a native call takes them."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from serve_app.engine.kernels.checks import check
+from serve_app.engine.kernels.structs import ChoicesStruct, ExpertsStruct, LinearStruct
+
+_Linears = ctypes.Array[LinearStruct]
+
+
+@dataclass(frozen=True, slots=True)
+class NativeExperts:
+    """An argument of `Native.run_experts`. It is valid as long as the weights of its linears."""
+
+    struct: ExpertsStruct
+    linears: tuple[_Linears, _Linears]  # of gates and ups, and behind them: the struct leads here
+
+    @property
+    def features(self) -> tuple[int, int]:
+        """Inputs and outputs of an expert."""
+        return self.linears[0][0].inputs, self.linears[1][0].outputs
+
+    def choices(self, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> ChoicesStruct:
+        """The experts of each row of x and their weights, valid as long as `chosen` and `weights`."""
+        check(x, torch.float32)
+        check(chosen, torch.int64)
+        check(weights, torch.float32)
+        if (
+            x.shape[1:] != (self.features[0],)
+            or chosen.shape != weights.shape
+            or chosen.shape[:-1] != x.shape[:1]
+        ):
+            raise ValueError("the rows do not fit the experts, or their choices")
+        rows, each = chosen.shape
+        return ChoicesStruct(experts=chosen.data_ptr(), weights=weights.data_ptr(), rows=rows, each=each)
+
+    @classmethod
+    def of(
+        cls,
+        gate_up: Sequence[LinearStruct | None],
+        down: Sequence[LinearStruct | None],
+        *,
+        gelu: bool,
+        limit: float,
+        alpha: float,
+        added: float,
+    ) -> NativeExperts | None:
+        """Join the linears of experts of one shape, in order; None where a native call cannot take one.
+
+        Raises ValueError if they do not fit each other. Gates are as `Experts` in experts.h has them.
+        """
+        firsts = [each for each in gate_up if each is not None]
+        lasts = [each for each in down if each is not None]
+        if len(firsts) < len(gate_up) or len(lasts) < len(down):
+            return None
+        shapes = {
+            (up.inputs, up.outputs - 2 * last.inputs, last.inputs, last.outputs)
+            for up, last in zip(firsts, lasts, strict=True)
+        }
+        if len(shapes) != 1 or next(iter(shapes))[1]:
+            raise ValueError("experts do not fit each other")
+        arrays = (LinearStruct * len(firsts))(*firsts), (LinearStruct * len(lasts))(*lasts)
+        struct = ExpertsStruct(
+            gate_up=ctypes.addressof(arrays[0]),
+            down=ctypes.addressof(arrays[1]),
+            count=len(firsts),
+            gelu=gelu,
+            limit=limit,
+            alpha=alpha,
+            added=added,
+        )
+        return cls(struct, arrays)
