@@ -86,6 +86,7 @@ class Handle:
 
 
 def gateway_app(receiver: Any, control: Control) -> tuple[Any, Handle]:
+    from serve_app.accounts.accounts import Accounts
     from serve_app.api.app import build_app
     from serve_app.api.directory import Directory
     from serve_app.api.services import gateway_services
@@ -95,11 +96,6 @@ def gateway_app(receiver: Any, control: Control) -> tuple[Any, Handle]:
     from serve_app.deployments.gateway.route import Route
     from serve_app.endpoints.catalogue import parse_catalogue
     from serve_app.types import ModelInfo
-
-    try:
-        from serve_app.accounts.accounts import Accounts
-    except ImportError:  # a tree from before keys at run time
-        from serve_app.accounts.keys import StaticAccounts as Accounts
 
     info = ModelInfo(
         name=MODEL,
