@@ -9,7 +9,7 @@ import click
 from pydantic import ValidationError
 
 from serve_app.cli.output import print_note, printable
-from serve_app.config import ModelConfig
+from serve_app.config import ModelConfig, first_problem
 
 if TYPE_CHECKING:
     from serve_app.replica.model_check import ModelCheck
@@ -67,7 +67,7 @@ def check(
             engine={"max_model_len": max_model_len},
         )
     except ValidationError as error:
-        raise click.UsageError(error.errors(include_input=False)[0]["msg"]) from error
+        raise click.UsageError(first_problem(error)[1]) from error
     try:
         found = check_model(config, print_note, None if memory is None else int(memory * GIB))
     except ModelLoadError as error:

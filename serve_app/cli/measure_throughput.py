@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from serve_app.cli.options import read_text
 from serve_app.cli.output import rounded_down
-from serve_app.config import ModelConfig
+from serve_app.config import ModelConfig, first_problem
 from serve_app.deployments.deploy_file import yaml as deploy_yaml
 from serve_app.deployments.launcher.terminal import waiting
 from serve_app.errors import ServeError
@@ -95,9 +95,8 @@ def _from_file(path: Path, app: str | None) -> ModelConfig:
         # Throughput may be bought only after this command has measured a replica.
         return ModelConfig.model_validate(models[name] | {"provisioned": None})
     except ValidationError as error:
-        problem = error.errors(include_input=False)[0]
-        field = ".".join(map(str, problem["loc"]))
-        raise click.ClickException(f"{path}: {name}: {field}: {problem['msg']}") from error
+        field, problem = first_problem(error)
+        raise click.ClickException(f"{path}: {name}: {field}: {problem}") from error
 
 
 def _from_name(target: str, app: str | None) -> ModelConfig:

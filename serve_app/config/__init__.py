@@ -7,7 +7,7 @@ the environment is read only for secrets and places (see `deployments/`).
 
 from __future__ import annotations
 
-from serve_app.config.base import ConfigModel, Version
+from serve_app.config.base import ConfigModel, Version, first_problem
 from serve_app.config.control import ControlConfig, OfferedModel
 from serve_app.config.gateway import ConsoleConfig, GatewayConfig, ResponsesConfig
 from serve_app.config.model import (

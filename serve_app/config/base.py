@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Final
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 _VERSION: Final = re.compile(r"([1-9][0-9]{0,17})?")
@@ -56,3 +56,9 @@ class ConfigModel(BaseModel):
             # An error of the type of unknown keys: the check of deploy files reports those by itself.
             raise PydanticCustomError("extra_forbidden", "{key}: {why}", said)
         return raw
+
+
+def first_problem(error: ValidationError) -> tuple[str, str]:
+    """The path of the first field that is refused, "" for the whole, and what is wrong with it."""
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    return ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")

@@ -78,7 +78,7 @@ class ControlPlane:
         parts.grants = grants.by_endpoint
         parts.over_budget = self.ledger.over_budget
         parts.spent = self.ledger.spent
-        self.snapshots.on_report = self.endpoints.wake
+        self.snapshots.on_report = self.endpoints.reconciler.wake
         areas = (
             *(self.snapshots, self.endpoints, self.keys, grants),
             *(self.ledger, self.rollouts, Feedback(database), Live(), Responses(database, responses)),
@@ -92,7 +92,6 @@ class ControlPlane:
         self._running = asyncio.ensure_future(self._run())
 
     async def do(self, command: Command[ReplyT], caller: Caller) -> ReplyT:
-        """See `api.backend.Management`."""
         handler = self._handlers.get(type(command))
         if handler is None:
             raise UnsupportedField(None, "the control plane does not know this command")
@@ -140,7 +139,7 @@ class ControlPlane:
             self._say("the control plane has its database, and works")
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.snapshots.run())
-            tasks.create_task(self.endpoints.run())
+            tasks.create_task(self.endpoints.reconciler.run())
             tasks.create_task(self.ledger.run())
             tasks.create_task(self.rollouts.run())
             tasks.create_task(self._retention.run())

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 from importlib.util import find_spec
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, StringConstraints, ValidationError, model_validator
 
-from serve_app.config import ConfigModel
+from serve_app.config import ConfigModel, first_problem
+from serve_app.errors import InvalidField
 
 Words = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=256)]
 Region = Annotated[str, StringConstraints(pattern="^[A-Z]{2}$")]
@@ -174,6 +175,18 @@ class AiGateway(ConfigModel):
     def tracks_usage(self) -> bool:
         """Whether usage reports list the endpoint."""
         return self.usage_tracking_config is None or self.usage_tracking_config.enabled
+
+    @classmethod
+    def checked(cls, raw: dict[str, Any], prefix: str = "") -> Self:
+        """The settings in `raw`. Raises InvalidField for a field, whose path begins with `prefix`."""
+        try:
+            return cls.model_validate(raw)
+        except ValidationError as error:
+            path, message = first_problem(error)
+            raise InvalidField(f"{prefix}{path}" or None, message) from None
+
+
+PARTS: Final = tuple(AiGateway.model_fields)  # each of which the API replaces as a whole
 
 
 class Shadow(ConfigModel):

@@ -10,8 +10,9 @@ from typing import Any
 from serve_app.console.forms import Form, listed, words
 from serve_app.console.views import Json
 from serve_app.console.views.config_form import config_body
-from serve_app.console.views.gateway_form import FORM, PARTS, settings_body
+from serve_app.console.views.gateway_form import FORM, settings_body
 from serve_app.console.views.problem import Problem
+from serve_app.endpoints.ai_gateway import PARTS
 
 
 def creation_body(form: Form) -> dict[str, Any]:

@@ -12,11 +12,8 @@ from typing import Any, Final
 
 from serve_app.console.forms import Form, listed, number, words
 from serve_app.console.views import Json
+from serve_app.endpoints.ai_gateway import PARTS
 
-# The parts of an AI gateway that the API replaces as a whole; a shadow has a route of its own.
-PARTS: Final = (
-    *("rate_limits", "guardrails", "usage_tracking_config", "fallback_config", "inference_table_config"),
-)
 FORM: Final = "gateway_form"  # the field that tells this form from the one for JSON
 USAGE: Final = "usage_tracking_config"
 FALLBACK: Final = "fallback_config"

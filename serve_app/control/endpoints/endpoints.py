@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
 from serve_app.config import ControlConfig
@@ -29,7 +28,7 @@ from serve_app.control.handlers import Handlers
 from serve_app.endpoints.ai_gateway import AiGateway
 from serve_app.endpoints.catalogue import Catalogue, CatalogueError, parse_catalogue
 from serve_app.endpoints.endpoint import Endpoint, Kind
-from serve_app.errors import AlreadyExists, Conflict, InvalidField, ModelNotFound, Unavailable
+from serve_app.errors import AlreadyExists, Conflict, ModelNotFound, Unavailable
 from serve_app.types import Caller
 from serve_app.types.control import (
     CreateEndpoint,
@@ -99,13 +98,6 @@ class Endpoints:
             PutStored: self._put_stored,
             ReadLogs: self._read_logs,
         }
-
-    async def run(self) -> None:
-        """Reconcile, until cancelled."""
-        await self.reconciler.run()
-
-    def wake(self) -> None:
-        self.reconciler.wake()
 
     def snapshot(self, session: Session) -> dict[str, bytes]:
         """The endpoints that serve, for gateways: by name, as JSON."""
@@ -229,7 +221,7 @@ class Endpoints:
         self._refuse_declared(command.name)
         await self._database.run(lambda s: registry.remove(s, registry.find(s, command.name)))
         self._changed()
-        self.wake()
+        self.reconciler.wake()
         return Done()
 
     async def _put_ai_gateway(self, command: PutAiGateway, caller: Caller) -> EndpointShown:
@@ -310,7 +302,7 @@ class Endpoints:
     def _changed_to(self, row: EndpointRow) -> EndpointShown:
         """The endpoint after a change; notifies gateways and the reconciler."""
         self._changed()
-        self.wake()
+        self.reconciler.wake()
         return shown(row, self._sights())
 
     def _sights(self) -> Sights:
@@ -326,12 +318,7 @@ class Endpoints:
 
 def _ai_gateway(raw: dict[str, Any]) -> dict[str, Any]:
     """Settings that were checked, as plain values. Raises InvalidField."""
-    try:
-        return AiGateway.model_validate(raw).model_dump(mode="json", exclude_unset=True)
-    except ValidationError as error:
-        first = error.errors(include_input=False)[0]
-        path = ".".join(str(part) for part in first["loc"])
-        raise InvalidField(path or None, str(first["msg"]).removeprefix("Value error, ")) from None
+    return AiGateway.checked(raw).model_dump(mode="json", exclude_unset=True)
 
 
 def _no_entity(name: str, known: list[str]) -> ModelNotFound:

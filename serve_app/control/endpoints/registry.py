@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
+from serve_app.config import first_problem
 from serve_app.control import counters
 from serve_app.control.endpoints.state import Config, Entity, dumped, loaded
 from serve_app.control.endpoints.tables import EndpointRow, EventRow
@@ -213,7 +214,7 @@ def check(
     raw = {**served(row, config, task=task), "shadow": shadow}
     try:
         return Endpoint.model_validate(raw)
-    except ValueError as error:
+    except ValidationError as error:
         raise InvalidField(None, _first(error)) from None
 
 
@@ -242,7 +243,7 @@ def _entity(entity: Entity, kind: str) -> ServedEntity:
             min_provisioned_throughput=entity.min_throughput if is_bought else None,
             max_provisioned_throughput=entity.max_throughput if is_bought else None,
         )
-    except ValueError as error:
+    except ValidationError as error:
         raise InvalidField("served_entities", _first(error)) from None
 
 
@@ -265,11 +266,7 @@ def _words(config: Config) -> str:
     )
 
 
-def _first(error: ValueError) -> str:
+def _first(error: ValidationError) -> str:
     """The first problem of a validation, with its field."""
-    if not isinstance(error, ValidationError):
-        return str(error)
-    found = error.errors(include_input=False)[0]
-    path = ".".join(str(part) for part in found["loc"])
-    message = str(found["msg"]).removeprefix("Value error, ")
+    path, message = first_problem(error)
     return f"{path}: {message}" if path else message

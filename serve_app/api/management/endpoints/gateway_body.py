@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Any, Final
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from serve_app.api.management.fields import ListOf, Matching
 from serve_app.api.management.strict_body import StrictBody
 from serve_app.api.protocol.field_doc import doc
 from serve_app.api.protocol.fields import Boolean, Integer, OneOf, Text, Texts
-from serve_app.endpoints.ai_gateway import AiGateway
+from serve_app.endpoints.ai_gateway import PARTS, AiGateway
 from serve_app.errors import InvalidField
 
 MAX_LIMITS: Final = 100
 MAX_CALLS: Final = 10**9
 MAX_TOKENS: Final = 10**12
-PARTS: Final = (
-    *("rate_limits", "guardrails", "usage_tracking_config", "fallback_config", "inference_table_config"),
-)
 _Folder = Matching(r"[A-Za-z0-9_-]{1,255}", "1 to 255 characters of A-Z a-z 0-9 _ -")
 _NAME_CHARS: Final = 256
 _MAX_REGIONS: Final = 20
@@ -105,15 +102,7 @@ class AiGatewayBody(StrictBody):
         for switch in ("usage_tracking_config", "fallback_config"):
             if switch in given:  # clients leave out what is false
                 given[switch].setdefault("enabled", False)
-        try:
-            checked = AiGateway.model_validate(given)
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-            where = ".".join(map(str, first["loc"]))
-            raise InvalidField(
-                f"{prefix}{where}" or None, first["msg"].removeprefix("Value error, ")
-            ) from None
-        plain = checked.model_dump(mode="json", exclude_none=True)
+        plain = AiGateway.checked(given, prefix).model_dump(mode="json", exclude_none=True)
         return {name: plain[name] for name in PARTS if name in given}
 
 

@@ -9,13 +9,14 @@ from typing import Any, Final
 from serve_app.api.management.answers import EndpointJson, LimitsJson, NotificationsJson, SettingsJson, Tags
 from serve_app.api.management.command_route import Asked, command_entry
 from serve_app.api.management.endpoints.create_body import NotificationsBody, TelemetryBody
-from serve_app.api.management.endpoints.gateway_body import PARTS, AiGatewayBody, OldLimitsBody, old_limits
+from serve_app.api.management.endpoints.gateway_body import AiGatewayBody, OldLimitsBody, old_limits
 from serve_app.api.management.endpoints.shown import endpoint_json, tags_json
 from serve_app.api.management.endpoints.tags_body import PatchTagsBody, tags_of
 from serve_app.api.management.operation import CHANGES, ENDPOINT, management
 from serve_app.api.openapi.operation import Answer
 from serve_app.api.route import Entry
 from serve_app.api.services import Services
+from serve_app.endpoints.ai_gateway import PARTS
 from serve_app.types.control import PatchTags, PutAiGateway, PutStored
 
 _AI_GATEWAY: Final = management(

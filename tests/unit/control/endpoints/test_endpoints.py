@@ -186,12 +186,12 @@ async def test_a_configuration_that_does_not_come_up_in_time_fails_whatever_the_
         real = time.time
         for jump_s in (3_600, -3_600):
             monkeypatch.setattr(time, "time", lambda: real() + jump_s)  # noqa: B023
-            plane.endpoints.wake()
+            plane.endpoints.reconciler.wake()
             await asyncio.sleep(0.1)
             assert (await plane.do(GetEndpoint(name="mine"), OPERATOR)).update is UpdateState.IN_PROGRESS
         later = time.monotonic() + 601
         monkeypatch.setattr(plane.endpoints.reconciler, "_clock", lambda: later)
-        plane.endpoints.wake()
+        plane.endpoints.reconciler.wake()
         shown = await settled(plane)
         assert shown.update is UpdateState.UPDATE_FAILED
         assert "did not come up within 600 s: waits for a node; nothing serves yet" in shown.message
