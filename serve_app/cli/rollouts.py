@@ -25,16 +25,8 @@ COLUMNS: Final = ("entity", "requests", "error rate", "first token", "total", "o
 @click.option("--steps", metavar="5,25,...", help="Rising percentages, 100 the last.  [default: 5,25,50,100]")
 @click.option("--interval", metavar="SECONDS", type=float, help="That a step lasts at least.  [default: 60]")
 @click.option("--max-error-rate", type=float, help="Share of its requests that may fail.  [default: 0.05]")
-@click.option(
-    "--max-first-token",
-    "max_first_token_s",
-    metavar="SECONDS",
-    type=float,
-    help="95th percentile that is allowed.",
-)
-@click.option(
-    "--max-total", "max_total_s", metavar="SECONDS", type=float, help="95th percentile that is allowed."
-)
+@click.option("--max-first-token", "max_first_token_s", metavar="SECONDS", type=float, help=ALLOWED)
+@click.option("--max-total", "max_total_s", metavar="SECONDS", type=float, help=ALLOWED)
 @click.option("--min-requests", type=int, help="That a step sees before the next one.  [default: 20]")
 @click.option("--wait", is_flag=True, help="Tell each step, until the rollout ends.")
 @click.option("--stop", is_flag=True, help="End the rollout: the former traffic comes back.")

@@ -55,6 +55,11 @@ def duration(seconds: float | None) -> str:
     return f"{_three(seconds)} s"
 
 
+def duration_ms(ms: float | None) -> str:
+    """`duration` of milliseconds, as the request log has it."""
+    return duration(None if ms is None else ms / 1000)
+
+
 def share(value: float | None) -> str:
     """0.123 -> "12.3 %"."""
     return NOTHING if value is None or not math.isfinite(value) else f"{_three(value * 100)} %"
@@ -100,6 +105,7 @@ FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "compact": compact,
     "size": size,
     "duration": duration,
+    "duration_ms": duration_ms,
     "share": share,
     "money": money,
     "when": when,

@@ -6,7 +6,7 @@ the API names the field that it is about. Knows no route and no template.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -63,7 +63,7 @@ class ShareRow:
 
 def rows_of(config: Json) -> list[EntityRow]:
     """The rows of a form that changes `config`, a configuration as the API shows it."""
-    shares = _shares(config)
+    shares = shares_of(config)
     return [
         EntityRow(
             index=index,
@@ -110,16 +110,13 @@ def config_body(form: Form, former: Json | None = None) -> dict[str, Any]:
     entities = [_entity(row, known.get(row.was)) for row in rows]
     if len(rows) < 2:
         return {"served_entities": entities}
-    routes = [
-        {"served_entity_name": _name(entity), SHARE: number(row.share)}
-        for row, entity in zip(rows, entities, strict=True)
-    ]
-    return {"served_entities": entities, "traffic_config": {"routes": routes}}
+    shares = ((_name(entity), number(row.share)) for row, entity in zip(rows, entities, strict=True))
+    return {"served_entities": entities, **_traffic(shares)}
 
 
 def share_rows(config: Json) -> list[ShareRow]:
     """One for each entity of a configuration, with its share."""
-    shares = _shares(config)
+    shares = shares_of(config)
     names = [entity.get("name", "") for entity in config.get("served_entities", ())]
     return [ShareRow(entity=name, share=str(shares.get(name, 0))) for name in names]
 
@@ -132,16 +129,17 @@ def share_rows_in(form: Form) -> list[ShareRow]:
 
 def traffic_body(form: Form) -> dict[str, Any]:
     """The split that a form asks for."""
-    routes = [{"served_entity_name": row.entity, SHARE: number(row.share)} for row in share_rows_in(form)]
-    return {"traffic_config": {"routes": routes}}
+    return _traffic((row.entity, number(row.share)) for row in share_rows_in(form))
 
 
 def promotion_body(config: Json, entity: str) -> dict[str, Any]:
     """The split in which one entity answers everything."""
-    routes = [
-        {"served_entity_name": row.entity, SHARE: WHOLE if row.entity == entity else 0}
-        for row in share_rows(config)
-    ]
+    return _traffic((row.entity, WHOLE if row.entity == entity else 0) for row in share_rows(config))
+
+
+def _traffic(shares: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """The split of these shares by entity, as a body has it."""
+    routes = [{"served_entity_name": name, SHARE: share} for name, share in shares]
     return {"traffic_config": {"routes": routes}}
 
 
@@ -160,7 +158,8 @@ def _name(entity: Json) -> str:
     return entity.get("name") or entity_name(entity.get("entity_name", ""), entity.get("entity_version", ""))
 
 
-def _shares(config: Json) -> dict[str, int]:
+def shares_of(config: Json) -> dict[str, int]:
+    """The percentage of each entity that has a share in a configuration."""
     routes = config.get("traffic_config", {}).get("routes", ())
     return {route["served_entity_name"]: route[SHARE] for route in routes}
 

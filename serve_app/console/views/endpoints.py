@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from serve_app.console.views import Json, status
+from serve_app.console.views.config_form import shares_of
 from serve_app.console.views.status import Status, Tone
 
 _KINDS: Final = {
@@ -139,8 +140,7 @@ def endpoint_views(answer: Json) -> list[EndpointView]:
 
 
 def config_view(config: Json) -> ConfigView:
-    routes = config.get("traffic_config", {}).get("routes", ())
-    shares = {route["served_entity_name"]: route["traffic_percentage"] for route in routes}
+    shares = shares_of(config)
     return ConfigView(
         version=config.get("config_version", 0),
         entities=tuple(_entity(each, shares) for each in config.get("served_entities", ())),

@@ -3,80 +3,64 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from datetime import UTC, datetime
+
+import msgspec
+from msgspec import field
+from msgspec.structs import replace
 
 from serve_app.console.views import Json
 from serve_app.console.views.status import Status, Tone
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoggedView:
+class LoggedView(msgspec.Struct, frozen=True, kw_only=True):
     """One request. Times are milliseconds; a body that is not shown is ""."""
 
-    id: str
-    client_id: str
-    time: int
-    date: str  # of the time, UTC: where the log has it
-    status: Status
-    duration_s: float
-    first_token_s: float | None
+    id: str = field(name="databricks_request_id")
+    client_id: str = field(name="client_request_id", default="")
+    time: int = field(name="request_time")
+    status_code: int
+    duration_ms: int = field(name="execution_duration_ms")
+    first_token_ms: int | None = field(name="time_to_first_token_ms", default=None)
     prompt_tokens: int
     completion_tokens: int
-    entity: str
+    entity: str = field(name="served_entity_id")
     requester: str
-    key: str
+    key: str = field(name="key_id")
     route: str
-    request: str
-    response: str
-    missing: tuple[str, ...]  # why a body is not there
+    request: str = ""
+    response: str = ""
+    missing: tuple[str, ...] = field(name="logging_error_codes", default=())  # why a body is not there
+
+    @property
+    def date(self) -> str:
+        """The day in UTC, under which the log has the request."""
+        return datetime.fromtimestamp(self.time / 1000, UTC).strftime("%Y-%m-%d")
+
+    @property
+    def status(self) -> Status:
+        if self.status_code == 0:
+            return Status("client left", Tone.IDLE)
+        return Status(str(self.status_code), Tone.GOOD if 200 <= self.status_code < 300 else Tone.BAD)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogView:
+class LogView(msgspec.Struct, frozen=True, kw_only=True):
     """A page of the log."""
 
-    is_enabled: bool
-    rows: tuple[LoggedView, ...]
-    next: str
+    is_enabled: bool = field(name="enabled")
+    rows: tuple[LoggedView, ...] = field(name="requests")
+    next: str = field(name="next_page_token", default="")
 
 
 def log_view(answer: Json) -> LogView:
     """The view of a page's JSON."""
-    return LogView(
-        is_enabled=answer["enabled"],
-        rows=tuple(map(logged_view, answer["requests"])),
-        next=answer.get("next_page_token", ""),
-    )
+    return msgspec.convert(answer, LogView)
 
 
 def logged_view(row: Json) -> LoggedView:
     """The view of one request's JSON."""
-    first_ms = row.get("time_to_first_token_ms")
-    return LoggedView(
-        id=row["databricks_request_id"],
-        client_id=row.get("client_request_id", ""),
-        time=row["request_time"],
-        date=datetime.fromtimestamp(row["request_time"] / 1000, UTC).strftime("%Y-%m-%d"),
-        status=_status(row["status_code"]),
-        duration_s=row["execution_duration_ms"] / 1000,
-        first_token_s=None if first_ms is None else first_ms / 1000,
-        prompt_tokens=row["prompt_tokens"],
-        completion_tokens=row["completion_tokens"],
-        entity=row["served_entity_id"],
-        requester=row["requester"],
-        key=row["key_id"],
-        route=row["route"],
-        request=_pretty(row.get("request", "")),
-        response=_pretty(row.get("response", "")),
-        missing=tuple(row.get("logging_error_codes", ())),
-    )
-
-
-def _status(code: int) -> Status:
-    if code == 0:
-        return Status("client left", Tone.IDLE)
-    return Status(str(code), Tone.GOOD if 200 <= code < 300 else Tone.BAD)
+    view = msgspec.convert(row, LoggedView)
+    return replace(view, request=_pretty(view.request), response=_pretty(view.response))
 
 
 def _pretty(text: str) -> str:
