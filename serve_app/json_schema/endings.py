@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from serve_app.json_schema.vocabulary import Schema, definitions_of, shallow, subschemas
+from serve_app.json_schema.vocabulary import Schema, definitions_of, with_subschemas
 
 _MAX_STEPS: Final = 200_000  # schemas to visit, about 0.3 s; beyond that the rest counts as ending
 _SCALARS: Final = frozenset({"string", "number", "integer", "boolean", "null"})
@@ -38,13 +38,7 @@ class Endings:
             return schema
         if not self._ends([schema]):
             return False
-        pruned = shallow(schema)
-        for keyword, key, child in subschemas(schema):
-            if key is None:
-                pruned[keyword] = self.pruned(child)
-            else:
-                pruned[keyword][key] = self.pruned(child)
-        return pruned
+        return with_subschemas(schema, self.pruned)
 
     def _ends_now(self, name: str) -> bool:
         if self._ends([self._definitions[name]]):

@@ -5,7 +5,7 @@ Tests compare each keyword with the parser.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 Schema = dict[str, Any]
@@ -107,6 +107,17 @@ def shallow(schema: Schema) -> Schema:
         key: dict(value) if isinstance(value, dict) else list(value) if isinstance(value, list) else value
         for key, value in schema.items()
     }
+
+
+def with_subschemas(schema: Schema, change: Callable[[Any], Any]) -> Schema:
+    """A copy in which `change` has replaced each subschema."""
+    node = shallow(schema)
+    for keyword, key, child in subschemas(schema):
+        if key is None:
+            node[keyword] = change(child)
+        else:
+            node[keyword][key] = change(child)
+    return node
 
 
 def type_of(value: Any) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from serve_app.json_schema.numerals import dumps
-from serve_app.json_schema.vocabulary import DEFINITIONS, POINTER, Schema, shallow, subschemas
+from serve_app.json_schema.vocabulary import DEFINITIONS, POINTER, Schema, with_subschemas
 
 Definitions: TypeAlias = Mapping[str, Any]  # what the references of an adapted schema lead to
 
@@ -27,14 +27,8 @@ class _Copier:
     def copied(self, schema: Any) -> Any:
         if not isinstance(schema, dict):
             return schema
-        node = shallow({key: value for key, value in schema.items() if key not in DEFINITIONS})
-        for keyword, key, child in subschemas(schema):
-            if keyword in DEFINITIONS:
-                continue
-            if key is None:
-                node[keyword] = self.copied(child)
-            else:
-                node[keyword][key] = self.copied(child)
+        own = {key: value for key, value in schema.items() if key not in DEFINITIONS}
+        node = with_subschemas(own, self.copied)
         if "$ref" in node:
             node["$ref"] = POINTER + self._names.setdefault(node["$ref"], str(len(self._names)))
         return node
