@@ -30,6 +30,10 @@ from serve_app.types import Caller, MonthlyBudget, Scope
 from serve_app.types.control import KnownKey, Snapshot
 
 BASIC_USER: Final = "token"
+NOT_KNOWN: Final = "the API keys are not known yet, since the control plane has not answered; try again"
+NOT_CONFIRMED: Final = (
+    "the API key cannot be checked, since the control plane has not answered for too long; try again"
+)
 RETRY_S: Final = 2.0  # `Retry-After` while the keys of the control plane are not known
 
 
@@ -68,7 +72,7 @@ class Accounts:
         self._file = None if path is None else KeyFile(path, clock)
         self._of_environment = parse_keys(environ.get(ENVIRONMENT, "").split(), f"{ENVIRONMENT}, entry")
         self._now = now
-        self._waits = at_run_time  # for the first snapshot
+        self.is_waiting = at_run_time  # for the first snapshot, with the keys made at run time
         self.snapshot_age_s: Callable[[], float] = lambda: 0.0  # since the newest one was confirmed
         self._max_age_s = config.control.max_snapshot_age_s
         self._had_keys = False  # made at run time: once there was one, every caller needs one
@@ -88,17 +92,12 @@ class Accounts:
         return self._file is not None or bool(self._of_environment) or self._had_keys
 
     @property
-    def is_waiting(self) -> bool:
-        """Whether the keys made at run time are still unknown."""
-        return self._waits
-
-    @property
     def is_stale(self) -> bool:
         """Whether the snapshot is too old to be trusted: its keys are refused until it is confirmed again.
 
         Otherwise a gateway that is cut off would accept a revoked key without end.
         """
-        return not self._waits and self.snapshot_age_s() > self._max_age_s
+        return not self.is_waiting and self.snapshot_age_s() > self._max_age_s
 
     @property
     def refused(self) -> bool:
@@ -122,10 +121,9 @@ class Accounts:
         for digest in self._taken.keys() - before.keys():
             self._bad.forgive(digest)
         self._had_keys = self._had_keys or bool(self._taken)
-        self._waits = False
+        self.is_waiting = False
 
     def declared(self) -> Iterable[Caller]:
-        """See `api.backend.Accounts`."""
         return [key.caller for key in self._static()]
 
     def is_declared(self, name: str) -> bool:
@@ -146,7 +144,7 @@ class Accounts:
             raise self._stranger(peer, digest)
         if isinstance(known, _Known):
             if self.is_stale:
-                raise _not_confirmed()
+                raise Unavailable(NOT_CONFIRMED, retry_after_s=RETRY_S)
             if known.has_ended(self._now()):
                 raise Unauthenticated("the API key has expired; ask for a new one")
         return known.caller
@@ -161,8 +159,8 @@ class Accounts:
         yield from self._of_environment.values()
 
     def _without_key(self, peer: str | None) -> Caller:
-        if self._waits:
-            raise _not_known_yet()
+        if self.is_waiting:
+            raise Unavailable(NOT_KNOWN, retry_after_s=RETRY_S)
         if is_loopback(peer):
             return self._anonymous
         if self._open_to_all:
@@ -173,10 +171,10 @@ class Accounts:
         )
 
     def _stranger(self, peer: str | None, digest: bytes) -> Exception:
-        if self._waits:
-            return _not_known_yet()
+        if self.is_waiting:
+            return Unavailable(NOT_KNOWN, retry_after_s=RETRY_S)
         if self.is_stale:  # the key may have been made meanwhile
-            return _not_confirmed()
+            return Unavailable(NOT_CONFIRMED, retry_after_s=RETRY_S)
         wait_s = self._bad.add(peer, digest)
         if wait_s is None:
             return Unauthenticated("the API key is not valid")
@@ -210,20 +208,6 @@ def _password(credentials: str) -> str:
     except ValueError:
         return ""
     return password if user == BASIC_USER else ""
-
-
-def _not_known_yet() -> Unavailable:
-    return Unavailable(
-        "the API keys are not known yet, since the control plane has not answered; try again",
-        retry_after_s=RETRY_S,
-    )
-
-
-def _not_confirmed() -> Unavailable:
-    return Unavailable(
-        "the API key cannot be checked, since the control plane has not answered for too long; try again",
-        retry_after_s=RETRY_S,
-    )
 
 
 def _known(key: KnownKey) -> _Known:

@@ -63,7 +63,7 @@ class InferenceTables:
         self._flush_s = flush_s
         self._rows: list[Payload] = []
         self._bytes = 0
-        self._dropped = 0
+        self.dropped = 0  # rows that were lost for lack of memory
         self._lock = threading.Lock()
         self._some = threading.Event()  # there are rows to write
         self._wake = threading.Event()  # they are many, or nothing more comes
@@ -81,16 +81,11 @@ class InferenceTables:
         """Rows in memory."""
         return len(self._rows)
 
-    @property
-    def dropped(self) -> int:
-        """Rows that were lost for lack of memory."""
-        return self._dropped
-
     def add(self, row: Payload) -> None:
         """Write `row` soon. Never waits, never fails."""
         with self._lock:
             if self._is_closed or self._bytes + row.size > self._max_bytes:
-                self._dropped += 1
+                self.dropped += 1
                 return
             self._rows.append(row)
             self._bytes += row.size
@@ -104,11 +99,9 @@ class InferenceTables:
             self._wake.set()
 
     def page(self, wanted: LoggedRequests) -> LogPage:
-        """See `api.backend.Payloads`."""
         return read_page(self._folder, wanted)
 
     def row(self, wanted: LoggedRequests, id: str) -> dict[str, Any] | None:
-        """See `api.backend.Payloads`."""
         return read_row(self._folder, wanted, id)
 
     def close(self) -> None:
@@ -140,7 +133,7 @@ class InferenceTables:
                     self._some.set()
         self._write_all()
         with self._lock:
-            self._dropped += len(self._rows)
+            self.dropped += len(self._rows)
             self._rows = []
 
     def _write_all(self) -> None:
@@ -157,7 +150,7 @@ class InferenceTables:
             except Exception:  # a fault of ours, or an extra that is not installed: no use to try again
                 logger.exception("inference tables: %d rows are lost", len(part))
                 with self._lock:
-                    self._dropped += len(part)
+                    self.dropped += len(part)
         with self._lock:
             self._rows = left + self._rows
             self._bytes = sum(row.size for row in self._rows)

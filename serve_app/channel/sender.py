@@ -153,15 +153,14 @@ class Sender:
             raise Unavailable("the gateway cannot be reached from the model") from error
 
     async def _connect(self, ticket: Ticket) -> Outlet:
-        outlet = Outlet(ticket, self._beat, self._max_backlog_bytes, self._on_gone)
+        outlet = Outlet(
+            ticket, lambda: encoder.encode(Beat(self._stats())), self._max_backlog_bytes, self._on_gone
+        )
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             await loop.create_connection(lambda: outlet.link, ticket.host, ticket.port)
         outlet.link.send(encoder.encode(Hello(ticket.token, self._replica, self._app, self._weights)))
         return outlet
-
-    def _beat(self) -> bytes:
-        return encoder.encode(Beat(self._stats()))
 
     def _forget_closed(self) -> None:
         for gateway, task in tuple(self._outlets.items()):

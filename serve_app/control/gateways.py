@@ -28,7 +28,7 @@ class Gateways:
         self._since = clock()
         self._heard: dict[str, _Heard] = {}
         self._given_up: set[str] = set()  # gateways that did not follow in time, without a report since
-        self._declared: dict[str, Any] = {}
+        self.declared: dict[str, Any] = {}  # the catalogue of the deploy file, from the newest report
 
     def take(self, report: GatewayReport, number: int = 0) -> bool:
         """Record a report; returns whether it is new. `number` grows with each report of a gateway."""
@@ -40,13 +40,8 @@ class Gateways:
             return self._heard.pop(report.gateway, None) is not None
         self._heard[report.gateway] = _Heard(self._clock(), report, number)
         if report.declared or report.in_force:  # a gateway that starts has not read its deploy file yet
-            self._declared = report.declared
+            self.declared = report.declared
         return before is None or before.report != report
-
-    @property
-    def declared(self) -> dict[str, Any]:
-        """The catalogue of the deploy file from the newest report; {} without any report."""
-        return self._declared
 
     @property
     def ready(self) -> frozenset[str]:

@@ -97,9 +97,9 @@ class Limiter:
         if done is not None and call.number <= done.number:
             self._done[call.gateway] = done
             return done.answer if call.number == done.number else b""  # late: given up long ago
-        lost = done is not None and done.number > call.answered
         sums: dict[str, Draw] = {}
-        add(sums, _undone(done.taken) if done is not None and lost else ())
+        if done is not None and done.number > call.answered:  # its answer was lost: undo it
+            add(sums, [replace(draw, amount=-draw.amount, released=-draw.released) for draw in done.taken])
         add(sums, call.settlements)  # those of a lost call are among them: that adds up to nothing
         self._reservations.heard(call.gateway)
         self._buckets.settle(self._reservations.expired())
@@ -114,11 +114,6 @@ class Limiter:
         if len(self._done) > MAX_GATEWAYS:
             self._done.popitem(last=False)
         return answer
-
-
-def _undone(taken: Sequence[Draw]) -> list[Draw]:
-    """The settlement that undoes a call whose answer was lost."""
-    return [replace(draw, amount=-draw.amount, released=-draw.released) for draw in taken]
 
 
 def limiter_deployment() -> Deployment:

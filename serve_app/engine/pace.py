@@ -52,8 +52,10 @@ class Pace:
         self._mixed_steps = 0
         self._decode_s: dict[int, float] = {}  # of a step without prompts, by the bits of its decodes
         self._most = 0  # decodes of these steps at most
-        self._token_s: float | None = None  # that a prompt token adds to a step
-        self._mixed = False  # whether `_token_s` was measured beside decodes
+        self.token_s: float | None = (
+            None  # seconds that a prompt token adds to a step; None: not measured yet
+        )
+        self._mixed = False  # whether `token_s` was measured beside decodes
 
     @classmethod
     def on(cls, device_type: str, max_step_tokens: int) -> Pace:
@@ -62,22 +64,17 @@ class Pace:
             return cls(min(max_step_tokens, CPU_PIECE))
         return cls(max_step_tokens, launches=True)
 
-    @property
-    def token_s(self) -> float | None:
-        """The seconds that a prompt token adds to a step; None before there are measurements."""
-        return self._token_s
-
     def prompt_tokens(self, decodes: int, sequences: int = 0) -> int:
         """The most prompt tokens of a step that also computes `decodes` tokens of decoding sequences.
 
         `sequences`: all that run or wait, no more than may run at once; 0: those that decode alone.
         """
-        if not decodes or not self._decode_s or self._token_s is None:
+        if not decodes or not self._decode_s or self.token_s is None:
             return self._alone
         step = self._of_decodes(decodes)
         later = (1.0 + HELD) * self._of_decodes(max(decodes, sequences)) - step
         room = max(later, (1.0 + FEW / decodes**2) * self._of_decodes(1))
-        rows = decodes + int(room / self._token_s)
+        rows = decodes + int(room / self.token_s)
         fitting = max(min(LEAST, self._alone), min(self._alone, rows // LEAST * LEAST) - decodes)
         return min(self._alone, self._cheap(fitting, room))
 
@@ -91,11 +88,11 @@ class Pace:
             self._decode_s[size] = smoothed(self._decode_s.get(size), seconds)
             self._most = max(self._most, decodes)
         elif prompt_tokens >= TELLING and not decodes and not self._mixed:
-            self._token_s = smoothed(self._token_s, seconds / prompt_tokens)
+            self.token_s = smoothed(self.token_s, seconds / prompt_tokens)
         elif prompt_tokens >= TELLING and decodes and self._decode_s:
             # Never nothing: a step that is no slower than one without prompts still has rows to compute.
             added = max(seconds - self._of_decodes(decodes), 0.1 * seconds)
-            self._token_s = smoothed(self._token_s, added / prompt_tokens)
+            self.token_s = smoothed(self.token_s, added / prompt_tokens)
             self._mixed = True
             if self._launches:
                 self._observe_added(prompt_tokens, added)
@@ -139,7 +136,7 @@ class Pace:
         larger = [seconds for known, seconds in self._decode_s.items() if known >= size]
         if larger:
             return min(larger)
-        return self._decode_s[max(self._decode_s)] + (decodes - self._most) * (self._token_s or 0.0)
+        return self._decode_s[max(self._decode_s)] + (decodes - self._most) * (self.token_s or 0.0)
 
 
 def smoothed(known: float | None, new: float, *, weight: float = WEIGHT, outlier: float = OUTLIER) -> float:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from huggingface_hub import HfApi, constants, hf_hub_download, snapshot_download
 from huggingface_hub.errors import (
@@ -31,15 +31,17 @@ TEXT_PATTERNS: Final = ("*.json", "*.txt", "*.jinja", "*.model")
 SHAPE_PATTERNS: Final = ("config.json", "modules.json", "*.safetensors.index.json")
 WEIGHTS_SUFFIX: Final = ".safetensors"
 
-# (repository, revision, the hub's answer, progress) -> (folder, commit), and the same without an answer.
-Download = Callable[[str, str | None, Any, Callable[[str], None]], tuple[Path, str]]
-LookUp = Callable[[str, str | None, Callable[[str], None]], tuple[Path, str]]
+Progress: TypeAlias = Callable[[str], None]
+Found: TypeAlias = tuple[Path, str]  # a folder of the cache, and its commit
+# (repository, revision, the hub's answer, progress) -> the files, and the same without an answer.
+Download: TypeAlias = Callable[[str, str | None, Any, Progress], Found]
+LookUp: TypeAlias = Callable[[str, str | None, Progress], Found]
 
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 _TIMEOUT_S: Final = 20.0  # for one answer of the hub's API; files have huggingface_hub's own
 
 
-def fetch(repo: str, revision: str | None, progress: Callable[[str], None]) -> tuple[Path, str]:
+def fetch(repo: str, revision: str | None, progress: Progress) -> Found:
     """Bring `repo` into the local cache; returns (folder, commit).
 
     A branch or tag is resolved to its commit first, and only that commit is read.
@@ -50,8 +52,8 @@ def fetch(repo: str, revision: str | None, progress: Callable[[str], None]) -> t
 
 
 def _answered(
-    repo: str, revision: str | None, progress: Callable[[str], None], download: Download, look_up: LookUp
-) -> tuple[Path, str]:
+    repo: str, revision: str | None, progress: Progress, download: Download, look_up: LookUp
+) -> Found:
     """What `download` brings with the hub's answer, or what `look_up` finds in the local cache."""
     if constants.HF_HUB_OFFLINE or (revision and _COMMIT.fullmatch(revision)):
         try:
@@ -84,9 +86,7 @@ def _answered(
         return _fall_back(repo, revision, progress, look_up, error)
 
 
-def _download(
-    repo: str, revision: str | None, info: Any, progress: Callable[[str], None]
-) -> tuple[Path, str]:
+def _download(repo: str, revision: str | None, info: Any, progress: Progress) -> Found:
     commit = str(info.sha)
     sizes = _weights_of(repo, info)
     weights = list(sizes)
@@ -126,21 +126,19 @@ def wanted_weights(names: list[str]) -> list[str]:
     return [name for name in found if not name.startswith("consolidated")] or found
 
 
-def fetch_shape(repo: str, revision: str | None, progress: Callable[[str], None]) -> tuple[Path, str]:
+def fetch_shape(repo: str, revision: str | None, progress: Progress) -> Found:
     """As `fetch`, but brings what describes the model alone, without weights and tokenizer."""
     return _answered(repo, revision, progress, _download_shape, _cached_shape)
 
 
-def _download_shape(
-    repo: str, revision: str | None, info: Any, progress: Callable[[str], None]
-) -> tuple[Path, str]:
+def _download_shape(repo: str, revision: str | None, info: Any, progress: Progress) -> Found:
     commit = str(info.sha)
     _weights_of(repo, info)
     progress(f"{repo} at commit {commit}")
     return Path(snapshot_download(repo, revision=commit, allow_patterns=list(SHAPE_PATTERNS))), commit
 
 
-def _cached_shape(repo: str, revision: str | None, progress: Callable[[str], None]) -> tuple[Path, str]:
+def _cached_shape(repo: str, revision: str | None, progress: Progress) -> Found:
     folder = Path(
         snapshot_download(repo, revision=revision, allow_patterns=list(SHAPE_PATTERNS), local_files_only=True)
     )
@@ -158,7 +156,7 @@ def cached(repo: str, revision: str | None) -> Path | None:
         return None
 
 
-def _cached(repo: str, revision: str | None, progress: Callable[[str], None]) -> tuple[Path, str]:
+def _cached(repo: str, revision: str | None, progress: Progress) -> Found:
     # Only these were downloaded. The cache lists every file of the repository, and would miss the others.
     patterns = list(TEXT_PATTERNS)
     folder = Path(snapshot_download(repo, revision=revision, allow_patterns=patterns, local_files_only=True))
@@ -172,8 +170,8 @@ def _cached(repo: str, revision: str | None, progress: Callable[[str], None]) ->
 
 
 def _fall_back(
-    repo: str, revision: str | None, progress: Callable[[str], None], look_up: LookUp, error: BaseException
-) -> tuple[Path, str]:
+    repo: str, revision: str | None, progress: Progress, look_up: LookUp, error: BaseException
+) -> Found:
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         raise ModelLoadError(
             f"the disk is full: model {repo!r} could not be stored; make room, or set HF_HOME to another disk"

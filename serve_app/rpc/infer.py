@@ -116,7 +116,11 @@ class Stream:
 
     async def _answer(self, message: pb.ModelInferRequest, scope: Scope) -> None:
         services, context = self._services, context_of(scope)
-        emit = partial(self._emit, context)
+
+        async def emit(response: InferResponse) -> None:
+            message = encoded(response, in_stream=True)
+            await self._send(context, pb.ModelStreamInferResponse(infer_response=message))
+
         asked = await _inference(message, scope, services, emit, can_stream=True)
         if asked is None:
             return
@@ -141,11 +145,6 @@ class Stream:
                     raise
                 context.status = 200
                 await emit(_empty(asked, message.model_version or "1"))
-
-    async def _emit(self, context: RequestContext, response: InferResponse) -> None:
-        await self._send(
-            context, pb.ModelStreamInferResponse(infer_response=encoded(response, in_stream=True))
-        )
 
     async def _fail(self, context: RequestContext, error: ServeError, id: str, model: str) -> None:
         """Close a request of the stream with an error."""

@@ -51,7 +51,7 @@ async def _server_live(services: Services, scope: AsgiScope, message: Any) -> Ma
 
 
 async def _server_ready(services: Services, scope: AsgiScope, message: Any) -> Mapping[str, object]:
-    return {"ready": _is_ready(services)}
+    return {"ready": condition(services).is_ready}
 
 
 async def _server_metadata(services: Services, scope: AsgiScope, message: Any) -> Mapping[str, object]:
@@ -96,12 +96,8 @@ async def _unload(services: Services, scope: AsgiScope, message: Any) -> Mapping
 async def _health(call: RpcCall, services: Services) -> None:
     """gRPC's standard check. It is open, so its message is not read: there is only one service."""
     kinds = health_pb2.HealthCheckResponse
-    status = kinds.SERVING if _is_ready(services) else kinds.NOT_SERVING
+    status = kinds.SERVING if condition(services).is_ready else kinds.NOT_SERVING
     await call.write(kinds(status=status).SerializeToString())
-
-
-def _is_ready(services: Services) -> bool:
-    return condition(services).is_ready
 
 
 def _names(message: Any) -> dict[str, str]:

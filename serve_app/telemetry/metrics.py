@@ -100,7 +100,7 @@ class Metrics:
         )
         self.registry.register(EngineCollector(stats))
         self._timings: dict[tuple[str, str], Timings] = {}
-        self._served: dict[tuple[str, str], AnswerCounts] = {}
+        self.answered: dict[tuple[str, str], AnswerCounts] = {}  # by endpoint and entity
         self.on_answer: Callable[[], None] = lambda: None  # called when an entity of the catalogue answered
 
     def timings(self, endpoint: str, entity: str) -> Timings:
@@ -143,17 +143,12 @@ class Metrics:
         if entity != UNKNOWN:
             self._end_to_end.labels(endpoint, entity).observe(seconds)
             before = self.served(endpoint, entity)
-            self._served[endpoint, entity] = before.and_one(seconds, status)
+            self.answered[endpoint, entity] = before.and_one(seconds, status)
             self.on_answer()
 
     def served(self, endpoint: str, entity: str) -> AnswerCounts:
         """The number and duration of a catalogue entity's answers."""
-        return self._served.get((endpoint, entity), AnswerCounts())
-
-    @property
-    def answered(self) -> Mapping[tuple[str, str], AnswerCounts]:
-        """`served` of all, by endpoint and entity."""
-        return self._served
+        return self.answered.get((endpoint, entity), AnswerCounts())
 
     @property
     def first_token(self) -> Mapping[tuple[str, ...], LatencyCounts]:
@@ -216,7 +211,7 @@ class Metrics:
             for streams in (self._first_token, self._inter_token):
                 streams.counts.pop((endpoint, entity), None)
             self._timings.pop((endpoint, entity), None)
-            self._served.pop((endpoint, entity), None)
+            self.answered.pop((endpoint, entity), None)
             if entity == UNKNOWN:
                 self._guardrails.remove_by_labels({"endpoint": endpoint})
             self._known.discard((endpoint, entity))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from serve_app.config import ControlConfig
-from serve_app.control.endpoints.cluster import Offer, Room
+from serve_app.control.endpoints.cluster import Room
 from serve_app.control.endpoints.offers import Offers
 from serve_app.control.endpoints.room import LeastMemory, check_room
 from serve_app.control.endpoints.sizing import size
@@ -90,7 +90,7 @@ class Configurator:
         found = size(wanted, offer, self.config, field)
         spec = AppSpec(
             name="",
-            model=_model(offer),
+            model=offer.config.model_dump(mode="json", exclude={"provisioned"}, exclude_defaults=True),
             num_cpus=offer.num_cpus,
             num_gpus=offer.num_gpus,
             min_replicas=found.min_replicas,
@@ -114,10 +114,6 @@ class Configurator:
         """A name that no application had before."""
         slug = app_name(f"{endpoint}-{entity}").removeprefix("model-")[:SLUG_CHARS]
         return f"{RUN_TIME}{slug}-r{self.next_revision()}"
-
-
-def _model(offer: Offer) -> dict[str, object]:
-    return offer.config.model_dump(mode="json", exclude={"provisioned"}, exclude_defaults=True)
 
 
 def _former(wanted: EntityWanted, former: Config | None) -> Entity | None:

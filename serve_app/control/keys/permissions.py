@@ -6,6 +6,7 @@ Stored by the endpoint's id, which is never reused: a new endpoint of an old nam
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
@@ -76,7 +77,9 @@ class Grants:
                 most = f"an endpoint has at most {MAX_ENDPOINT_GRANTS} grants"
                 raise InvalidField("access_control_list", most)
             session.execute(delete(EndpointGrant).where(EndpointGrant.endpoint_id == command.endpoint_id))
-            session.add_all(_row(command.endpoint_id, grant) for grant in grants.values())
+            session.add_all(
+                EndpointGrant(endpoint_id=command.endpoint_id, **asdict(grant)) for grant in grants.values()
+            )
             session.flush()
             return _permissions(session, command.endpoint_id)
 
@@ -106,9 +109,3 @@ def _by_principal(session: Session, endpoint_id: str) -> dict[tuple[str, str], G
 
 def _grant(row: EndpointGrant) -> Grant:
     return Grant(principal=row.principal, kind=row.kind, level=row.level)
-
-
-def _row(endpoint_id: str, grant: Grant) -> EndpointGrant:
-    return EndpointGrant(
-        endpoint_id=endpoint_id, kind=grant.kind, principal=grant.principal, level=grant.level
-    )

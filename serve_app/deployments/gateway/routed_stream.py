@@ -122,7 +122,6 @@ class RoutedStream:
             self._call = self._send()
 
     async def get(self) -> list[TokenDelta]:
-        """See `api.backend.DeltaStream`."""
         while True:
             call = self._call
             inbox = call.inbox
@@ -148,7 +147,6 @@ class RoutedStream:
                 return []
 
     def close(self) -> None:
-        """See `api.backend.DeltaStream`."""
         self._is_closed = True
         self._stop_handover()
         self._call.close()

@@ -71,7 +71,7 @@ class ModelReplica:
         self._settler = Settler()
         self._sender = Sender(
             replica=ray.get_runtime_context().get_actor_id(),
-            app=_own_app(),
+            app=serve.get_replica_context().app_name,  # by which gateways know the model
             weights=self._server.info.weights,
             stats=self._server.stats,
             on_gone=self._settler.take,
@@ -196,11 +196,6 @@ class _Queue:
                 break
             deltas = deltas + more
         return deltas
-
-
-def _own_app() -> str:
-    """The Serve application of this replica, by which gateways know its model."""
-    return str(serve.get_replica_context().app_name)
 
 
 def _refused(error: ServeError) -> bytes:

@@ -118,10 +118,9 @@ class Embedder:
 
     def check_health(self, max_age_s: float) -> None:
         """Raise Unavailable if the thread is gone, or has work and ended no step for `max_age_s`."""
-        busy = bool(self._waiting or self._running)
-        if self._dead or not self._thread.is_alive():
-            raise _unavailable()
-        if busy and time.monotonic() - self._beat > max_age_s:
+        is_busy = bool(self._waiting or self._running)
+        is_stuck = is_busy and time.monotonic() - self._beat > max_age_s
+        if is_stuck or self._dead or not self._thread.is_alive():
             raise _unavailable()
 
     def stop(self, timeout_s: float) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -90,15 +91,7 @@ def _compact_is_fast(native: Native, _: torch.Generator) -> Iterator[float]:
     yield 1.0 if native.compact and flags and "avx2" not in flags else 0.0
 
 
-def _pack_int8(native: Native, random: torch.Generator) -> Iterator[float]:
-    yield from _quantized_errors(native, random, Quantization.INT8)
-
-
-def _pack_int4(native: Native, random: torch.Generator) -> Iterator[float]:
-    yield from _quantized_errors(native, random, Quantization.INT4)
-
-
-def _quantized_errors(native: Native, random: torch.Generator, kind: Quantization) -> Iterator[float]:
+def _pack_quantized(native: Native, random: torch.Generator, kind: Quantization) -> Iterator[float]:
     """Products of a packed weight: equal to those of plain torch, which are near those of floats."""
     weight = torch.randn(70, 138, generator=random)
     bias = torch.randn(80, generator=random)
@@ -307,8 +300,8 @@ CHECKS: Final[dict[str, Check]] = {
     "choose_codes": _pack_compact,
     "pack_compact": _pack_compact,
     "compact_is_fast": _compact_is_fast,
-    "pack_int8": _pack_int8,
-    "pack_int4": _pack_int4,
+    "pack_int8": partial(_pack_quantized, kind=Quantization.INT8),
+    "pack_int4": partial(_pack_quantized, kind=Quantization.INT4),
     "linear": _linear,
     "product_rank": _product_rank,
     "add_norm": _add_norm,

@@ -53,7 +53,7 @@ class OutputText:
         self._left = min_tokens  # tokens until a stop string may end the text
         self._searched = True
         self._show_end = stops.include_stop
-        self._stop: str | None = None
+        self.stop: str | None = None  # the stop string that ended the text, perhaps only at `flush`
 
     @property
     def has_stops(self) -> bool:
@@ -67,32 +67,27 @@ class OutputText:
         used, and shown only with `include_stop`. `searched`: a stop string may end in these tokens.
         """
         self._searched = searched
-        if self._stop is not None:
-            return TextStep("", 0, self._stop)
+        if self.stop is not None:
+            return TextStep("", 0, self.stop)
         shown = token_ids[:-1] if end_token and not self._show_end else token_ids
         if self._matcher is None:
             return TextStep(self._detokenizer.push(shown), len(token_ids), None)
         parts: list[str] = []
         for used, token_id in enumerate(shown, start=1):
             may_end, self._left = searched and self._left <= 0, self._left - 1
-            text, self._stop = self._matcher.push(self._detokenizer.push((token_id,)), may_end=may_end)
+            text, self.stop = self._matcher.push(self._detokenizer.push((token_id,)), may_end=may_end)
             parts.append(text)
-            if self._stop is not None:
-                return TextStep("".join(parts), used, self._stop)
+            if self.stop is not None:
+                return TextStep("".join(parts), used, self.stop)
         return TextStep("".join(parts), len(token_ids), None)
-
-    @property
-    def stop(self) -> str | None:
-        """The stop string that ended the text, perhaps only at `flush`."""
-        return self._stop
 
     def flush(self) -> str:
         """The rest of the text, once the sequence has ended; empty after a match."""
-        if self._stop is not None:
+        if self.stop is not None:
             return ""
         tail = self._detokenizer.flush()
         if self._matcher is None:
             return tail
         # Bytes that never became a character may still complete a stop string with U+FFFD.
-        text, self._stop = self._matcher.push(tail, may_end=self._searched and self._left < 0)
-        return text if self._stop is not None else text + self._matcher.flush()
+        text, self.stop = self._matcher.push(tail, may_end=self._searched and self._left < 0)
+        return text if self.stop is not None else text + self._matcher.flush()

@@ -32,7 +32,6 @@ class RemoteLive:
         self.telling: asyncio.Task[None] | None = None  # the latest call
 
     def tell(self) -> None:
-        """See `api.backend.LiveCluster`."""
         if self._management.feed.is_connected and (self.telling is None or self.telling.done()):
             self.telling = asyncio.ensure_future(self._tell())
 
@@ -42,7 +41,6 @@ class RemoteLive:
             self.tell()
 
     async def read(self, after: int) -> LiveSlots:
-        """See `api.backend.LiveCluster`."""
         if not self._management.feed.is_connected:
             raise Unavailable(AWAY, retry_after_s=RETRY_AFTER_S)
         return await self._management.call(ReadLive(after=after), ITSELF, WITHIN_S)

@@ -234,11 +234,9 @@ class RemoteManagement:
 
     @property
     def problem(self) -> str | None:
-        """See `api.backend.Management`."""
         return self.feed.problem
 
     async def do(self, command: Command[ReplyT], caller: Caller) -> ReplyT:
-        """See `api.backend.Management`."""
         await self.feed.connected()
         return await self.call(command, caller, COMMAND_S)
 

@@ -8,7 +8,7 @@ Only tools that were offered are called. Knows no format.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Set
+from collections.abc import Callable, Collection
 from typing import Final, TypeAlias
 
 from serve_app.text.answer.source import BLANK, Malformed, Source
@@ -42,7 +42,7 @@ class Calls:
         self._pieces: list[Piece] = []
         self._index = -1  # of the last call
         self._open = False
-        self._whole: set[int] = set()  # calls whose arguments have ended
+        self.whole: set[int] = set()  # indices of the calls whose arguments have ended
         self.named = False  # the current call names a tool that was offered
         self._early: list[str] = []  # arguments that came before the name
         self._blank: str | None = ""  # whitespace since the start or a call; None after anything else
@@ -51,11 +51,6 @@ class Calls:
     def count(self) -> int:
         """Calls that have begun."""
         return self._index + 1
-
-    @property
-    def whole(self) -> Set[int]:
-        """The indices of the calls whose arguments have ended."""
-        return self._whole
 
     def pieces(self) -> list[Piece]:
         """Everything written since the last call of this method."""
@@ -103,7 +98,7 @@ class Calls:
     def arguments_ended(self) -> None:
         """The arguments of the open call, if there is one, are complete."""
         if self._open:
-            self._whole.add(self._index)
+            self.whole.add(self._index)
 
     def close(self, default: str = "") -> None:
         """End the open call; `default` are its arguments when there are none. Raises LastCallEnded."""
