@@ -11,24 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from serve_app.channel.frames import (
-    MAX_FRAME_BYTES,
-    MAX_HELLO_BYTES,
-    MAX_MESSAGE_BYTES,
-    Abort,
-    Beat,
-    Booked,
-    DeltaFrame,
-    End,
-    FramePiece,
-    Hello,
-    Leaving,
-    Taken,
-    Ticket,
-    delta_decoder,
-    encoder,
-    from_replica,
-)
+from serve_app.channel import frames
 from serve_app.channel.inbox import BROKEN, KILLED, Inbox, ReplicaLost, ReplicaSilent
 from serve_app.channel.link import Link
 from serve_app.types import EngineStats, TokenDelta
@@ -61,7 +44,7 @@ class Receiver:
     def __init__(self, gateway: str, token: bytes, app: str = "") -> None:
         """`app` is the gateway's Serve application. Replicas send its open records there if it dies."""
         self.on_silence: Callable[[str], None] = lambda app: None  # a replica of that application fell silent
-        self.ticket = Ticket("", 0, gateway, token, app)
+        self.ticket = frames.Ticket("", 0, gateway, token, app)
         self._servers: list[asyncio.Server] = []
         self.peers: dict[Link, Peer] = {}
         self._links: set[Link] = set()
@@ -81,7 +64,7 @@ class Receiver:
         server = await asyncio.get_running_loop().create_server(self._link, host, 0)
         self._servers.append(server)
         port = server.sockets[0].getsockname()[1]
-        self.ticket = Ticket(host, port, self.ticket.gateway, self.ticket.token, self.ticket.app)
+        self.ticket = frames.Ticket(host, port, self.ticket.gateway, self.ticket.token, self.ticket.app)
 
     def open(
         self, key: str, record_id: str | None = None, on_leaving: Callable[[], None] | None = None
@@ -136,7 +119,7 @@ class Receiver:
             on_frame=lambda payload: self._on_frame(link, payload),
             on_close=lambda reason: self._on_close(link, reason),
             beat=lambda: self._beat(link),
-            max_frame_bytes=MAX_HELLO_BYTES,
+            max_frame_bytes=frames.MAX_HELLO_BYTES,
         )
         self._links.add(link)
         asyncio.get_running_loop().call_later(HELLO_TIMEOUT_S, partial(self._expect_hello, link))
@@ -144,54 +127,56 @@ class Receiver:
 
     def _beat(self, link: Link) -> bytes | None:
         self._tell_booked(link)
-        return encoder.encode(Beat()) if link in self.peers else None
+        return frames.encoder.encode(frames.Beat()) if link in self.peers else None
 
     def _tell_booked(self, link: Link) -> None:
         peer = self.peers.get(link)
         if peer is not None and peer.booked:
             ids, peer.booked = peer.booked, []
-            link.send(encoder.encode(Booked(ids)))
+            link.send(frames.encoder.encode(frames.Booked(ids)))
 
     def _expect_hello(self, link: Link) -> None:
         if link in self._links and link not in self.peers:
             link.drop("the peer did not say hello")
 
     def _on_frame(self, link: Link, payload: bytes) -> None:
-        message = from_replica.decode(payload)
+        message = frames.from_replica.decode(payload)
         peer = self.peers.get(link)
         if peer is None:
-            if not isinstance(message, Hello) or not hmac.compare_digest(message.token, self.ticket.token):
+            if not isinstance(message, frames.Hello) or not hmac.compare_digest(
+                message.token, self.ticket.token
+            ):
                 link.drop("the peer has no ticket")
                 return
             self.peers[link] = Peer(message.replica, message.app, message.weights)
-            link.max_frame_bytes = MAX_FRAME_BYTES
-        elif isinstance(message, DeltaFrame):
+            link.max_frame_bytes = frames.MAX_FRAME_BYTES
+        elif isinstance(message, frames.DeltaFrame):
             self._deliver(link, peer, message.deltas)
-        elif isinstance(message, FramePiece):
+        elif isinstance(message, frames.FramePiece):
             self._join(link, peer, message)
-        elif isinstance(message, Taken):
+        elif isinstance(message, frames.Taken):
             if (inbox := self._inboxes.get(message.request_id)) is not None:
                 inbox.link = link
             else:
-                link.send(encoder.encode(Abort(message.request_id)))
-        elif isinstance(message, End):
+                link.send(frames.encoder.encode(frames.Abort(message.request_id)))
+        elif isinstance(message, frames.End):
             inbox = self._inboxes.get(message.request_id)
             if inbox is not None:
                 inbox.end()
-        elif isinstance(message, Beat):
+        elif isinstance(message, frames.Beat):
             if peer.stats is None and peer.app in self._departed:
                 self._departed[peer.app].returned(peer.replica)
             peer.stats = message.stats
-        elif isinstance(message, Leaving):
+        elif isinstance(message, frames.Leaving):
             self._leave(link, peer, message.request_ids)
 
-    def _join(self, link: Link, peer: Peer, piece: FramePiece) -> None:
+    def _join(self, link: Link, peer: Peer, piece: frames.FramePiece) -> None:
         peer.pieces += piece.data
-        if len(peer.pieces) > MAX_MESSAGE_BYTES:
+        if len(peer.pieces) > frames.MAX_MESSAGE_BYTES:
             link.drop("a message is too large")
         elif piece.last:
             payload, peer.pieces = bytes(peer.pieces), bytearray()
-            self._deliver(link, peer, delta_decoder.decode(payload).deltas)
+            self._deliver(link, peer, frames.delta_decoder.decode(payload).deltas)
 
     def _deliver(self, link: Link, peer: Peer, deltas: list[TokenDelta]) -> None:
         for delta in deltas:
@@ -199,7 +184,7 @@ class Receiver:
             if inbox is None:
                 # The request has no reader, but its replica goes on: this may happen after
                 # a cancelled Serve call.
-                link.send(encoder.encode(Abort(delta.request_id)))
+                link.send(frames.encoder.encode(frames.Abort(delta.request_id)))
                 continue
             inbox.push(delta, link, peer.weights)
 

@@ -7,19 +7,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from serve_app.channel.frames import (
-    Abort,
-    Beat,
-    Booked,
-    End,
-    Hello,
-    Leaving,
-    Taken,
-    Ticket,
-    delta_frames,
-    encoder,
-    from_gateway,
-)
+from serve_app.channel import frames
 from serve_app.channel.ledger import Ledger, Settlement
 from serve_app.channel.link import MAX_BACKLOG_BYTES, Link
 from serve_app.errors import Unavailable
@@ -36,10 +24,10 @@ class Outlet:
 
     def __init__(
         self,
-        ticket: Ticket,
+        ticket: frames.Ticket,
         beat: Callable[[], bytes],
         max_backlog_bytes: int,
-        on_gone: Callable[[Ticket, list[Settlement]], None],
+        on_gone: Callable[[frames.Ticket, list[Settlement]], None],
     ) -> None:
         self._running: dict[str, asyncio.Task[None]] = {}
         self._ledger = Ledger(ticket.gateway)
@@ -56,12 +44,12 @@ class Outlet:
     def send(self, deltas: list[TokenDelta]) -> None:
         """Send the deltas of one step. Never blocks: a gateway that does not read is dropped."""
         self._ledger.note(deltas)
-        for payload in delta_frames(deltas):
+        for payload in frames.delta_frames(deltas):
             self.link.send(payload)
 
     def take(self, request_id: str) -> None:
         """Inform the gateway that this replica has a request or a question."""
-        self.link.send(encoder.encode(Taken(request_id)))
+        self.link.send(frames.encoder.encode(frames.Taken(request_id)))
 
     async def run(
         self, request_id: str, work: Coroutine[Any, Any, None], record: UsageRecord | None = None
@@ -80,7 +68,7 @@ class Outlet:
             if self.link.closed:
                 task.cancel()
             await task
-            self.link.send(encoder.encode(End(request_id)))
+            self.link.send(frames.encoder.encode(frames.End(request_id)))
         except asyncio.CancelledError:
             caller = asyncio.current_task()
             if caller is not None and caller.cancelling():
@@ -93,7 +81,7 @@ class Outlet:
 
     def leave(self) -> None:
         """Inform the gateway that this replica is stopping, and which requests it has."""
-        self.link.send(encoder.encode(Leaving(list(self._running))))
+        self.link.send(frames.encoder.encode(frames.Leaving(list(self._running))))
 
     def close(self) -> None:
         """End the connection once everything sent is delivered."""
@@ -101,10 +89,10 @@ class Outlet:
         self.link.close()
 
     def _on_frame(self, payload: bytes) -> None:
-        message = from_gateway.decode(payload)
-        if isinstance(message, Booked):
+        message = frames.from_gateway.decode(payload)
+        if isinstance(message, frames.Booked):
             self._ledger.booked(message.record_ids)
-        elif isinstance(message, Abort):
+        elif isinstance(message, frames.Abort):
             self._ledger.drop(message.request_id)
             if message.request_id in self._running:
                 self._running[message.request_id].cancel()
@@ -129,7 +117,7 @@ class Sender:
         weights: str = "",
         stats: Callable[[], EngineStats],
         max_backlog_bytes: int = MAX_BACKLOG_BYTES,
-        on_gone: Callable[[Ticket, list[Settlement]], None] = lambda ticket, settlements: None,
+        on_gone: Callable[[frames.Ticket, list[Settlement]], None] = lambda ticket, settlements: None,
     ) -> None:
         """`weights`: see `ModelInfo`. `on_gone` gets a gateway that went away, and its open records."""
         self._on_gone = on_gone
@@ -140,7 +128,7 @@ class Sender:
         self._max_backlog_bytes = max_backlog_bytes
         self._outlets: dict[str, asyncio.Task[Outlet]] = {}
 
-    async def to(self, ticket: Ticket) -> Outlet:
+    async def to(self, ticket: frames.Ticket) -> Outlet:
         """The outlet to the gateway of `ticket`. Raises Unavailable if the gateway cannot be reached."""
         self._forget_closed()
         task = self._outlets.get(ticket.gateway)
@@ -152,15 +140,18 @@ class Sender:
         except (OSError, TimeoutError) as error:
             raise Unavailable("the gateway cannot be reached from the model") from error
 
-    async def _connect(self, ticket: Ticket) -> Outlet:
-        outlet = Outlet(
-            ticket, lambda: encoder.encode(Beat(self._stats())), self._max_backlog_bytes, self._on_gone
-        )
+    async def _connect(self, ticket: frames.Ticket) -> Outlet:
+        outlet = Outlet(ticket, self._beat, self._max_backlog_bytes, self._on_gone)
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             await loop.create_connection(lambda: outlet.link, ticket.host, ticket.port)
-        outlet.link.send(encoder.encode(Hello(ticket.token, self._replica, self._app, self._weights)))
+        outlet.link.send(
+            frames.encoder.encode(frames.Hello(ticket.token, self._replica, self._app, self._weights))
+        )
         return outlet
+
+    def _beat(self) -> bytes:
+        return frames.encoder.encode(frames.Beat(self._stats()))
 
     def _forget_closed(self) -> None:
         for gateway, task in tuple(self._outlets.items()):

@@ -29,22 +29,7 @@ from serve_app.endpoints.ai_gateway import AiGateway
 from serve_app.endpoints.catalogue import Catalogue, CatalogueError, parse_catalogue
 from serve_app.endpoints.endpoint import Endpoint, Kind
 from serve_app.errors import AlreadyExists, Conflict, ModelNotFound, Unavailable
-from serve_app.types import Caller
-from serve_app.types.control import (
-    CreateEndpoint,
-    DeleteEndpoint,
-    Done,
-    EndpointList,
-    EndpointShown,
-    GetEndpoint,
-    ListEndpoints,
-    Logs,
-    PatchTags,
-    PutAiGateway,
-    PutStored,
-    ReadLogs,
-    UpdateConfig,
-)
+from serve_app.types import Caller, control
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +73,15 @@ class Endpoints:
 
     def handlers(self) -> Handlers:
         return {
-            CreateEndpoint: self._create,
-            UpdateConfig: self._update,
-            GetEndpoint: self._get,
-            ListEndpoints: self._list,
-            DeleteEndpoint: self._delete,
-            PutAiGateway: self._put_ai_gateway,
-            PatchTags: self._patch_tags,
-            PutStored: self._put_stored,
-            ReadLogs: self._read_logs,
+            control.CreateEndpoint: self._create,
+            control.UpdateConfig: self._update,
+            control.GetEndpoint: self._get,
+            control.ListEndpoints: self._list,
+            control.DeleteEndpoint: self._delete,
+            control.PutAiGateway: self._put_ai_gateway,
+            control.PatchTags: self._patch_tags,
+            control.PutStored: self._put_stored,
+            control.ReadLogs: self._read_logs,
         }
 
     def snapshot(self, session: Session) -> dict[str, bytes]:
@@ -135,7 +120,7 @@ class Endpoints:
             return row.name
         return next((name for name in self.declared() if declared_id(name) == endpoint_id), None)
 
-    async def _create(self, command: CreateEndpoint, caller: Caller) -> EndpointShown:
+    async def _create(self, command: control.CreateEndpoint, caller: Caller) -> control.EndpointShown:
         if command.name in self.declared():
             raise AlreadyExists(f"the endpoint {command.name!r} is declared in the deploy file")
         ground = await self._ground()
@@ -170,7 +155,7 @@ class Endpoints:
 
         return self._changed_to(await self._database.run(work))
 
-    async def _update(self, command: UpdateConfig, caller: Caller) -> EndpointShown:
+    async def _update(self, command: control.UpdateConfig, caller: Caller) -> control.EndpointShown:
         self._refuse_declared(command.name)
         ground = await self._ground()
 
@@ -193,7 +178,7 @@ class Endpoints:
 
         return self._changed_to(await self._database.run(work))
 
-    async def _get(self, command: GetEndpoint, caller: Caller) -> EndpointShown:
+    async def _get(self, command: control.GetEndpoint, caller: Caller) -> control.EndpointShown:
         if (endpoint := self.declared().get(command.name)) is not None:
             return declared(endpoint, self._sights())
         try:
@@ -205,7 +190,7 @@ class Endpoints:
             row = row_kept
         return shown(row, self._sights())
 
-    async def _list(self, command: ListEndpoints, caller: Caller) -> EndpointList:
+    async def _list(self, command: control.ListEndpoints, caller: Caller) -> control.EndpointList:
         sights = self._sights()
         known: Mapping[str, KnownEndpoint]
         try:
@@ -215,16 +200,16 @@ class Endpoints:
         found = {each.row.name: shown(each.row, sights) for each in known.values()}
         found |= {name: declared(endpoint, sights) for name, endpoint in self.declared().items()}
         seen = (found[name] for name in sorted(found) if not caller.endpoints or name in caller.endpoints)
-        return EndpointList(endpoints=tuple(seen))
+        return control.EndpointList(endpoints=tuple(seen))
 
-    async def _delete(self, command: DeleteEndpoint, caller: Caller) -> Done:
+    async def _delete(self, command: control.DeleteEndpoint, caller: Caller) -> control.Done:
         self._refuse_declared(command.name)
         await self._database.run(lambda s: registry.remove(s, registry.find(s, command.name)))
         self._changed()
         self.reconciler.wake()
-        return Done()
+        return control.Done()
 
-    async def _put_ai_gateway(self, command: PutAiGateway, caller: Caller) -> EndpointShown:
+    async def _put_ai_gateway(self, command: control.PutAiGateway, caller: Caller) -> control.EndpointShown:
         def change(session: Session, row: EndpointRow) -> None:
             given = {name: part for name, part in command.settings.items() if part is not None}
             self._named.check(session, row.name, _ai_gateway(given), caller)  # the rest stays as it is
@@ -236,27 +221,27 @@ class Endpoints:
 
         return self._changed_to(await self._edited(command.name, change))
 
-    async def _patch_tags(self, command: PatchTags, caller: Caller) -> EndpointShown:
+    async def _patch_tags(self, command: control.PatchTags, caller: Caller) -> control.EndpointShown:
         def change(session: Session, row: EndpointRow) -> None:
             kept = {key: value for key, value in row.tags.items() if key not in command.delete}
             row.tags = {**kept, **command.add}
 
         return shown(await self._edited(command.name, change), self._sights())
 
-    async def _put_stored(self, command: PutStored, caller: Caller) -> EndpointShown:
+    async def _put_stored(self, command: control.PutStored, caller: Caller) -> control.EndpointShown:
         def change(session: Session, row: EndpointRow) -> None:
             merged = {**row.stored, **command.fields}
             row.stored = {key: value for key, value in merged.items() if value is not None}
 
         return shown(await self._edited(command.name, change), self._sights())
 
-    async def _read_logs(self, command: ReadLogs, caller: Caller) -> Logs:
+    async def _read_logs(self, command: control.ReadLogs, caller: Caller) -> control.Logs:
         if (endpoint := self.declared().get(command.name)) is not None:
             found = endpoint.entity(command.entity)
             if found is None:
                 raise _no_entity(command.entity, [each.name for each in endpoint.served_entities])
             text = "" if command.is_build else await self._cluster.logs(found.app)
-            return Logs(text=text)
+            return control.Logs(text=text)
         row, events = await self._database.run(lambda s: _with_events(s, command.name))
         configs = [loaded(raw) for raw in (row.serving, row.pending) if raw is not None]
         entities = {each.wanted.name: each for config in configs for each in config.entities}
@@ -264,8 +249,8 @@ class Endpoints:
         if entity is None:
             raise _no_entity(command.entity, list(entities))
         if command.is_build:
-            return Logs(text="".join(f"{_stamp(at)} {text}\n" for at, text in events))
-        return Logs(text=await self._cluster.logs(entity.app))
+            return control.Logs(text="".join(f"{_stamp(at)} {text}\n" for at, text in events))
+        return control.Logs(text=await self._cluster.logs(entity.app))
 
     async def _edited(self, name: str, change: Callable[[Session, EndpointRow], None]) -> EndpointRow:
         """The row of an endpoint of run time after `change`, in one transaction."""
@@ -299,7 +284,7 @@ class Endpoints:
             self._cluster.least_memory,
         )
 
-    def _changed_to(self, row: EndpointRow) -> EndpointShown:
+    def _changed_to(self, row: EndpointRow) -> control.EndpointShown:
         """The endpoint after a change; notifies gateways and the reconciler."""
         self._changed()
         self.reconciler.wake()

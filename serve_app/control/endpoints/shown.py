@@ -10,14 +10,7 @@ from serve_app.control.endpoints.cluster import AppSeen, AppStatus
 from serve_app.control.endpoints.state import Config, Entity, loaded
 from serve_app.control.endpoints.tables import EndpointRow
 from serve_app.endpoints.endpoint import Endpoint
-from serve_app.types.control import (
-    ConfigShown,
-    EndpointShown,
-    EntityShown,
-    EntityState,
-    EntityWanted,
-    UpdateState,
-)
+from serve_app.types import control
 
 _FIRST: Final = 1  # version of a declared configuration: the deploy file counts none
 
@@ -29,32 +22,32 @@ class Sights:
         self._apps = apps
         self._ready = ready
 
-    def state(self, entity: Entity, *, is_serving: bool) -> tuple[EntityState, str]:
+    def state(self, entity: Entity, *, is_serving: bool) -> tuple[control.EntityState, str]:
         if entity.spec is None:
             return self.of_operator(entity.app)
         seen = self._apps.get(entity.app)
         if seen is not None and seen.status is AppStatus.UP:
-            return EntityState.READY, ""
+            return control.EntityState.READY, ""
         if seen is not None and seen.status is AppStatus.FAILED:
-            return EntityState.FAILED, seen.message
-        state = EntityState.RECOVERING if is_serving else EntityState.CREATING
+            return control.EntityState.FAILED, seen.message
+        state = control.EntityState.RECOVERING if is_serving else control.EntityState.CREATING
         if is_serving and entity.app in self._ready:
-            state = EntityState.READY  # it changes its size, and answers
+            state = control.EntityState.READY  # it changes its size, and answers
         return state, "" if seen is None else seen.message
 
-    def of_operator(self, app: str) -> tuple[EntityState, str]:
+    def of_operator(self, app: str) -> tuple[control.EntityState, str]:
         if app in self._ready:
-            return EntityState.READY, ""
-        return EntityState.RECOVERING, f"the operator's application {app} does not answer now"
+            return control.EntityState.READY, ""
+        return control.EntityState.RECOVERING, f"the operator's application {app} does not answer now"
 
 
-def shown(row: EndpointRow, sights: Sights) -> EndpointShown:
+def shown(row: EndpointRow, sights: Sights) -> control.EndpointShown:
     """An endpoint of the registry."""
     serving = None if row.serving is None else loaded(row.serving)
     pending = None if row.pending is None else loaded(row.pending)
-    update = UpdateState(row.update_state)
+    update = control.UpdateState(row.update_state)
     config = None if serving is None else _config(serving, sights, is_serving=True)
-    return EndpointShown(
+    return control.EndpointShown(
         name=row.name,
         id=row.id,
         kind=row.kind,
@@ -63,13 +56,16 @@ def shown(row: EndpointRow, sights: Sights) -> EndpointShown:
         created=row.created,
         updated=row.updated,
         pending_since=row.pending_since,
-        is_ready=config is not None and any(each.state is EntityState.READY for each in config.entities),
+        is_ready=config is not None
+        and any(each.state is control.EntityState.READY for each in config.entities),
         update=update,
         message=row.message,
         config=config,
         pending=None
         if pending is None
-        else _config(pending, sights, is_serving=False, has_failed=update is UpdateState.UPDATE_FAILED),
+        else _config(
+            pending, sights, is_serving=False, has_failed=update is control.UpdateState.UPDATE_FAILED
+        ),
         description=row.description,
         tags=dict(row.tags),
         ai_gateway=dict(row.ai_gateway),
@@ -83,21 +79,21 @@ def declared_id(name: str) -> str:
     return f"declared-{hashlib.sha256(name.encode()).hexdigest()[:23]}"
 
 
-def declared(endpoint: Endpoint, sights: Sights) -> EndpointShown:
+def declared(endpoint: Endpoint, sights: Sights) -> control.EndpointShown:
     """An endpoint of the deploy file."""
     entities = []
     for entity in endpoint.served_entities:
         state, message = sights.of_operator(entity.app)
-        wanted = EntityWanted(
+        wanted = control.EntityWanted(
             entity_name=entity.model,
             entity_version=entity.version,
             name=entity.name,
             min_provisioned_throughput=entity.min_provisioned_throughput,
             max_provisioned_throughput=entity.max_provisioned_throughput,
         )
-        entities.append(EntityShown(wanted=wanted, state=state, message=message))
-    config = ConfigShown(version=_FIRST, entities=tuple(entities), traffic=dict(endpoint.traffic))
-    return EndpointShown(
+        entities.append(control.EntityShown(wanted=wanted, state=state, message=message))
+    config = control.ConfigShown(version=_FIRST, entities=tuple(entities), traffic=dict(endpoint.traffic))
+    return control.EndpointShown(
         name=endpoint.name,
         id=declared_id(endpoint.name),
         kind=endpoint.kind.value,
@@ -105,8 +101,8 @@ def declared(endpoint: Endpoint, sights: Sights) -> EndpointShown:
         creator="",
         created=0.0,
         updated=0.0,
-        is_ready=any(each.state is EntityState.READY for each in entities),
-        update=UpdateState.NOT_UPDATING,
+        is_ready=any(each.state is control.EntityState.READY for each in entities),
+        update=control.UpdateState.NOT_UPDATING,
         config=config,
         ai_gateway=endpoint.ai_gateway.model_dump(mode="json", exclude_defaults=True),
         shadow=None if endpoint.shadow is None else endpoint.shadow.model_dump(mode="json"),
@@ -114,14 +110,16 @@ def declared(endpoint: Endpoint, sights: Sights) -> EndpointShown:
     )
 
 
-def _config(config: Config, sights: Sights, *, is_serving: bool, has_failed: bool = False) -> ConfigShown:
+def _config(
+    config: Config, sights: Sights, *, is_serving: bool, has_failed: bool = False
+) -> control.ConfigShown:
     entities = []
     for entity in config.entities:
         state, message = sights.state(entity, is_serving=is_serving)
-        if has_failed and state is not EntityState.FAILED:
-            state = EntityState.ABORTED
+        if has_failed and state is not control.EntityState.FAILED:
+            state = control.EntityState.ABORTED
         entities.append(
-            EntityShown(
+            control.EntityShown(
                 wanted=entity.wanted,
                 state=state,
                 message=message,
@@ -129,7 +127,7 @@ def _config(config: Config, sights: Sights, *, is_serving: bool, has_failed: boo
                 created=entity.created,
             )
         )
-    return ConfigShown(
+    return control.ConfigShown(
         version=config.version,
         entities=tuple(entities),
         traffic=dict(config.traffic),

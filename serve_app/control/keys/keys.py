@@ -26,21 +26,9 @@ from serve_app.control.ledger.budgets import KeyBudget, month_of, spent_in
 from serve_app.control.ledger.tables import Usage
 from serve_app.errors import AlreadyExists, Conflict, ModelNotFound, Overloaded, Unavailable
 from serve_app.limits import MAX_KEYS
-from serve_app.types import Caller, Scope
-from serve_app.types.control import (
-    CreatedKey,
-    CreateKey,
-    Done,
-    KeyList,
-    KeyShown,
-    KnownKey,
-    ListKeys,
-    RevokeKey,
-    RotateKey,
-    UpdateKey,
-)
+from serve_app.types import Caller, Scope, control
 
-ToldT = TypeVar("ToldT", KnownKey, KeyShown)
+ToldT = TypeVar("ToldT", control.KnownKey, control.KeyShown)
 
 _OLDEST_FIRST: Final = (ApiKey.created, ApiKey.name, ApiKey.id)
 FIRST_KEY: Final = (
@@ -63,24 +51,24 @@ class Keys:
         self._database = database
         self._changed = changed
         self._now = now
-        self._kept: tuple[KeyShown, ...] | None = None  # in force as read last
+        self._kept: tuple[control.KeyShown, ...] | None = None  # in force as read last
 
     def handlers(self) -> Handlers:
         return {
-            CreateKey: self._create,
-            UpdateKey: self._update,
-            ListKeys: self._list,
-            RevokeKey: self._revoke,
-            RotateKey: self._rotate,
+            control.CreateKey: self._create,
+            control.UpdateKey: self._update,
+            control.ListKeys: self._list,
+            control.RevokeKey: self._revoke,
+            control.RotateKey: self._rotate,
         }
 
-    def in_force(self, session: Session) -> tuple[KnownKey, ...]:
+    def in_force(self, session: Session) -> tuple[control.KnownKey, ...]:
         """For snapshots: the keys that gateways accept, without their spending."""
         found = session.scalars(
             select(ApiKey).where(_is_in_force(self._now())).order_by(*_OLDEST_FIRST)
         ).all()
-        self._kept = tuple(_told(KeyShown, key) for key in found)
-        return tuple(_told(KnownKey, key) for key in sorted(found, key=lambda key: key.name))
+        self._kept = tuple(_told(control.KeyShown, key) for key in found)
+        return tuple(_told(control.KnownKey, key) for key in sorted(found, key=lambda key: key.name))
 
     def budgets(self, session: Session) -> Iterable[KeyBudget]:
         """For the ledger: the keys in force that have a budget."""
@@ -90,16 +78,18 @@ class Keys:
                 key=key.name, budget=key.budget, soft_budget=key.soft_budget, currency=key.currency
             )
 
-    async def _create(self, command: CreateKey, caller: Caller) -> CreatedKey:
+    async def _create(self, command: control.CreateKey, caller: Caller) -> control.CreatedKey:
         """Raises InvalidField, PermissionDenied, AlreadyExists, or Conflict if no key would manage."""
         check_administrator(caller)
         check_new(command)
         secret = new_secret()
         created = await self._database.run(lambda session: self._insert(session, command, caller, secret))
         self._changed()
-        return CreatedKey(secret=secret, shown=created)
+        return control.CreatedKey(secret=secret, shown=created)
 
-    def _insert(self, session: Session, command: CreateKey, caller: Caller, secret: str) -> KeyShown:
+    def _insert(
+        self, session: Session, command: control.CreateKey, caller: Caller, secret: str
+    ) -> control.KeyShown:
         now = self._now()
         names = set(session.scalars(select(ApiKey.name).where(_is_in_force(now))))
         if command.name in names:
@@ -127,9 +117,9 @@ class Keys:
         )
         session.add(key)
         self._check_way_in(session, caller, FIRST_KEY)
-        return _told(KeyShown, key)
+        return _told(control.KeyShown, key)
 
-    async def _update(self, command: UpdateKey, caller: Caller) -> KeyShown:
+    async def _update(self, command: control.UpdateKey, caller: Caller) -> control.KeyShown:
         """Raises InvalidField, PermissionDenied, ModelNotFound, or Conflict for the last key that manages."""
         check_administrator(caller)
         check_change(command)
@@ -137,7 +127,7 @@ class Keys:
         self._changed()
         return shown
 
-    def _change(self, session: Session, command: UpdateKey, caller: Caller) -> KeyShown:
+    def _change(self, session: Session, command: control.UpdateKey, caller: Caller) -> control.KeyShown:
         key = self._find(session, command.id)
         key.groups = key.groups if command.groups is None else _sorted(command.groups)
         key.scopes = key.scopes if command.scopes is None else _sorted(command.scopes)
@@ -149,9 +139,9 @@ class Keys:
         key.soft_budget = key.soft_budget if command.soft_budget is None else command.soft_budget
         check_budgets(key.budget, key.soft_budget)
         self._check_way_in(session, caller, LAST_KEY)
-        return _told(KeyShown, key)
+        return _told(control.KeyShown, key)
 
-    async def _list(self, command: ListKeys, caller: Caller) -> KeyList:
+    async def _list(self, command: control.ListKeys, caller: Caller) -> control.KeyList:
         """Lists keys; while the database is away, those in force as last read."""
         check_administrator(caller)
         try:
@@ -161,17 +151,17 @@ class Keys:
                 raise
             now = self._now()
             kept = (key for key in self._kept if key.expires is None or key.expires > now)
-            return KeyList(keys=tuple(kept), is_kept=True)
+            return control.KeyList(keys=tuple(kept), is_kept=True)
 
-    def _read(self, session: Session, command: ListKeys) -> KeyList:
+    def _read(self, session: Session, command: control.ListKeys) -> control.KeyList:
         query = select(ApiKey).order_by(*_OLDEST_FIRST)
         if not command.everything:
             query = query.where(_is_in_force(self._now()))
         used, spent = last_uses(session), spent_in(session, month_of(self._now()))
-        return KeyList(
+        return control.KeyList(
             keys=tuple(
                 replace(
-                    _told(KeyShown, key),
+                    _told(control.KeyShown, key),
                     last_used=used.get(key.id),
                     spent=spent.get((key.name, key.currency), 0.0),
                 )
@@ -179,15 +169,15 @@ class Keys:
             )
         )
 
-    async def _rotate(self, command: RotateKey, caller: Caller) -> CreatedKey:
+    async def _rotate(self, command: control.RotateKey, caller: Caller) -> control.CreatedKey:
         """Raises PermissionDenied, ModelNotFound, Conflict for a former secret, or Overloaded."""
         check_administrator(caller)
         secret = new_secret()
         shown = await self._database.run(lambda session: self._replace(session, command, secret))
         self._changed()
-        return CreatedKey(secret=secret, shown=shown)
+        return control.CreatedKey(secret=secret, shown=shown)
 
-    def _replace(self, session: Session, command: RotateKey, secret: str) -> KeyShown:
+    def _replace(self, session: Session, command: control.RotateKey, secret: str) -> control.KeyShown:
         """The former secret becomes a key of the same name that ends; all else stays with the new one."""
         key, now = self._find(session, command.id), self._now()
         if key is not _newest(self._of_name(session, key.name)):
@@ -203,16 +193,16 @@ class Keys:
                 raise Overloaded(f"{MAX_KEYS} keys are in force, which is the limit; revoke some first")
             end = min(now + command.grace_s, key.expires or math.inf)
             session.add(ApiKey(**former | {"id": secrets.token_hex(8), "expires": end}))
-        return _told(KeyShown, key)
+        return _told(control.KeyShown, key)
 
-    async def _revoke(self, command: RevokeKey, caller: Caller) -> Done:
+    async def _revoke(self, command: control.RevokeKey, caller: Caller) -> control.Done:
         """Raises PermissionDenied, ModelNotFound, or Conflict for the last key that manages."""
         check_administrator(caller)
         await self._database.run(lambda session: self._end(session, command, caller))
         self._changed()
-        return Done()
+        return control.Done()
 
-    def _end(self, session: Session, command: RevokeKey, caller: Caller) -> None:
+    def _end(self, session: Session, command: control.RevokeKey, caller: Caller) -> None:
         """A key ends with the former secrets of its name; a former secret by itself."""
         now, key = self._now(), self._find(session, command.id)
         of_name = self._of_name(session, key.name)

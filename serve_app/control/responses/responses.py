@@ -14,17 +14,7 @@ from serve_app.control.database.database import Database
 from serve_app.control.handlers import Handlers
 from serve_app.control.responses.tables import ResponseRow
 from serve_app.limits import MAX_MESSAGES
-from serve_app.types import Caller
-from serve_app.types.control import (
-    Done,
-    ForgetResponse,
-    Forgotten,
-    KeepResponse,
-    KeptResponse,
-    KeptResponses,
-    RecallResponses,
-    owner_of,
-)
+from serve_app.types import Caller, control
 
 SMALLEST_BYTES: Final = 4096  # the least size of a row for the bound: a page of the database
 FILLED: Final = 0.9  # of an owner's bound is left after making room, so that it is not needed each time
@@ -44,10 +34,14 @@ class Responses:
         self._clock = clock
 
     def handlers(self) -> Handlers:
-        return {KeepResponse: self._keep, RecallResponses: self._recall, ForgetResponse: self._forget}
+        return {
+            control.KeepResponse: self._keep,
+            control.RecallResponses: self._recall,
+            control.ForgetResponse: self._forget,
+        }
 
-    async def _keep(self, command: KeepResponse, caller: Caller) -> Done:
-        kept, owner, now = command.response, owner_of(caller), self._clock()
+    async def _keep(self, command: control.KeepResponse, caller: Caller) -> control.Done:
+        kept, owner, now = command.response, control.owner_of(caller), self._clock()
 
         def work(session: Session) -> None:
             session.merge(
@@ -65,38 +59,38 @@ class Responses:
             _make_room(session, owner, self._config.bytes_per_key)
 
         await self._database.run(work)
-        return Done()
+        return control.Done()
 
-    async def _recall(self, command: RecallResponses, caller: Caller) -> KeptResponses:
-        owner, now = owner_of(caller), self._clock()
+    async def _recall(self, command: control.RecallResponses, caller: Caller) -> control.KeptResponses:
+        owner, now = control.owner_of(caller), self._clock()
         oldest = now - self._config.keep_s
 
-        def work(session: Session) -> tuple[KeptResponse, ...]:
+        def work(session: Session) -> tuple[control.KeptResponse, ...]:
             ids = set(command.ids)
             if command.last:
                 ids.update(session.scalars(_chain(owner, command.last)))
             own = (ResponseRow.owner == owner, ResponseRow.used >= oldest, ResponseRow.id.in_(ids))
             rows = session.scalars(select(ResponseRow).where(*own)).all()
             found = tuple(
-                KeptResponse(id=row.id, previous=row.previous, input=row.input, response=row.response)
+                control.KeptResponse(id=row.id, previous=row.previous, input=row.input, response=row.response)
                 for row in rows
             )
             if any(row.used < now - FRESH_S for row in rows):
                 session.execute(update(ResponseRow).where(*own).values(used=now))
             return found
 
-        return KeptResponses(responses=await self._database.run(work))
+        return control.KeptResponses(responses=await self._database.run(work))
 
-    async def _forget(self, command: ForgetResponse, caller: Caller) -> Forgotten:
+    async def _forget(self, command: control.ForgetResponse, caller: Caller) -> control.Forgotten:
         oldest = self._clock() - self._config.keep_s
-        own = (ResponseRow.id == command.id, ResponseRow.owner == owner_of(caller))
+        own = (ResponseRow.id == command.id, ResponseRow.owner == control.owner_of(caller))
 
         def work(session: Session) -> bool:
             used = session.scalar(select(ResponseRow.used).where(*own))
             session.execute(delete(ResponseRow).where(*own))
             return used is not None and used >= oldest
 
-        return Forgotten(found=await self._database.run(work))
+        return control.Forgotten(found=await self._database.run(work))
 
 
 def _chain(owner: str, last: str) -> Select[tuple[str]]:

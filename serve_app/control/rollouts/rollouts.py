@@ -28,19 +28,7 @@ from serve_app.control.rollouts.start import check_start
 from serve_app.control.rollouts.tables import RolloutRow
 from serve_app.endpoints.ai_gateway import Shadow
 from serve_app.errors import Conflict, InvalidField, ModelNotFound, Unavailable
-from serve_app.types import Caller
-from serve_app.types.control import (
-    CompareEntities,
-    ComparisonReport,
-    Done,
-    GetRollout,
-    Guards,
-    PutShadow,
-    RolloutShown,
-    RolloutState,
-    StartRollout,
-    StopRollout,
-)
+from serve_app.types import Caller, control
 
 logger = logging.getLogger(__name__)
 
@@ -59,11 +47,11 @@ class Rollouts:
 
     def handlers(self) -> Handlers:
         return {
-            StartRollout: self._start,
-            GetRollout: self._get,
-            StopRollout: self._stop,
-            PutShadow: self._put_shadow,
-            CompareEntities: self._compare,
+            control.StartRollout: self._start,
+            control.GetRollout: self._get,
+            control.StopRollout: self._stop,
+            control.PutShadow: self._put_shadow,
+            control.CompareEntities: self._compare,
         }
 
     async def run(self) -> None:
@@ -89,10 +77,10 @@ class Rollouts:
                 if is_changed:
                     self._splits.changed()
 
-    async def _start(self, command: StartRollout, caller: Caller) -> RolloutShown:
+    async def _start(self, command: control.StartRollout, caller: Caller) -> control.RolloutShown:
         now = self._clock()
 
-        def work(session: Session) -> RolloutShown:
+        def work(session: Session) -> control.RolloutShown:
             split = self._splits.read(session, command.endpoint)
             check_start(command, split)
             newest = _newest(session, split)
@@ -109,7 +97,7 @@ class Rollouts:
                 step=0,
                 interval_s=command.interval_s,
                 guards=asdict(command.guards),
-                state=RolloutState.RUNNING.value,
+                state=control.RolloutState.RUNNING.value,
                 message="started",
                 started=now,
                 changed=now,
@@ -123,42 +111,44 @@ class Rollouts:
 
         return await self._changing(work)
 
-    async def _get(self, command: GetRollout, caller: Caller) -> RolloutShown:
-        def work(session: Session) -> RolloutShown:
+    async def _get(self, command: control.GetRollout, caller: Caller) -> control.RolloutShown:
+        def work(session: Session) -> control.RolloutShown:
             row = self._find(session, command.endpoint)
             self._goes_on(session, row)
             return _shown(row)
 
         return await self._database.run(work)
 
-    async def _stop(self, command: StopRollout, caller: Caller) -> RolloutShown:
-        def work(session: Session) -> RolloutShown:
+    async def _stop(self, command: control.StopRollout, caller: Caller) -> control.RolloutShown:
+        def work(session: Session) -> control.RolloutShown:
             row = self._find(session, command.endpoint)
             if not self._goes_on(session, row):
                 raise Conflict(f"the rollout to {row.entity!r} has ended: {row.state}")
             if command.promote:
-                self._end(session, row, RolloutState.DONE, "promoted by its user", {row.entity: 100})
+                self._end(session, row, control.RolloutState.DONE, "promoted by its user", {row.entity: 100})
             else:
-                self._end(session, row, RolloutState.STOPPED, "stopped by its user", row.former_traffic)
+                self._end(
+                    session, row, control.RolloutState.STOPPED, "stopped by its user", row.former_traffic
+                )
             return _shown(row)
 
         return await self._changing(work)
 
-    async def _put_shadow(self, command: PutShadow, caller: Caller) -> Done:
+    async def _put_shadow(self, command: control.PutShadow, caller: Caller) -> control.Done:
         try:
             shadow = None if command.shadow is None else Shadow.model_validate(command.shadow)
         except ValueError as error:  # the management API checks its fields one by one
             raise InvalidField("shadow", str(error)) from None
         await self._database.run(lambda session: self._splits.set_shadow(session, command.endpoint, shadow))
         self._splits.changed()
-        return Done()
+        return control.Done()
 
-    async def _compare(self, command: CompareEntities, caller: Caller) -> ComparisonReport:
+    async def _compare(self, command: control.CompareEntities, caller: Caller) -> control.ComparisonReport:
         low, high = CONFIDENCES
         if not low <= command.confidence <= high:
             raise InvalidField("confidence", f"must be from {low:g} to {high:g}")
 
-        def work(session: Session) -> ComparisonReport:
+        def work(session: Session) -> control.ComparisonReport:
             split = self._splits.read(session, command.endpoint)
             since = split.configured if command.since is None else command.since
             found = measured(session, command.endpoint, since)
@@ -174,7 +164,7 @@ class Rollouts:
 
         return await self._database.run(work)
 
-    async def _changing(self, work: Callable[[Session], RolloutShown]) -> RolloutShown:
+    async def _changing(self, work: Callable[[Session], control.RolloutShown]) -> control.RolloutShown:
         found = await self._database.run(work)
         self._splits.changed()
         return found
@@ -192,7 +182,7 @@ class Rollouts:
         if row is None or not self._goes_on(session, row):
             return False
         now = self._clock()
-        guards = Guards(**row.guards)
+        guards = control.Guards(**row.guards)
         seen = step_seen(session, row.endpoint, row.entity, row.step_started, now, guards)
         decision = decide(guards, len(row.steps), row.interval_s, seen)
         row.message = f"step {row.step + 1} of {len(row.steps)} ({row.steps[row.step]} %): {decision.reason}"
@@ -200,16 +190,16 @@ class Rollouts:
             return False
         logger.info("the rollout of %s to %s: %s: %s", row.endpoint, row.entity, decision.move, row.message)
         if decision.move is Move.GO_BACK:
-            self._end(session, row, RolloutState.ROLLED_BACK, row.message, row.former_traffic)
+            self._end(session, row, control.RolloutState.ROLLED_BACK, row.message, row.former_traffic)
         elif row.step + 1 < len(row.steps):
             self._take_step(session, row, row.step + 1, now)
         else:
-            row.state, row.changed = RolloutState.DONE.value, now
+            row.state, row.changed = control.RolloutState.DONE.value, now
         return True
 
     def _goes_on(self, session: Session, row: RolloutRow) -> bool:
         """Whether a rollout still runs. Ends it if the endpoint was changed otherwise."""
-        if row.state != RolloutState.RUNNING:
+        if row.state != control.RolloutState.RUNNING:
             return False
         end = self._end_by_others(session, row)
         if end is None:
@@ -219,21 +209,21 @@ class Rollouts:
         logger.warning("the rollout of %s to %s ends as %s: %s", row.endpoint, row.entity, state, why)
         return False
 
-    def _end_by_others(self, session: Session, row: RolloutRow) -> tuple[RolloutState, str] | None:
+    def _end_by_others(self, session: Session, row: RolloutRow) -> tuple[control.RolloutState, str] | None:
         """How a change of the endpoint ended a rollout, and why; None: it did not. No traffic changes."""
         try:
             split = self._splits.read(session, row.endpoint)
         except ModelNotFound:
-            return RolloutState.STOPPED, "the endpoint is gone"
+            return control.RolloutState.STOPPED, "the endpoint is gone"
         if split.endpoint_id != row.endpoint_id:
-            return RolloutState.STOPPED, "the endpoint was made anew"
+            return control.RolloutState.STOPPED, "the endpoint was made anew"
         if row.entity not in split.entities:
-            return RolloutState.STOPPED, "the entity is served no more"
+            return control.RolloutState.STOPPED, "the entity is served no more"
         if present(split.traffic) == row.traffic:
             return None
         if split.percentage(row.entity) == 100:
-            return RolloutState.DONE, "an update of the endpoint gave the entity all traffic"
-        return RolloutState.STOPPED, "somebody else changed the traffic, which stays as it is"
+            return control.RolloutState.DONE, "an update of the endpoint gave the entity all traffic"
+        return control.RolloutState.STOPPED, "somebody else changed the traffic, which stays as it is"
 
     def _take_step(self, session: Session, row: RolloutRow, step: int, now: float) -> None:
         self._set_traffic(session, row, with_share(row.former_traffic, row.entity, row.steps[step]))
@@ -243,7 +233,7 @@ class Rollouts:
         self,
         session: Session,
         row: RolloutRow,
-        state: RolloutState,
+        state: control.RolloutState,
         message: str,
         traffic: Mapping[str, int],
     ) -> None:
@@ -256,7 +246,7 @@ class Rollouts:
 
 
 def _running(session: Session) -> list[int]:
-    rows = select(RolloutRow.id).where(RolloutRow.state == RolloutState.RUNNING.value)
+    rows = select(RolloutRow.id).where(RolloutRow.state == control.RolloutState.RUNNING.value)
     return list(session.scalars(rows.order_by(RolloutRow.id)))
 
 
@@ -265,15 +255,15 @@ def _newest(session: Session, split: Split) -> RolloutRow | None:
     return session.scalar(rows.order_by(RolloutRow.id.desc()).limit(1))
 
 
-def _shown(row: RolloutRow) -> RolloutShown:
-    return RolloutShown(
+def _shown(row: RolloutRow) -> control.RolloutShown:
+    return control.RolloutShown(
         endpoint=row.endpoint,
         entity=row.entity,
         steps=tuple(row.steps),
         step=row.step,
         interval_s=row.interval_s,
-        guards=Guards(**row.guards),
-        state=RolloutState(row.state),
+        guards=control.Guards(**row.guards),
+        state=control.RolloutState(row.state),
         message=row.message,
         started=row.started,
         changed=row.changed,

@@ -440,7 +440,7 @@ async def test_tensors_larger_than_a_frame_arrive_whole(receiver: Receiver, send
 
 
 async def test_endless_pieces_are_refused(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serve_app.channel.receiver.MAX_MESSAGE_BYTES", 1_000)
+    monkeypatch.setattr("serve_app.channel.frames.MAX_MESSAGE_BYTES", 1_000)
     hello = encoder.encode(Hello(receiver.ticket.token, "r1", "m"))
     piece = encoder.encode(FramePiece(bytes(400), False))
     reader, writer = await say(receiver.ticket, hello, piece, piece, piece)
