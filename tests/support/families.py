@@ -154,7 +154,7 @@ OVERRIDES: Final[dict[str, dict[str, Any]]] = {
         "vision_config": {**VISION, "num_channels": 3, "output_channels": 16, "mlp_dim": 16},
     },
     "gpt_neo": {"attention_types": [[["global", "local"], 2]]},
-    "granitemoehybrid": {**MAMBA, "layer_types": ["mamba", "attention"] * 2},
+    "granitemoehybrid": {**MAMBA, "layer_types": ["linear_attention", "full_attention"] * 2},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "mamba_d_state": 16},
     "kimi_linear": {
         **MLA,
@@ -183,7 +183,7 @@ OVERRIDES: Final[dict[str, dict[str, Any]]] = {
     "moshi": {"sliding_window": 64},  # its own is as long as its context
     "moss_transcribe_diarize": {"text_config": BASE, "audio_config": PART},
     "nemotron_h": {
-        "layer_types": ["mamba", "attention", "moe", "mlp"],
+        "layer_types": ["linear_attention", "full_attention", "moe", "mlp"],
         "mamba_num_heads": 4,
         "mamba_head_dim": 16,
         "ssm_state_size": 16,

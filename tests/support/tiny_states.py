@@ -41,7 +41,7 @@ KINDS: Final[dict[str, dict[str, Any]]] = {
     },
     "mamba2": {"num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 2},
     "nemotron_h": {
-        "layer_types": ["mamba", "attention", "mamba", "mlp"],
+        "layer_types": ["linear_attention", "full_attention", "linear_attention", "mlp"],
         "mamba_num_heads": 8,
         "mamba_head_dim": 16,
         "ssm_state_size": 16,

@@ -44,6 +44,9 @@ class TritonDevice:
     def record(self, runner: ModelRunner, progress: Progress) -> None:
         if not self._graphed:
             return
+        if runner.num_slots:
+            progress("steps are launched kernel by kernel: plain torch computes the states of the layers")
+            return
         # Graphs with adapters are recorded for adapters of the settings, not for those that clients may send.
         graph_steps(
             runner.module,

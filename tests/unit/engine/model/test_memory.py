@@ -22,17 +22,24 @@ from serve_app.engine.model.memory import (
     plan_cache,
     plan_for_device,
 )
+from serve_app.engine.state import StateSpec
 
 LAYERS = (LayerSpec(2, 64, 64),) * 4  # 2 heads x 128 numbers x 4 layers = 2048 bytes a token in bfloat16
 BLOCK_BYTES = 32 * 2048
 
 
 def plan(
-    free: int = 2**30, window: int = 1024, dtype: torch.dtype = torch.bfloat16, **settings: Any
+    free: int = 2**30,
+    window: int = 1024,
+    dtype: torch.dtype = torch.bfloat16,
+    states: tuple[StateSpec, ...] = (),
+    layers: tuple[LayerSpec, ...] = LAYERS,
+    **settings: Any,
 ) -> CachePlan:
     config = EngineConfig(**{"max_sequences": 8, "block_size": 32, **settings})
     return plan_cache(
-        LAYERS,
+        layers,
+        states,
         dtype=dtype,
         config=config,
         context_window=window,
@@ -88,6 +95,29 @@ def test_settings_override_what_is_free() -> None:
     assert plan(free=0, kv_cache_bytes=10 * BLOCK_BYTES + 1).num_blocks == 10
     assert plan(free=0, kv_cache_bytes=2000 * BLOCK_BYTES).num_blocks == 2000  # room for prefixes
     assert plan(max_model_len=100).max_model_len == 100
+
+
+MIB = (StateSpec((16, 128, 128), torch.float32),)  # a mebibyte a slot
+
+
+def test_states_get_slots_for_a_full_batch_and_as_many_for_known_prefixes() -> None:
+    made = plan(states=MIB)
+    assert (made.num_slots, made.max_sequences, made.slot_bytes) == (4 * 8, 8, 2**20)
+    assert made.cache_bytes == made.num_blocks * BLOCK_BYTES + (32 + 2) * 2**20
+    assert plan().num_slots == 0
+
+
+def test_states_take_half_of_the_cache_at_most_and_then_fewer_sequences_run_at_once() -> None:
+    made = plan(free=32 * 2**20, states=MIB)  # of which half is the cache's, and half of that is for states
+    assert (made.num_slots, made.max_sequences) == (6, 3)
+    assert made.cache_bytes <= 16 * 2**20
+    with pytest.raises(CacheTooSmall, match="states of one sequence take 1,048,576 bytes"):
+        plan(free=8 * 2**20, states=MIB)
+
+
+def test_a_model_of_states_alone_has_blocks_without_bytes() -> None:
+    made = plan(states=MIB, layers=())
+    assert (made.block_bytes, made.num_blocks) == (0, 8 * 33)
 
 
 def test_too_little_memory_is_an_error_that_says_what_to_do() -> None:
