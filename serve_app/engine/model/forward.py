@@ -46,7 +46,7 @@ class ActiveStep:
     chunked: dict[int, ForwardContext] = field(default_factory=dict)  # by the length of a chunk
 
     def context_of(self, chunk: int | None) -> ForwardContext:
-        """The context of a layer that attends within chunks of so many tokens; None: to all tokens."""
+        """The context of a layer that attends within chunks of this many tokens; None: to all tokens."""
         if chunk is None:
             return self.context
         if chunk not in self.chunked:
