@@ -26,10 +26,10 @@ from serve_app.api.backend import (
 from serve_app.api.context import context_of, peer_of
 from serve_app.api.directory import CallerView, Directory
 from serve_app.api.guard.guard import Guards
-from serve_app.api.kept.control import ResponsesOfControlPlane
-from serve_app.api.kept.memory import ResponsesInMemory
 from serve_app.api.live.live import Live
 from serve_app.api.live.pulse import Pulse
+from serve_app.api.response_store.control import ResponsesOfControlPlane
+from serve_app.api.response_store.memory import ResponsesInMemory
 from serve_app.config import GatewayConfig
 from serve_app.telemetry import Metrics
 

@@ -33,7 +33,7 @@ from ray.serve import Deployment
 from ray.serve.handle import DeploymentHandle
 
 from serve_app.accounts.open_claims import Reservations
-from serve_app.accounts.quota import Buckets, add, check, returned
+from serve_app.accounts.token_buckets import Buckets, add, check, returned
 from serve_app.deployments.defaults import HEALTH, SURGE_PERCENT
 from serve_app.deployments.logs import log_as_json
 from serve_app.deployments.memory import be_spared

@@ -111,8 +111,8 @@ def batches(decodes: int, adapted: bool = False) -> Iterator[Batch]:
 def test_fused_layers_and_graphs_give_the_logits_of_transformers_layers(
     name: str, dtype: torch.dtype, adapted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from serve_app.engine.cuda.capture import CudaGraphs
     from serve_app.engine.cuda.graphs import GraphedSteps, graph_steps
-    from serve_app.engine.cuda.recording import CudaGraphs
 
     monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
     torch.manual_seed(0)
@@ -136,8 +136,8 @@ def test_fused_layers_and_graphs_give_the_logits_of_transformers_layers(
 
 @pytest.mark.parametrize("adapted", [False, True], ids=["alone", "with adapters"])
 def test_a_step_by_graph_waits_for_nothing(adapted: bool) -> None:
+    from serve_app.engine.cuda.capture import CudaGraphs
     from serve_app.engine.cuda.graphs import graph_steps
-    from serve_app.engine.cuda.recording import CudaGraphs
 
     torch.manual_seed(0)
     fused, backend = runner(MODELS["llama"]().eval().to(CUDA, torch.bfloat16), "triton", torch.bfloat16)

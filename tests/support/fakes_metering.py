@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from serve_app.accounts.quota import Buckets
+from serve_app.accounts.token_buckets import Buckets
 from serve_app.types import Draw, UsageRecord, Verdict
 
 

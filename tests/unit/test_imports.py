@@ -70,9 +70,9 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "kserve": {"protocol", "edge"},
         "admission": _LOW,
         "guard": {"protocol"},
-        "kept": {"backend"},
+        "response_store": {"backend"},
         "live": {"admission", "backend"},
-        "services": {"admission", "backend", "context", "directory", "guard", "kept", "live"},
+        "services": {"admission", "backend", "context", "directory", "guard", "response_store", "live"},
         "recording": _LOW | {"guard", "services"},
         "exchange": _LOW | {"admission", "guard", "recording", "services"},
         "pages": _LOW

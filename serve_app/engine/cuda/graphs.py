@@ -20,7 +20,7 @@ from serve_app.engine.attention.triton import plan
 from serve_app.engine.attention.triton.backend import TritonAttention
 from serve_app.engine.cuda.adapters.slots import StackedTable, TiledAdapters
 from serve_app.engine.cuda.adapters.tiles import FEW, MANY
-from serve_app.engine.cuda.recording import CudaGraphs, Record, Step, pays
+from serve_app.engine.cuda.capture import CudaGraphs, Record, Step, pays
 from serve_app.engine.cuda.step_buffers import StepBuffers
 from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.fused.forward import Decode, FusedForward

@@ -1,17 +1,15 @@
-"""Messages as Anthropic has them, blocks of content in and out, and the count of their tokens."""
+"""Messages as Anthropic has them: blocks of content in and out."""
 
 from __future__ import annotations
 
-from serve_app.api.dialects.anthropic.answers import TokenCount
 from serve_app.api.dialects.anthropic.body import parse_message
 from serve_app.api.dialects.anthropic.errors import render_error
 from serve_app.api.dialects.anthropic.renderer import MessageRenderer
 from serve_app.api.dialects.chat import wire
-from serve_app.api.exchange.ask import Inquiry, length_of
 from serve_app.api.protocol.dialect import Call
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import InvalidField
-from serve_app.types import GenerateRequest, Tokens
+from serve_app.types import GenerateRequest
 
 
 class MessageDialect:
@@ -53,19 +51,3 @@ class MessageDialect:
             renderer=lambda id, info: MessageRenderer(id, info, hides_thoughts=hides_thoughts),
             names=body.names,
         )
-
-
-def parse_count(raw: bytes, *, notes_pictures: bool) -> Inquiry[Tokens]:
-    """How many tokens the model would read of a message, whose length is not needed.
-
-    `notes_pictures`: as in messages. Raises InvalidBody, InvalidField or UnsupportedField.
-    """
-    body, _ = parse_message(raw, notes_pictures=notes_pictures)
-    body.form()
-    return length_of(
-        body.to_prompt(body.offer().read), model=body.endpoint(None), names=body.names, answer=_count
-    )
-
-
-def _count(num_tokens: int) -> TokenCount:
-    return {"input_tokens": num_tokens}

@@ -8,7 +8,8 @@ from typing import Final
 
 from serve_app.api.dialects.anthropic.answers import AnthropicErrorBody, Message, MessageEvent, TokenCount
 from serve_app.api.dialects.anthropic.body import MessageBody
-from serve_app.api.dialects.anthropic.dialect import MessageDialect, parse_count
+from serve_app.api.dialects.anthropic.count_tokens import parse_count
+from serve_app.api.dialects.anthropic.dialect import MessageDialect
 from serve_app.api.dialects.anthropic.errors import render_error
 from serve_app.api.dialects.chat import examples
 from serve_app.api.exchange.ask import QuestionRoute

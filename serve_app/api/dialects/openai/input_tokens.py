@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from serve_app.api.dialects.openai.answers import InputTokenCount
 from serve_app.api.dialects.responses.body import Reading, ResponseBody, parse_response
-from serve_app.api.dialects.responses.kept import Earlier
+from serve_app.api.dialects.responses.previous_response import Earlier
 from serve_app.api.exchange.ask import Inquiry, length_of
 from serve_app.api.protocol.dialect import Referring
 from serve_app.types import Tokens

@@ -12,7 +12,7 @@ from serve_app.api.dialects.chat.thinking_budget import ThinkingTokenBudget
 from serve_app.api.dialects.chat.tools import ToolOffer
 from serve_app.api.dialects.responses.fields import FORMAT, ITEM_DOCS, NOT_KEPT, InputItems, ResponseFields
 from serve_app.api.dialects.responses.input_items import parse_input
-from serve_app.api.dialects.responses.kept import PREVIOUS, Earlier, References
+from serve_app.api.dialects.responses.previous_response import PREVIOUS, Earlier, References
 from serve_app.api.dialects.responses.tools import parse_tools
 from serve_app.api.edge.body import parse_body
 from serve_app.api.protocol.field_doc import FieldDoc, doc

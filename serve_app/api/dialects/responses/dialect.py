@@ -8,8 +8,8 @@ from serve_app.api.dialects.chat import examples, wire
 from serve_app.api.dialects.responses.answers import Response
 from serve_app.api.dialects.responses.body import Reading, ResponseBody, parse_response
 from serve_app.api.dialects.responses.events import Event
-from serve_app.api.dialects.responses.kept import Earlier, packed
 from serve_app.api.dialects.responses.openai_wire import OpenaiWire
+from serve_app.api.dialects.responses.previous_response import Earlier, packed
 from serve_app.api.dialects.responses.renderer import ResponseRenderer
 from serve_app.api.openapi.operation import EVENTS, Answer, Body, Errors, Operation, asking
 from serve_app.api.protocol.dialect import Call, ErrorReply, Referring

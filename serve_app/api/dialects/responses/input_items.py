@@ -18,7 +18,7 @@ from serve_app.api.dialects.chat.messages import (
     parse_string,
 )
 from serve_app.api.dialects.responses import client_tools
-from serve_app.api.dialects.responses.kept import PREVIOUS, REFERENCE
+from serve_app.api.dialects.responses.previous_response import PREVIOUS, REFERENCE
 from serve_app.errors import InvalidField, UnsupportedField
 from serve_app.limits import MAX_CONTENT_PARTS, MAX_MESSAGES
 

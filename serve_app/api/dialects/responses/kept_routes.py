@@ -12,7 +12,7 @@ from starlette.types import Scope as AsgiScope
 from serve_app.api.backend import ResponseStore
 from serve_app.api.context import context_of
 from serve_app.api.dialects.responses.answers import InputItems, ListedItem, RemovedResponse, Response
-from serve_app.api.dialects.responses.kept import history_of, shown, unpacked
+from serve_app.api.dialects.responses.previous_response import history_of, shown, unpacked
 from serve_app.api.edge.connection import reply_json
 from serve_app.api.edge.query import checked_query, integer
 from serve_app.api.openapi.operation import Answer, Errors, Operation, Parameter

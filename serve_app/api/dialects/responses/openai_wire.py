@@ -11,7 +11,7 @@ from serve_app.api.dialects.responses import output_items as items
 from serve_app.api.dialects.responses import tools
 from serve_app.api.dialects.responses.body import ResponseBody
 from serve_app.api.dialects.responses.client_tools import ClientToolCall
-from serve_app.api.dialects.responses.kept import PREFIXES
+from serve_app.api.dialects.responses.previous_response import PREFIXES
 from serve_app.api.dialects.responses.wire import reason_of, usage_fields
 from serve_app.types import FinishReason, ModelInfo, ToolCallDelta, Usage
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from serve_app.api.dialects.chat.wire import encode
 from serve_app.api.dialects.responses import output_items as items
-from serve_app.api.dialects.responses.kept import packed
+from serve_app.api.dialects.responses.previous_response import packed
 from serve_app.api.dialects.responses.wire import FAILED, Wire, failure, status_of
 from serve_app.api.protocol.dialect import Choice
 from serve_app.errors import ServeError

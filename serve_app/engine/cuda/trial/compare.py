@@ -20,9 +20,9 @@ from serve_app.engine.attention import AttentionBackend, LayerSpec
 from serve_app.engine.attention.reference import ReferenceAttention
 from serve_app.engine.attention.triton.backend import TritonAttention
 from serve_app.engine.cuda.adapters.slots import StackedTable
+from serve_app.engine.cuda.capture import CudaGraphs, Record
 from serve_app.engine.cuda.fused import accelerate_cuda
 from serve_app.engine.cuda.graphs import graph_steps
-from serve_app.engine.cuda.recording import CudaGraphs, Record
 from serve_app.engine.cuda.trial.question import AttentionUse, Question
 from serve_app.engine.cuda.trial.steps import ADAPTERS, PIECE, Prompts, steps_of
 from serve_app.engine.model.adapter_table import Adapters, MakeAdapters

@@ -17,9 +17,9 @@ from serve_app.engine.attention.triton.backend import TritonAttention
 from serve_app.engine.batch import build_batch
 from serve_app.engine.cuda import graphs
 from serve_app.engine.cuda.adapters.slots import StackedTable
+from serve_app.engine.cuda.capture import CudaGraphs, Step
 from serve_app.engine.cuda.fused import accelerate_cuda
 from serve_app.engine.cuda.graphs import BUCKETS, GraphedSteps, buckets, graph_steps
-from serve_app.engine.cuda.recording import CudaGraphs, Step
 from serve_app.engine.cuda.step_buffers import StepBuffers
 from serve_app.engine.model.adapter_table import MakeAdapters
 from serve_app.engine.model.packed_adapters import PackedTable

@@ -8,8 +8,8 @@ from typing import Any, Final
 import pytest
 
 from serve_app.api.backend import ResponseStore
-from serve_app.api.kept.control import ResponsesOfControlPlane
-from serve_app.api.kept.memory import OVERHEAD_BYTES, ResponsesInMemory
+from serve_app.api.response_store.control import ResponsesOfControlPlane
+from serve_app.api.response_store.memory import OVERHEAD_BYTES, ResponsesInMemory
 from serve_app.config import ResponsesConfig
 from serve_app.control.database.database import Database
 from serve_app.control.responses import responses as module
@@ -117,7 +117,7 @@ async def test_a_key_has_room_for_so_much_and_the_longest_unused_goes(stored: St
 
 
 async def test_many_small_ones_count_as_well(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serve_app.api.kept.memory.OVERHEAD_BYTES", MIB)
+    monkeypatch.setattr("serve_app.api.response_store.memory.OVERHEAD_BYTES", MIB)
     monkeypatch.setattr(module, "SMALLEST_BYTES", MIB)
     store, advance = stored
     for number in range(20):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_app.accounts.quota import SWEEP_AT, Buckets, add, returned
+from serve_app.accounts.token_buckets import SWEEP_AT, Buckets, add, returned
 from serve_app.types import Budget, Draw
 
 

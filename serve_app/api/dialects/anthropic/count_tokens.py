@@ -1,0 +1,24 @@
+"""How many tokens the model would read of a message."""
+
+from __future__ import annotations
+
+from serve_app.api.dialects.anthropic.answers import TokenCount
+from serve_app.api.dialects.anthropic.body import parse_message
+from serve_app.api.exchange.ask import Inquiry, length_of
+from serve_app.types import Tokens
+
+
+def parse_count(raw: bytes, *, notes_pictures: bool) -> Inquiry[Tokens]:
+    """How many tokens the model would read of a message, whose length is not needed.
+
+    `notes_pictures`: as in messages. Raises InvalidBody, InvalidField or UnsupportedField.
+    """
+    body, _ = parse_message(raw, notes_pictures=notes_pictures)
+    body.form()
+    return length_of(
+        body.to_prompt(body.offer().read), model=body.endpoint(None), names=body.names, answer=_count
+    )
+
+
+def _count(num_tokens: int) -> TokenCount:
+    return {"input_tokens": num_tokens}
