@@ -25,7 +25,7 @@ def wanted(context: ForwardContext) -> torch.Tensor:
 
 
 def check_context(context: ForwardContext, tokens: int, cache: NativeCache) -> None:
-    """The context has so many rows, and blocks of the cache's size."""
+    """ValueError unless the context has `tokens` rows, and blocks of the size of the cache's."""
     if sum(context.query_lens) != tokens or context.block_size != cache.struct.block_size:
         raise ValueError("the context does not fit the query or the cache")
     for tensor in (context.query_start, context.context_lens, context.block_tables):
