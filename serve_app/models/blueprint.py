@@ -24,7 +24,6 @@ from serve_app.models.guards import (
     context_window,
     reads_more_than_text,
 )
-from serve_app.models.hub import fetch_shape
 from serve_app.models.loader import read_config
 from serve_app.models.stored import StoredTensor
 from serve_app.models.text_alone import language_model
@@ -51,7 +50,7 @@ def read_blueprint(config: ModelConfig, progress: Callable[[str], None], *, on_c
 
     Of a hub's repository no weight is brought; in a folder the weights must be there, and none is read.
     """
-    folder, revision = locate(config.source, config.revision, progress, fetch=fetch_shape)
+    folder, revision = locate(config.source, config.revision, progress, weights=False)
     if revision is None:
         check_files(folder)
     hf_config = read_config(folder)

@@ -23,12 +23,9 @@ UNSAFE_SUFFIXES: Final = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpa
 
 
 def locate(
-    source: str,
-    revision: str | None,
-    progress: Callable[[str], None],
-    fetch: Callable[[str, str | None, Callable[[str], None]], tuple[Path, str]] = hub.fetch,
+    source: str, revision: str | None, progress: Callable[[str], None], *, weights: bool = True
 ) -> tuple[Path, str | None]:
-    """The folder of `source` and, from the hub, its commit. `fetch` downloads what is missing."""
+    """The folder of `source` and, from the hub, its commit. Downloads what is missing, weights if wanted."""
     if source.startswith(DEMO_PREFIX):
         return demo_folder(source.removeprefix(DEMO_PREFIX)), None
     folder = Path(source).expanduser()
@@ -41,6 +38,7 @@ def locate(
         )
     if source.startswith((".", "/", "~", "\\")) or source.count("/") > 1:
         raise ModelLoadError(f"there is no folder {source!r}: check `source` of the model")
+    fetch = hub.fetch if weights else hub.fetch_shape
     return fetch(source, revision, progress)
 
 

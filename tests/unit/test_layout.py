@@ -45,7 +45,7 @@ def test_tests_that_need_ray_lie_where_make_test_looks_for_them() -> None:
     ]
     mark = "pytest.mark." + "ray"
     found = {
-        str(path.parent.relative_to(ROOT))
+        next((folder for folder in folders if path.is_relative_to(ROOT / folder)), str(path))
         for path in TESTS.rglob("test_*.py")
         if mark in path.read_text("utf-8")
     }
