@@ -1,6 +1,6 @@
 """A self-hosted foundation-model server on Ray Serve.
 
-What Python code of an operator needs can be imported from here:
+Everything that an operator's Python code needs can be imported from here:
 
     from ray import serve
     from serve_app import Client, Endpoint, ModelConfig, app_name, model_app, system_app

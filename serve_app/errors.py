@@ -1,4 +1,4 @@
-"""One error tree. The public errors, and the conditions of which each dialect makes a status.
+"""One tree of public errors, with the conditions that each dialect maps to a status.
 
     ServeError
     ├── InvalidBody              not JSON, not an object, not one for the route
@@ -43,9 +43,9 @@ from serve_app.types import ErrorInfo
 
 
 class Condition(StrEnum):
-    """What went wrong, by the number that logs and docs/protocols.md have for it, and its usual HTTP status.
+    """What went wrong: the number used in logs and docs/protocols.md, and the usual HTTP status.
 
-    The errors of a protocol say where it answers with another status.
+    A protocol's own error module says where that protocol answers with another status.
     """
 
     status: int
@@ -111,9 +111,9 @@ class FieldError(ServeError):
     """
 
     def __init__(self, param: str | None, reason: str, *, joint: str | None = ": ") -> None:
-        """`joint` stands between the name and the reason. None: the message is the reason alone.
+        """`joint` stands between the name and the reason. If it is None, the message is the reason alone.
 
-        `param` is None for what has no name among the fields, such as a header.
+        `param` is None if the fault is not in a named field, for example if it is in a header.
         """
         super().__init__(reason if param is None or joint is None else f"{param}{joint}{reason}")
         self.param = param
@@ -133,7 +133,7 @@ class InvalidField(FieldError):
 
 
 class UnsupportedField(InvalidField):
-    """A known field whose feature this server or this model does not have."""
+    """A known field for a feature that this server or this model does not support."""
 
 
 class ModelNotFound(FieldError):
@@ -141,7 +141,7 @@ class ModelNotFound(FieldError):
 
 
 class NotKept(ModelNotFound):
-    """No response, or no item of one, is kept under this id for the caller's key."""
+    """No response or response item with this id is stored for the caller's key."""
 
 
 class VersionNotFound(FieldError):
@@ -149,10 +149,10 @@ class VersionNotFound(FieldError):
 
 
 class PromptTooLong(FieldError):
-    """The prompt does not fit, or not beside the output that was asked for.
+    """The prompt does not fit in the context window, alone or together with the requested output.
 
-    Clients know these words, shorten what they send and ask again: litellm, pi and aider the first sentence,
-    LangChain, which reads a message alone, the code of OpenAI's protocol at the end.
+    Clients recognise these words, shorten the prompt and retry: litellm, pi and aider look for the first
+    sentence. LangChain, which reads only the message, looks for the code of OpenAI's protocol at the end.
     """
 
     condition = Condition.PROMPT_TOO_LONG
@@ -170,7 +170,7 @@ class PromptTooLong(FieldError):
     ) -> Self:
         """A prompt of `tokens` leaves no room in `window`. `what`: prompt, messages or input.
 
-        `at_least`: the prompt was not counted to its end. `joint`: as of FieldError.
+        `at_least`: counting stopped early, so `tokens` is only a lower bound. `joint`: as of FieldError.
         """
         count = f"at least {tokens}" if at_least else f"{tokens}"
         full = ", which leaves no room for an answer" if tokens == window else ""
@@ -184,7 +184,7 @@ class PromptTooLong(FieldError):
 
     @classmethod
     def of_chars(cls, param: str, most: int) -> Self:
-        """More text than any model's tokenizer is given."""
+        """The text is longer than any tokenizer here accepts."""
         return cls(param, f"The prompt is too long: it must hold at most {most} characters.", joint=None)
 
     @classmethod
@@ -307,7 +307,7 @@ KINDS: dict[str, type[ServeError]] = _tree(ServeError)
 
 
 def from_info(info: ErrorInfo) -> ServeError:
-    """The exception that `info` was made of; an unknown kind becomes GenerationFailed."""
+    """The exception that `info` was made from; an unknown kind becomes GenerationFailed."""
     kind = KINDS.get(info.kind, GenerationFailed)
     if issubclass(kind, FieldError):
         return kind(info.param, info.reason, joint=info.joint)

@@ -1,6 +1,6 @@
-"""The heap of a process that lives long: freed memory goes back to the system, and garbage is found quickly.
+"""The heap of a long-lived process: freed memory goes back to the system, and garbage is found quickly.
 
-Knows glibc and CPython; any other library keeps its own habits.
+Handles glibc and CPython; other C libraries and interpreters are left as they are.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ LARGE_BYTES: Final = 128 * 1024
 def map_large_blocks() -> None:
     """Give each block above `LARGE_BYTES` pages of its own, which go back when it is freed.
 
-    glibc does so at first, but takes the first large block that is freed for a habit: from then on
-    blocks of that size lie in the heap between small ones. After bodies of some megabytes the heap
-    of a busy gateway grows by a megabyte a minute, though what lives in it stays the same.
-    Not for processes that compute: fresh pages for each tensor cost more than they save.
+    glibc does so at first, but raises its threshold when a large block is freed: from then on, blocks of
+    that size are placed in the heap between small ones. After bodies of some megabytes, the heap of a busy
+    gateway then grows by a megabyte a minute, although the live objects in it stay the same. Do not use this
+    in processes that compute: fresh pages for each tensor cost more than they save.
     """
     try:
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, LARGE_BYTES)
@@ -46,9 +46,9 @@ def collects_later() -> Iterator[None]:
 
 
 def settle() -> None:
-    """Take what is there now, which lives as long as the process, out of the sight of the garbage collector.
+    """Hide all present objects, which live as long as the process, from the garbage collector.
 
-    Call it at the end of a start. A full collection looks at every object, and everything else waits for it:
+    Call this at the end of the start. A full collection looks at every object while everything else waits:
     a tenth of a second with the quarter of a million objects of a gateway's imports.
     """
     gc.collect()

@@ -1,6 +1,6 @@
 """Every bound on client input, each with its reason.
 
-Checked before anything is allocated for the request. A dialect may allow less,
+They are checked before anything is allocated for the request. A dialect may allow less,
 never more. Bounds that depend on the model (context window, vocabulary) are
 checked by the replica.
 """

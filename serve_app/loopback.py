@@ -1,4 +1,4 @@
-"""Whether a peer, or the name by which it asks, is this machine's own. Resolves no name."""
+"""Whether a peer, or the host name that it used, belongs to this machine. Resolves no name."""
 
 from __future__ import annotations
 

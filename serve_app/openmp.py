@@ -1,7 +1,7 @@
 """How long torch's threads on a CPU look for work before they sleep.
 
-GNU's OpenMP, which torch brings, lets a thread that has done its part look for the next operation for some
-milliseconds. Our kernels have threads of their own, and lack the core meanwhile.
+GNU's OpenMP, which torch brings, lets a thread that has finished its part spin for some milliseconds,
+looking for the next operation. Our kernels have threads of their own, which cannot use that core meanwhile.
 """
 
 from __future__ import annotations

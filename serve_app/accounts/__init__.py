@@ -1,1 +1,1 @@
-"""Who may call, and what is used: API keys, budgets, the usage journal. Knows no HTTP and no Ray."""
+"""Who may call, and how usage is recorded: API keys, budgets, the usage journal. Free of HTTP and Ray."""

@@ -1,11 +1,11 @@
-"""Who a caller is: by the keys of the file and the environment, and by those that were made at run time.
+"""Identifies callers by the keys in the key file and the environment, and by keys that were made at run time.
 
-Keys that were made at run time come with snapshots, and are checked in memory: no key, good or bad, is ever
+Keys made at run time arrive in snapshots, and are checked in memory: no key, good or bad, is ever
 looked up in a database. A key is found by its digest, and compared in constant time.
 
-Covered: no key at rest, only loopback without keys, expiry by the clock, a bounded count of bad keys for
-each address. Not covered: answers under way when their key is revoked; clients behind one proxy, whose bad
-keys are counted together.
+Covered: no key is stored, only loopback is served without keys, keys expire by the clock, and bad keys are
+counted per address, in bounded memory. Not covered: answers still running when their key is revoked; clients
+behind one proxy, whose bad keys are counted together.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Accounts:
 
     @property
     def has_keys(self) -> bool:
-        """Whether callers need one. A file says so even when it no longer holds any."""
+        """Whether callers need one. A key file counts even when it no longer contains any key."""
         return self._file is not None or bool(self._of_environment) or self._had_keys
 
     @property
@@ -101,7 +101,7 @@ class Accounts:
 
     @property
     def refused(self) -> bool:
-        """Whether a changed key file is not in force, because it cannot be parsed."""
+        """Whether the key file has changed but is not in force, because it cannot be parsed."""
         return self._file is not None and self._file.refused
 
     @property
@@ -110,7 +110,7 @@ class Accounts:
         return self._bad.total
 
     def take(self, snapshot: Snapshot) -> None:
-        """The keys of `snapshot` from now on, in place of those before."""
+        """Use the keys of `snapshot` from now on, in place of the previous ones."""
         before = self._taken
         self._taken = {
             key.digest: known
@@ -127,11 +127,11 @@ class Accounts:
         return [key.caller for key in self._static()]
 
     def is_declared(self, name: str) -> bool:
-        """Whether a key of the file or the environment has this name, or all callers without a key."""
+        """Whether `name` is the name of a key in the file or the environment, or of keyless callers."""
         return name == ANONYMOUS or any(key.caller.key_id == name for key in self._static())
 
     def authenticate(self, authorization: str | None, peer: str | None) -> Caller:
-        """See `api.backend.Accounts`. Without keys, peers beyond loopback are refused."""
+        """See `api.backend.Accounts`. If there are no keys, peers other than loopback are refused."""
         if not self.has_keys:
             return self._without_key(peer)
         if authorization is None:
@@ -186,7 +186,7 @@ class Accounts:
 def _key_of(authorization: str) -> str:
     """The key in the header Authorization: after Bearer, or as the password of the user `token`.
 
-    Databricks' examples for curl have it as a password. Raises Unauthenticated.
+    Databricks' examples for curl send the key as a password. Raises Unauthenticated.
     """
     scheme, _, credentials = authorization.partition(" ")
     credentials = (

@@ -1,7 +1,7 @@
 """Lines of the usage journal that wait in memory until the disk takes them again.
 
-A request has at most one line here: each line repeats the one before.
-Knows no file and no lock.
+A request has at most one line here, since each new line includes everything in the previous one.
+Handles neither files nor locks.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ MAX_BYTES: Final = 32 * 2**20  # some 80,000 records: more than an hour at 20 re
 
 
 class Backlog:
-    """Lines in the order of their arrival, of at most `max_bytes` together."""
+    """Lines in the order of their arrival, with at most `max_bytes` in total."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = max_bytes
@@ -24,7 +24,7 @@ class Backlog:
         return len(self._lines)
 
     def add(self, key: str, line: bytes) -> bool:
-        """Keep `line`, which replaces an earlier line of the same `key`. False: there is no room.
+        """Keep `line`, which replaces an earlier line of the same `key`. Returns False if there is no room.
 
         A replacement always has room, so that a request whose beginning was kept also keeps its end.
         """
@@ -36,7 +36,7 @@ class Backlog:
         return True
 
     def put_back(self, lines: list[tuple[str, bytes]]) -> None:
-        """Keep `lines` before all others, except those of a key that has a newer line."""
+        """Keep `lines` before all others, except a line whose key has a newer line."""
         older = {key: line for key, line in lines if key not in self._lines}
         self._lines = older | self._lines
         self._bytes += sum(map(len, older.values()))

@@ -30,10 +30,10 @@ class _Window:
 
 
 class BadKeys:
-    """A count for each address, in windows of a minute."""
+    """A count for each address, in one-minute windows."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """`clock` gives seconds and never goes back."""
+        """`clock` returns seconds and never goes back."""
         self.total = 0
         self._clock = clock
         self._windows: OrderedDict[str | None, _Window] = OrderedDict()
@@ -48,7 +48,7 @@ class BadKeys:
     def add(self, peer: str | None, digest: bytes) -> float | None:
         """Count a bad key with `digest` from `peer`.
 
-        Returns the seconds until the window of `peer` ends if there were too many, otherwise None.
+        If there were too many, returns the seconds until the window of `peer` ends, otherwise None.
         """
         if self._credit:
             self._credit -= 1
@@ -70,7 +70,7 @@ class BadKeys:
         return window.began + WINDOW_S - now
 
     def forgive(self, digest: bytes) -> None:
-        """The key with `digest` is good after all: take back what it counted."""
+        """The key with `digest` is good after all: take back the attempts that were counted for it."""
         if (found := self._unknown.pop(digest, None)) is not None:
             window, count = found
             window.count -= count

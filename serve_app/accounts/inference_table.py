@@ -2,12 +2,12 @@
 
     ROOT/CATALOG/SCHEMA/PREFIX_payload/date=2026-01-31/part-<time>-<process>-<number>.parquet
 
-Columns are those of Databricks' tables, followed by some more. A file is complete when it has its name. A
-thread writes, so adding a row never waits. Rows that the disk refuses wait in memory up to a bound, and
-`dropped` counts those that found no room.
+The columns are those of Databricks' tables, followed by some of our own. A file gets its final name only
+when it is complete. A separate thread writes, so adding a row never blocks. Rows that the disk refuses wait
+in memory up to a limit, and `dropped` counts the rows beyond it.
 
-Covered: full disks, several processes in one folder, readers at any time. Not covered: what waits in memory
-when the process is killed, which is a few seconds of rows.
+Covered: full disks, several processes in one folder, readers at any time. Not covered: the rows in memory
+when the process is killed, which are those of a few seconds.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class InferenceTables:
         return read_row(self._folder, wanted, id)
 
     def close(self) -> None:
-        """Write the remaining rows. Rows that the disk refuses now are lost, and counted."""
+        """Write the remaining rows. Rows that the disk refuses at this point are lost, and counted."""
         with self._lock:
             self._is_closed = True
             thread = self._thread
@@ -156,7 +156,7 @@ class InferenceTables:
             self._bytes = sum(row.size for row in self._rows)
 
     def _write(self, folder: Path, rows: Sequence[Payload]) -> None:
-        """Write one new file. Raises OSError, and then leaves no file."""
+        """Write one new file. Raises OSError, and leaves no file in that case."""
         content = _parquet(rows)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._number += 1
@@ -198,7 +198,7 @@ class InferenceTables:
 
 
 def _parted(rows: Sequence[Payload]) -> Mapping[tuple[tuple[str, str, str], date], list[Payload]]:
-    """Rows by table and day."""
+    """The rows, grouped by table and day."""
     parts: dict[tuple[tuple[str, str, str], date], list[Payload]] = defaultdict(list)
     for row in rows:
         parts[row.folder, datetime.fromtimestamp(row.started, UTC).date()].append(row)
@@ -276,7 +276,7 @@ def _columns(row: Payload) -> dict[str, Any]:
 
 
 def _redacted(body: str, redact: Callable[[str], str], codes: list[str]) -> str | None:
-    """The part of a body that may be kept; None and a code if that cannot be decided."""
+    """The part of a body that may be kept; if that cannot be decided, returns None and adds a code."""
     try:
         # A lone half of a surrogate pair, which JSON can write and UTF-8 cannot, stays an escape.
         return redact(body).encode("utf-8", "backslashreplace").decode()
@@ -287,7 +287,7 @@ def _redacted(body: str, redact: Callable[[str], str], codes: list[str]) -> str 
 
 
 def _text(body: T | None, read: Callable[[T], str], codes: list[str]) -> str | None:
-    """A body as text; None, and a code, for one that has no such form."""
+    """A body as text; if it cannot be read as text, returns None and adds a code."""
     if body is None:
         return None
     try:

@@ -1,31 +1,31 @@
 """The usage journal: what every admitted request used, in append-only files of JSON lines.
 
-One line when a request is admitted and one when it ends, both whole `UsageRecord`s:
+A request has a line when it is admitted and a line when it ends, each a whole `UsageRecord`:
 
     {"event":"open","id":"...","key_id":"alice","endpoint":"chat",...}
     {"event":"close","id":"...",...}
 
-Before a stream's client gets its first token, and each second from then on, a line has its usage so far:
+Before the client of a stream gets its first token, and every second after that, a line records its usage:
 
     {"event":"progress","id":"...",...}
 
-A killed gateway closes no request. Another gateway then writes what replicas generated for them, a line for
-each prompt (`part`):
+If a gateway is killed, its requests are not closed. Another gateway then writes what replicas generated for
+its open requests, one line per prompt (`part`):
 
     {"event":"settle","part":"...","id":"...",...}
 
 Each gateway process writes files of its own, `usage-<UTC start>-<process>.jsonl`, where
-`<process>` is random and the same for all files of one process. While it lives it holds
-an advisory lock (flock) on its first and its newest file, which is how `journal_reader.read`
-tells a request that still runs from one whose gateway died.
+`<process>` is random and the same for all files of one process. While the process lives, it holds an
+advisory lock (flock) on its first and its newest file. By these locks, `journal_reader.read` tells a running
+request from one whose gateway died.
 
-A line that the disk refuses waits in memory until the disk takes lines again. When an fsync fails,
-its lines are written to the same place once more. When somebody deletes or moves the newest file,
-a new one begins. So no record is written twice, and only the records that `dropped` counts are lost.
+A line that the disk refuses waits in memory until the disk takes lines again. When an fsync fails, the lines
+it covered are written to the same place again. When somebody deletes or moves the newest file, a new one
+begins. So no record is written twice, and only the records that `dropped` counts are lost.
 
 Covered: the death of the process at any point, torn lines, full disks, failed fsyncs, files
-and folders that go away, readers at any time. Not covered: what waits in memory when the
-process is killed; the last second before a power failure; the removal of old files (`journal_tail`).
+and folders that go away, readers at any time. Not covered: lines that wait in memory when the process is
+killed; the last second before a power failure; the removal of old files (`journal_tail`).
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ _encoder = msgspec.json.Encoder()
 class Journal:
     """Writes the files of one process; an `api.backend.Journal`.
 
-    A call appends one line by one `write`, which ends in the page cache: 4 microseconds for
-    380 bytes (ext4, median of 30 times 2,000 calls, 2 cores under other load). Once a second,
-    if there was anything, a thread of its own has it written to the disk. Neither call raises
-    or waits for the disk: see `problem`, `waiting` and `dropped`.
+    A call appends one line with a single `write`, which ends in the page cache: 4 microseconds for
+    380 bytes (ext4, median of 30 times 2,000 calls, 2 cores under other load). Once a second, if there are
+    new lines, a separate thread flushes them to the disk. Neither call raises or waits for the disk: see
+    `problem`, `waiting` and `dropped`.
 
     Do not fork the process without exec: the child would hold the locks as well.
     """
@@ -80,7 +80,7 @@ class Journal:
     ) -> None:
         """Makes `folder`, for its owner only, if it does not exist. `on_closed` gets each closed record.
 
-        While nothing can be written there, records wait in memory: see `problem`.
+        While nothing can be written to `folder`, records wait in memory: see `problem`.
         """
         self.dropped = 0  # records of ended requests that neither the disk nor the memory had room for
         self.problem: str | None = None  # why records are not written; None: they are written
@@ -143,7 +143,7 @@ class Journal:
         self._append(head, f"{record.id}/{part}", record)
 
     def close(self) -> None:
-        """Write all lines to the disk and release the locks. Open requests count as lost; later lines too."""
+        """Write all lines to the disk and release the locks. Open requests and later lines count as lost."""
         self._closing.set()
         self._dirty.set()
         self._thread.join()
@@ -162,7 +162,7 @@ class Journal:
             self._complain(self.problem or "the journal is closed")
 
     def _take(self, key: str, line: bytes) -> bool:
-        """Write `line`, or keep it in memory. Returns False if neither was possible."""
+        """Write `line`, or keep it in memory. Returns False if neither is possible."""
         if self._closing.is_set():
             return False
         if not self.waiting:
@@ -176,7 +176,7 @@ class Journal:
         return kept
 
     def _write(self, key: str, line: bytes) -> None:
-        """Append `line`; part of it may be left in `_rest`. Raises OSError when nothing of it is written."""
+        """Append `line`; part of it may be left in `_rest`. Raises OSError if no part of it was written."""
         if self._rest:
             self._write_rest()
         if self._file is None or (self._size and self._size + len(line) > self._max_file_bytes + self._grace):
@@ -207,7 +207,7 @@ class Journal:
         return written
 
     def _confirm(self, count: int) -> None:
-        """Forget the first `count` lines of the unsure."""
+        """Forget the first `count` lines of those not yet confirmed by an fsync."""
         for _ in range(count):
             size = len(self._unsure.popleft()[1])
             self._unsure_bytes -= size
@@ -216,7 +216,7 @@ class Journal:
     # --- files -----------------------------------------------------------------------
 
     def _rotate(self) -> None:
-        """Go on in a new file. If none can be made, the old one is used for as long again."""
+        """Continue in a new file. If none can be made, the old one may grow by its size once more."""
         try:
             self._start_file()
         except OSError as error:
@@ -256,7 +256,7 @@ class Journal:
         return path, file
 
     def _follow(self) -> None:
-        """Begin a new file where there is none yet, or the newest is deleted, moved or cut. Raises OSError.
+        """Begin a new file if there is none yet, or if the newest was deleted, moved or cut. Raises OSError.
 
         Lines of a deleted file that no fsync has confirmed are written again. Of a moved file, only the
         incomplete last line is written again.
@@ -292,7 +292,7 @@ class Journal:
                 os.close(file)
 
     def _bring_to_disk(self) -> None:
-        """Write the lines that wait, and fsync: each as far as the disk takes it."""
+        """Write the waiting lines, and fsync, as far as the disk accepts them."""
         problem = None
         for step in (self._flush, self._sync):
             try:
@@ -310,7 +310,7 @@ class Journal:
                 self.problem = None
 
     def _flush(self) -> None:
-        """Write the backlog. Raises OSError, and keeps what is not written."""
+        """Write the backlog. Raises OSError, and keeps the lines that were not written."""
         with self._lock:
             self._follow()
         while True:

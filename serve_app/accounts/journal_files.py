@@ -25,7 +25,7 @@ def files_by_process(folder: Path) -> dict[str, list[Path]]:
 
 
 def journal_names(folder: Path) -> list[str]:
-    """The names of all files, oldest first; none where there is no folder."""
+    """The names of all files, oldest first; none if the folder does not exist."""
     try:
         return sorted(name for name in os.listdir(folder) if is_journal(name))
     except (FileNotFoundError, NotADirectoryError):
@@ -33,7 +33,7 @@ def journal_names(folder: Path) -> list[str]:
 
 
 def sizes(folder: Path) -> dict[str, int]:
-    """Bytes of each file, by its name. Raises OSError."""
+    """The size of each file in bytes, by name. Raises OSError."""
     with os.scandir(folder) as found:
         return {each.name: each.stat().st_size for each in found if is_journal(each.name)}
 

@@ -35,13 +35,13 @@ _event_decoder: msgspec.json.Decoder[_Event] = msgspec.json.Decoder(_Event)
 
 
 def read(folder: Path, *, since: float | None = None, until: float | None = None) -> Iterator[UsageRecord]:
-    """Each request of the journals in `folder` once, as it ended; safe while they are written.
+    """Each request of the journals in `folder` once, as it ended; safe while the journals are being written.
 
     `since` <= `started` < `until`, in Unix seconds. A request without an end is "lost" if its process is
-    gone; it then has the tokens of its last line, or more if replicas settled more for it. Requests of
+    gone; it then gets the tokens of its last line, or more if replicas reported more for it. Requests of
     living processes are left out, since they still run. Lines that are torn or not understood are skipped,
     and counted in the log unless they are the last of a file. Keeps the ids of one process's requests in
-    memory. Raises OSError for what cannot be read.
+    memory. Raises OSError if a file cannot be read.
     """
     # The order matters. Files are listed again after the locks were looked at: a process that was gone
     # by then writes no more, so the later list has all its files. And a settlement is the newest line
@@ -97,7 +97,7 @@ def _settled(files: dict[str, list[Path]], since: float | None) -> dict[str, Kno
 
 
 def gone_processes(files: dict[str, list[Path]]) -> set[str]:
-    """The processes that hold none of their locks any more."""
+    """The processes that no longer hold any of their locks."""
     return {process for process, paths in files.items() if not any(map(_is_locked, paths))}
 
 
@@ -134,7 +134,7 @@ def _lines(paths: list[Path], since: float | None) -> Iterator[tuple[str, UsageR
 
 
 def _raw_lines(paths: list[Path], since: float | None) -> Iterator[bytes]:
-    """Each whole line of files that may hold what began at `since` or later."""
+    """Each whole line of the files that may contain requests begun at `since` or later."""
     for path in paths:
         try:
             if since is not None and path.stat().st_mtime < since - CLOCK_SLACK_S:

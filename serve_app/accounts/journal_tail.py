@@ -1,11 +1,11 @@
-"""Follows all journals of a folder and yields each request's end once, also over restarts of the reader.
+"""Follows all journals of a folder and yields each request's end once, even across restarts of the reader.
 
 `next` returns new lines, and `commit` records that they arrived. Lines without a commit are returned
 again after a restart, so the receiver must count each request once. The commits are kept in the file
-`.shipped.json`: for each process the oldest line that a restart must read again. Lines of requests that still
-run are such lines.
+`.shipped.json`: for each process, the oldest line that must be read again after a restart, for example a
+line of a request that is still running.
 
-One reader at a time: `elect` takes a lock in the folder. Knows files; not where records go.
+One reader at a time: `elect` takes a lock in the folder. Handles files, but not where the records go.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Place(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class Batch:
-    """What is new. `marks` is where each process is then."""
+    """What is new. `marks` is the place reached in each process's files after that."""
 
     ended: list[UsageRecord] = field(default_factory=list)
     lost: list[UsageRecord] = field(default_factory=list)
@@ -64,7 +64,7 @@ class _Process:
     running: dict[str, tuple[UsageRecord, Place]] = field(default_factory=dict)  # with the newest line
 
     def mark(self) -> Place | None:
-        """The oldest line that a restart must read again."""
+        """The oldest line that must be read again after a restart."""
         places = [place for _, place in self.running.values()]
         if self.place is not None:
             places.append(self.place)
@@ -72,7 +72,7 @@ class _Process:
 
 
 class JournalTail:
-    """The reader of one folder. Its calls read files: none is for an event loop."""
+    """The reader of one folder. Its methods read files, so none may be called from an event loop."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -156,7 +156,7 @@ class JournalTail:
         temporary.rename(self._folder / CURSOR)
 
     def behind(self) -> int:
-        """Bytes of the journals that have not arrived yet; 0 for a reader that is not elected."""
+        """Number of journal bytes that have not arrived yet; 0 for a reader that is not elected."""
         if self._lock is None:
             return 0
         return sum(
@@ -166,10 +166,10 @@ class JournalTail:
         )
 
     def remove_arrived(self, before: float) -> int:
-        """Remove the files that have arrived whole and were written last before `before`, in Unix seconds.
+        """Remove files that have arrived whole and were last written before `before` (Unix seconds).
 
-        Returns their number. A file with a line that a restart must read stays, and so does the newest file
-        of a process that lives. Raises OSError.
+        Returns the number of removed files. Files with a line that must be read again after a restart are
+        kept, and so is the newest file of a live process. Raises OSError.
         """
         removed = 0
         for name, paths in files_by_process(self._folder).items() if self._lock is not None else ():
@@ -240,7 +240,7 @@ def _take(process: _Process, batch: Batch, line: bytes, place: Place) -> None:
 
 
 def _lines(path: Path, offset: int) -> Iterator[tuple[bytes, int, int]]:
-    """Each whole line from `offset` on, with where it begins and ends."""
+    """Each whole line from `offset` on, with the offsets at which it begins and ends."""
     try:
         file = path.open("rb")
     except FileNotFoundError:  # removed by somebody
@@ -257,7 +257,7 @@ def _lines(path: Path, offset: int) -> Iterator[tuple[bytes, int, int]]:
 
 
 def _size_after(paths: Sequence[Path], place: Place | None) -> int:
-    """Bytes in the files of one process after `place`; None: of all of them."""
+    """Bytes in the files of one process after `place`; if that is None, the bytes of all its files."""
     size = 0
     for path in paths:
         if place is not None and path.name < place.file:

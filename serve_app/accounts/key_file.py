@@ -1,15 +1,15 @@
 """API keys in their static form: hashes in a file or in the environment.
 
-One key a line (in the environment: separated by blanks), `#` starts a comment:
+One key per line (separated by blanks in the environment variable); `#` starts a comment:
 
     name:scope,scope:sha256
 
-`name` is 1-64 characters of [A-Za-z0-9._-] and shows in logs, scopes are those of
-`types.Scope`, `sha256` is the lower-case hex digest of the whole key. The file is named by
-`keys_file` or SERVE_APP_API_KEYS_FILE, the variable is SERVE_APP_API_KEYS; both may be used.
+`name` is 1-64 characters of [A-Za-z0-9._-] and appears in logs, each scope is a `types.Scope`, and `sha256`
+is the lower-case hex digest of the whole key. The file is named by `keys_file` or SERVE_APP_API_KEYS_FILE,
+the variable is SERVE_APP_API_KEYS; both may be used.
 
-The file is read again when it changes, within KeyFile.CHECK_S. A file that then cannot be
-read or parsed changes nothing, and is logged; one without any key locks out every caller.
+The file is read again when it changes, within KeyFile.CHECK_S. If the file then cannot be read or parsed,
+nothing changes and the fault is logged; a file without any key locks out every caller.
 
     $ serve-app keys new alice
     $ serve-app keys new prometheus --scopes metrics
@@ -61,7 +61,7 @@ class KeyFile:
             raise KeyFileError("the key file holds no key")
 
     def keys(self) -> dict[bytes, StaticKey]:
-        """The keys by digest, of the file as it is now or as it was last parsed."""
+        """The keys by digest, from the current file, or as it was last parsed successfully."""
         now = self._clock()
         if now - self._looked_at >= self.CHECK_S:
             self._looked_at = now

@@ -1,7 +1,7 @@
 """API keys: how one is made, and which parts are kept.
 
 A key is `sk-` and 256 random bits. Only its SHA-256 is kept: a key with so much randomness cannot be
-guessed from its digest. Knows neither files nor requests.
+guessed from its digest. Handles neither files nor requests.
 """
 
 from __future__ import annotations
@@ -49,6 +49,6 @@ def digest_of(key: str) -> bytes:
 def salt_of(digest: bytes, name: str) -> str:
     """The salt of the key's tenant in prefix caches.
 
-    Made from the digest, which is equal on every gateway and unknown to other tenants.
+    It is derived from the digest, which is the same on every gateway and unknown to other tenants.
     """
     return hmac.new(digest, f"prefix-cache:{name}".encode(), hashlib.sha256).hexdigest()[:32]

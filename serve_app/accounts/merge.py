@@ -1,9 +1,9 @@
-"""One request, as several sources know it: its own gateway, and replicas that outlived that gateway.
+"""One request, as reported by several sources: its own gateway, and replicas that outlived that gateway.
 
 `merge` gives the same result in any order and with repetitions. A gateway's record of a request that it
-closed is final. Of a request that was never closed the larger number counts: what the journal saw
-delivered, or what replicas report as generated. Both are at most what
-was generated.
+closed is final. For a request that was never closed, the larger number counts: the tokens that the journal
+recorded as delivered, or those that replicas report as generated. Neither exceeds the number really
+generated.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LOST: Final = "lost"
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """What was used, by one source; each field is one of a `UsageRecord` too."""
+    """The usage reported by one source; each field also exists in `UsageRecord`."""
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -45,7 +45,7 @@ class Used:
         )
 
     def __or__(self, other: Used) -> Used:
-        """The larger of each number."""
+        """For each number, the larger of the two."""
         pairs = zip(astuple(self), astuple(other), strict=True)
         return Used(*(a if b is None else b if a is None else max(a, b) for a, b in pairs))
 
@@ -60,7 +60,7 @@ class Known:
     parts: Mapping[str, tuple[int, Used]] = field(default_factory=dict)
 
     def total(self) -> UsageRecord:
-        """The record of the request, by all sources together."""
+        """The record of the request, from all sources together."""
         if self.is_ended:
             return self.record
         settled = sum((used for _, used in sorted_parts(self.parts)), Used())
@@ -80,8 +80,8 @@ def lost(record: UsageRecord) -> Known:
 def settled(record: UsageRecord, part: str) -> Known:
     """A replica reports what it generated for one prompt.
 
-    Of `PROMPT`, `PROMPT~1`, `PROMPT~2` the last one counts: a replica that continues an answer reports
-    it from its beginning.
+    Among `PROMPT`, `PROMPT~1`, `PROMPT~2` the last report counts, since a replica that continues an answer
+    reports the whole answer from its beginning.
     """
     prompt, _, number = part.partition("~")
     moves = int(number) if number.isdecimal() else 0
@@ -90,7 +90,7 @@ def settled(record: UsageRecord, part: str) -> Known:
 
 
 def merge(one: Known, other: Known) -> Known:
-    """Join what two sources know of the same request."""
+    """Merge what two sources report about the same request."""
     if one.is_ended or other.is_ended:
         return max((each for each in (one, other) if each.is_ended), key=lambda each: _order(each.record))
     parts = dict(one.parts)
@@ -102,7 +102,7 @@ def merge(one: Known, other: Known) -> Known:
 
 
 def sorted_parts(parts: Mapping[str, tuple[int, Used]]) -> list[tuple[int, Used]]:
-    """In a fixed order, so that sums of floats do not depend on the order of arrival."""
+    """`parts` in a fixed order, so that sums of floats do not depend on the order of arrival."""
     return [parts[prompt] for prompt in sorted(parts)]
 
 
@@ -112,7 +112,7 @@ def _part_order(part: tuple[int, Used]) -> tuple[Any, ...]:
 
 
 def _order(record: UsageRecord) -> tuple[Any, ...]:
-    """A fixed order; later reports come after earlier ones."""
+    """Sort key for a fixed order, in which later reports come after earlier ones."""
     return record.completion_tokens, record.status, record.total_s, repr(record)
 
 

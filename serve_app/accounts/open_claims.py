@@ -26,7 +26,7 @@ class Reservations:
     """Open claims, by gateway and bucket."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """`clock` gives seconds and never goes back."""
+        """`clock` returns seconds and never goes back."""
         self._clock = clock
         self._gateways: dict[str, _Gateway] = {}
 
@@ -40,11 +40,11 @@ class Reservations:
             self._change(gateway, draw, draw.amount)
 
     def settled(self, gateway: str, draws: Iterable[Draw]) -> list[Draw]:
-        """What settlements take from buckets: the full use if their claims were given back."""
+        """The amounts that settlements take from buckets: the full use if their claims were given back."""
         return [self._settled(gateway, draw) for draw in draws]
 
     def expired(self) -> list[Draw]:
-        """The settlement of all open claims of dead gateways, which are then forgotten."""
+        """The settlement of all open claims of dead gateways; those gateways are then forgotten."""
         now = self._clock()
         dead = [name for name, each in self._gateways.items() if now - each.heard > LEASE_S]
         gone = [self._gateways.pop(name) for name in dead]

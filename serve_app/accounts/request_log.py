@@ -1,8 +1,8 @@
-"""Inference tables read back: the newest rows page by page, and one row by its id.
+"""Inference tables read back: the newest rows page by page, or a single row by its id.
 
-The order is that of writing: by day, then by file, then by place in the file. A page's token is the place of
-its last row, so rows that are written meanwhile change no page. Rows of the last seconds may not be on the
-disk yet. Knows the layout of `inference_table`; not who may read.
+Rows are in the order in which they were written: by day, then by file, then by place in the file. A page's
+token is the place of its last row, so rows that are written meanwhile change no page. Rows of the last
+seconds may not be on the disk yet. Depends on the layout of `inference_table`; does not check who may read.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def read_page(root: Path, wanted: LoggedRequests) -> LogPage:
 
 
 def read_row(root: Path, wanted: LoggedRequests, id: str) -> dict[str, Any] | None:
-    """See `api.backend.Payloads.row`. Reads the newest files, as many as for a page."""
+    """See `api.backend.Payloads.row`. Reads only as many of the newest files as a page needs."""
     for number, (path, _) in enumerate(_files(root, wanted, None)):
         if number == FILES_AT_ONCE:
             break
@@ -70,7 +70,7 @@ def _is_wanted(columns: Mapping[str, Sequence[Any]], row: int, wanted: LoggedReq
 def _files(
     root: Path, wanted: LoggedRequests, after: Place | None
 ) -> Iterator[tuple[Path, tuple[str, int, int, str]]]:
-    """The files of a table with their places, the newest first, from the one that has `after` on."""
+    """The files of a table with their places, newest first, starting with the file that contains `after`."""
     table = root.joinpath(*wanted.folder)
     pattern = "date=*" if wanted.day is None else f"date={wanted.day.isoformat()}"
     for partition in sorted(table.glob(pattern), reverse=True):
@@ -87,7 +87,7 @@ def _files(
 
 
 def _columns(path: Path, names: Sequence[str]) -> dict[str, list[Any]]:
-    """Columns of a file; empty if the file was removed meanwhile for its age."""
+    """Columns of a file; empty if the file has meanwhile been removed because of its age."""
     import pyarrow.parquet
 
     try:
@@ -102,7 +102,7 @@ def _token(place: Place | None) -> str:
 
 
 def _place_of(token: str) -> Place:
-    """Raises InvalidField. A token opens no file; it is only compared."""
+    """Raises InvalidField. A token is only compared, never used to open a file."""
     found = _TOKEN.fullmatch(token)
     name = None if found is None else _FILE.fullmatch(found[2])
     if found is None or name is None:

@@ -1,12 +1,12 @@
 """Token buckets: budgets that fill steadily, hold at most their capacity, and may be in debt.
 
-Knows draws and the time; not keys, endpoints, requests or who asks. It is not thread-safe and never waits.
-While a bucket's settings do not change, claims take at most `capacity + t * per_second` of it in any t
-seconds, plus what was given back.
+Deals with draws and time, not with keys, endpoints, requests or callers. It is not thread-safe and never
+waits. While a bucket's settings do not change, claims take at most `capacity + t * per_second` of it in any t
+seconds, plus the amounts given back.
 
-Memory: full buckets are dropped, because the next draw brings all that is needed to make them again.
-At most `max(1024, 2 * n)` are kept, where n is the number of buckets that were not full at the last
-look. A bucket without debt fills within `capacity / per_second` seconds of its last draw.
+Memory: full buckets are dropped, because the next draw has all the settings needed to make them again.
+At most `max(1024, 2 * n)` buckets are kept, where n is the number that were not full at the last cleanup. A
+bucket without debt fills within `capacity / per_second` seconds of its last draw.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class _Bucket:
         self.at = now
 
     def resize(self, capacity: float, per_second: float) -> None:
-        """Set a new capacity and rate. The share that is left stays: a full bucket remains full."""
+        """Set a new capacity and rate. The filled share stays the same: a full bucket remains full."""
         if capacity != self.capacity:
             share = self.level / self.capacity if self.capacity else 1.0
             self.capacity, self.level = capacity, share * capacity
         self.per_second = per_second
 
     def wait(self, amount: float) -> float:
-        """Seconds until `amount` can be taken: 0 is now, infinity is never."""
+        """Seconds until `amount` can be taken: 0 means now, infinity means never."""
         if amount > self.capacity:
             return math.inf
         if amount <= self.level:
@@ -65,20 +65,20 @@ class Buckets:
     """All buckets of a cluster, by name. A bucket is made full on the first draw from it."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock` gives seconds and never goes back; if it does, no bucket fills meanwhile."""
+        """`clock` returns seconds and should never go back; if it does, no bucket fills meanwhile."""
         self._clock = clock
         self._buckets: dict[str, _Bucket] = {}
         self._sweep_at = SWEEP_AT
 
     def __len__(self) -> int:
-        """Buckets that are kept now."""
+        """The number of buckets that are kept now."""
         return len(self._buckets)
 
     def claim(self, draws: Sequence[Draw]) -> Verdict:
         """Take all of `draws`, or nothing; several draws from one bucket add up.
 
-        A refusal names the unit that must wait longest, and that wait: None if a draw is
-        larger than its bucket. Raises ValueError for a draw that `check` refuses.
+        A refusal names the unit with the longest wait, and that wait: the wait is None if a draw is larger
+        than its bucket. Raises ValueError for a draw that `check` refuses.
         """
         for draw in draws:
             check(draw)
@@ -100,9 +100,9 @@ class Buckets:
         )
 
     def settle(self, draws: Iterable[Draw]) -> None:
-        """Take `amount` more of each bucket, into debt if need be; a negative amount is given back.
+        """Take `amount` more from each bucket, going into debt if need be; a negative amount is given back.
 
-        Nothing rises above its capacity. Raises ValueError as `claim` does, before any change.
+        No bucket rises above its capacity. Raises ValueError as `claim` does, before any change.
         """
         draws = tuple(draws)
         for draw in draws:
@@ -136,9 +136,9 @@ class Buckets:
 
 
 def check(draw: Draw, *, signed: bool = False) -> None:
-    """Raises ValueError, naming the field, for a number that no bucket can have.
+    """Raises a ValueError that names the field if a number is out of the range for buckets.
 
-    `signed`: a settlement, whose amount may be negative.
+    `signed`: the draw is a settlement, whose amount may be negative.
     """
     lowest = -LARGEST if signed else 0.0
     if not lowest <= draw.amount <= LARGEST:
@@ -150,12 +150,12 @@ def check(draw: Draw, *, signed: bool = False) -> None:
 
 
 def returned(draws: Iterable[Draw]) -> list[Draw]:
-    """The settlement that gives granted claims back, and ends them."""
+    """The settlement that gives granted claims back and closes them."""
     return [replace(draw, amount=-draw.amount, released=draw.amount) for draw in draws]
 
 
 def add(sums: dict[str, Draw], draws: Iterable[Draw]) -> None:
-    """Add the settlements `draws` to `sums`, one a bucket, whose name is the key."""
+    """Add the settlements `draws` to `sums`, which has one sum per bucket, keyed by the bucket's name."""
     for draw in draws:
         before = sums.get(draw.bucket)
         if before is not None:

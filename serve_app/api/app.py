@@ -40,8 +40,8 @@ logger = logging.getLogger(__name__)
 
 
 def entries(services: Services) -> list[Entry]:
-    """The table of routes. The first that matches answers, so `/v2/models/stats` of Triton comes before
-    MindIE's page of a model that has any name."""
+    """The table of routes. The first match is used, so Triton's `/v2/models/stats` must come before MindIE's
+    page about a model, which matches any name."""
     return [
         *pages.routes(services),
         *shared_with_openai.routes(services),
@@ -60,8 +60,8 @@ def entries(services: Services) -> list[Entry]:
 def build_app(services: Services, *, ids_are_echoed: bool = False) -> FastAPI:
     """The gateway's HTTP interface.
 
-    `ids_are_echoed`: the server of the app repeats a request's `X-Request-Id` itself, so valid ones are
-    left to it.
+    `ids_are_echoed`: the HTTP server repeats a request's `X-Request-Id` itself, so the app does not repeat
+    valid ids.
     """
     config = services.config
     logger.info("the protocol of /v1 is %s", config.v1_dialect)

@@ -1,6 +1,6 @@
 """The HTTP layer's interfaces to the rest of the server.
 
-Knows neither Ray nor databases: `deployments` provides a `Backend`, `accounts`
+Independent of Ray and databases: `deployments` provides a `Backend`, `accounts`
 provides an `Accounts`, and tests provide fakes of both.
 """
 
@@ -34,22 +34,22 @@ PeerOf = Callable[[Scope], str | None]  # the address of a request's sender; Non
 
 
 class DeltaStream(Protocol):
-    """The deltas of one request, or of several, in order; read by one task."""
+    """The deltas of one request or several, in order. Only one task reads them."""
 
     @property
     def migrations(self) -> int:
-        """The number of moves of an answer to another replica so far."""
+        """How often an answer was moved to another replica so far."""
         ...
 
     async def get(self) -> list[TokenDelta]:
-        """All deltas that came since the last call, waiting for the first; [] is the end.
+        """All deltas since the last call; waits until there is at least one. [] means the end.
 
-        After the end every call gives [] at once. Raises ServeError.
+        After the end every call returns [] at once. Raises ServeError.
         """
         ...
 
     def close(self) -> None:
-        """Abort what still runs, and end the stream: a waiting `get` returns []. May be repeated."""
+        """Abort running requests and end the stream: a waiting `get` returns []. May be repeated."""
         ...
 
 
@@ -57,7 +57,7 @@ class Backend(Protocol):
     """The models behind a gateway, each under the name of its Serve application."""
 
     def is_ready(self, app: str) -> bool:
-        """Whether a request to this application would be answered, perhaps after it wakes up."""
+        """Whether this application would answer a request, perhaps after waking up."""
         ...
 
     def missing(self, app: str) -> str | None:
@@ -65,18 +65,18 @@ class Backend(Protocol):
         ...
 
     def lacks(self, app: str) -> str | None:
-        """The problem of an application that answers anyway; None: there is none."""
+        """The problem of an application that can answer in spite of it; None: there is no problem."""
         ...
 
     async def recovery(self, apps: Sequence[str], within_s: float) -> bool:
-        """If one of these applications restarts and none is ready, wait; returns whether one is ready.
+        """Wait if none of these applications is ready and one is restarting; returns whether one is ready.
 
-        Waits at most `within_s`. False at once if waiting cannot help.
+        Waits at most `within_s`. Returns False at once if waiting cannot help.
         """
         ...
 
     def info(self, app: str) -> ModelInfo | None:
-        """The facts about an application's model, without a call."""
+        """The facts about an application's model, as far as this gateway knows them already."""
         ...
 
     async def model(self, app: str) -> ModelInfo:
@@ -91,26 +91,26 @@ class Backend(Protocol):
         ...
 
     async def ask(self, app: str, question: Question[ReplyT]) -> ReplyT:
-        """The answer of the model of this application. Cancelling the task takes the question back.
+        """The answer of this application's model. Cancelling the task withdraws the question.
 
-        Raises ServeError; UnsupportedField from a model that has no answer to such a question.
+        Raises ServeError; UnsupportedField if the model cannot answer this kind of question.
         """
         ...
 
     def stats(self) -> dict[str, EngineStats]:
-        """For each application the latest snapshot of its engines, summed over its replicas."""
+        """The latest engine statistics of each application, summed over its replicas."""
         ...
 
     def replicas(self) -> Mapping[str, Mapping[str, EngineStats]]:
-        """As `stats`, for each replica by its id: those that have answered this gateway."""
+        """As `stats`, but by the id of each replica that has answered this gateway."""
         ...
 
     def num_replicas(self, app: str) -> int:
-        """The number of running replicas of an application, unused ones included."""
+        """The number of running replicas of an application, including idle ones."""
         ...
 
     def migrations(self) -> Mapping[tuple[str, str], int]:
-        """The number of moved answers since the start, by application and cause."""
+        """The number of answers moved to another replica since the start, by application and cause."""
         ...
 
 
@@ -118,7 +118,7 @@ class Quota(Protocol):
     """Budgets that all gateways of a cluster share."""
 
     async def claim(self, draws: Sequence[Draw]) -> Verdict:
-        """Take all of `draws`, or nothing. Raises Unavailable if there is no verdict."""
+        """Take all of `draws`, or nothing. Raises Unavailable if it cannot be decided."""
         ...
 
     def settle(self, draws: Sequence[Draw]) -> None:
@@ -136,24 +136,24 @@ class Journal(Protocol):
 
     @property
     def waiting(self) -> int:
-        """Records in memory, to be written when that is possible again."""
+        """The number of records in memory that wait to be written."""
         ...
 
     @property
     def dropped(self) -> int:
-        """Records that were lost for lack of memory."""
+        """The number of records lost for lack of memory."""
         ...
 
     def opened(self, record: UsageRecord) -> None:
-        """A request was admitted; if this process dies, this is its record."""
+        """A request was admitted. If this process dies, `record` is what counts."""
         ...
 
     def progressed(self, record: UsageRecord) -> None:
-        """An open request has used this much; if this process dies, this is its record."""
+        """An open request has used this much. If this process dies, `record` is what counts."""
         ...
 
     def closed(self, record: UsageRecord) -> None:
-        """A request ended: exactly once for each that was opened."""
+        """A request ended. Called exactly once for each opened request."""
         ...
 
 
@@ -167,7 +167,7 @@ class Payloads(Protocol):
 
     @property
     def dropped(self) -> int:
-        """Rows that were lost for lack of memory."""
+        """The number of rows lost for lack of memory."""
         ...
 
     def add(self, row: Payload) -> None:
@@ -175,30 +175,30 @@ class Payloads(Protocol):
         ...
 
     def page(self, wanted: LoggedRequests) -> LogPage:
-        """The newest rows of a table that are on the disk. Reads files: call it off the event loop.
+        """The newest rows of a table on disk. Reads files, so call it off the event loop.
 
-        Raises InvalidField for a token that no page had.
+        Raises InvalidField for a page token that no page returned.
         """
         ...
 
     def row(self, wanted: LoggedRequests, id: str) -> dict[str, Any] | None:
-        """The row of one request with its bodies; None where there is none. Reads files, as `page` does."""
+        """The row of one request with its bodies; None if it does not exist. Reads files, as `page` does."""
         ...
 
 
 class Management(Protocol):
-    """The control plane, as the routes of one gateway reach it."""
+    """The control plane's interface to the routes of one gateway."""
 
     @property
     def problem(self) -> str | None:
-        """The reason why commands fail at present; None: they do not. For operators: it may name files."""
+        """The reason why commands fail at present; None: they work. For operators: it may name files."""
         ...
 
     async def do(self, command: Command[CommandReplyT], caller: Caller) -> CommandReplyT:
         """The reply to `command`, which `caller` sent. Raises ServeError.
 
-        Unavailable while the control plane or its database is away; then nothing was changed, or the same
-        command may be sent again.
+        Unavailable means that the control plane or its database is down: either nothing was changed, or it is
+        safe to send the same command again.
         """
         ...
 
@@ -211,11 +211,11 @@ class ResponseStore(Protocol):
         ...
 
     async def recall(self, ids: Sequence[str], last: str, caller: Caller) -> dict[str, KeptResponse]:
-        """By id: the caller's responses among `ids`, and `last` with all earlier ones of its conversation."""
+        """By id: the caller's responses among `ids`, and `last` with all responses before it."""
         ...
 
     async def forget(self, id: str, caller: Caller) -> bool:
-        """Remove a response. Returns whether the caller had it."""
+        """Remove a response. Returns whether the caller had such a response."""
         ...
 
 
@@ -236,7 +236,7 @@ class Accounts(Protocol):
 
     @property
     def refused(self) -> bool:
-        """Whether the newest list of keys is wrong, so that the former one is in force."""
+        """Whether the newest list of keys was invalid, so that the former list is still in force."""
         ...
 
     @property
@@ -251,7 +251,7 @@ class Accounts(Protocol):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether keys that were made at run time are not known yet."""
+        """Whether the keys that were made at run time have not arrived yet."""
         ...
 
     @property
@@ -260,11 +260,11 @@ class Accounts(Protocol):
         ...
 
     def declared(self) -> Iterable[Caller]:
-        """The callers of the keys that the operator gave, which nothing at run time changes."""
+        """The callers of the operator's own keys, which cannot be changed at run time."""
         ...
 
     def is_declared(self, name: str) -> bool:
-        """Whether the operator gave this name to a key, so that none that is made at run time may have it."""
+        """Whether a key of the operator has this name, so that no key made at run time may take it."""
         ...
 
     def authenticate(self, authorization: str | None, peer: str | None) -> Caller:

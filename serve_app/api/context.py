@@ -39,7 +39,7 @@ _CLIENT_ID: Final = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_HEADER_ID_CHARS}}}")
 
 @dataclass(slots=True, eq=False)
 class RequestContext:
-    """One HTTP request. `id` is ours; the client's is only echoed and logged."""
+    """One HTTP request. `id` is our own id; the client's id is only echoed and logged."""
 
     render_error: RenderError  # the protocol's, until a route has its own
     client_id: str | None = None
@@ -82,7 +82,7 @@ def context_of(scope: Scope) -> RequestContext:
 
 
 def speaks_anthropic(scope: Scope, context: RequestContext) -> bool:
-    """Whether the client is one of Anthropic's, by its path or by a header that only those send."""
+    """Whether this is an Anthropic client, judged by the path or by a header that only those clients send."""
     is_named = header(scope, ANTHROPIC_VERSION.encode()) is not None and not context.is_forced
     return is_named or context.family is Family.ANTHROPIC
 
@@ -96,7 +96,7 @@ def header(scope: Scope, name: bytes) -> str | None:
 
 
 def credentials_of(scope: Scope) -> str | None:
-    """The header Authorization, or the key of Anthropic's clients in its form."""
+    """The header Authorization, or an Anthropic client's key, put in the form of that header."""
     key = header(scope, b"x-api-key")
     return header(scope, b"authorization") or (None if key is None else f"Bearer {key}")
 

@@ -1,4 +1,4 @@
-"""The OpenAPI document of this gateway: all protocols, and what it says of the server as a whole."""
+"""The OpenAPI document of this gateway: all protocols, and general facts about the server."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The endpoints of this gateway: looked up by name, replaced as a whole.
 
-A running request keeps its endpoint; the next one sees the new catalogue. Requests look endpoints up
+A running request keeps its endpoint; the next request sees the new catalogue. Requests look endpoints up
 through the view of their caller, so that no route can forget a key's permissions.
 """
 
@@ -43,7 +43,7 @@ class Directory:
     def change(
         self, changes: Mapping[str, Endpoint | None], waiting: Mapping[str, Sequence[str]] | None = None
     ) -> None:
-        """As `take`, for changed endpoints only. None: the endpoint of this name is gone."""
+        """As `take`, for changed endpoints only. None means that the endpoint is gone."""
         # A copy: views of requests under way keep what they have.
         changed = self._endpoints | {name: each for name, each in changes.items() if each is not None}
         for name in changes.keys() & changed.keys():
@@ -58,7 +58,7 @@ class Directory:
         self.has_v1_dialects = any(each.v1_dialect is not None for each in endpoints.values())
 
     def permit(self, grants: Mapping[str, Sequence[Grant]]) -> None:
-        """Replace the grants, by the name of the endpoint. One without grants is open to every key."""
+        """Replace the grants, by endpoint name. An endpoint without grants is open to every key."""
         self._grants = dict(grants)
 
     def expect(self, unready: Mapping[str, str]) -> None:
@@ -71,7 +71,7 @@ class Directory:
         return CallerView(endpoints, self._grants, self.created, caller, self._unready)
 
     def named(self, name: str) -> Endpoint | None:
-        """An endpoint for the server's own use, and never for a caller's request."""
+        """Look up an endpoint for the server's own use, never for a caller's request."""
         return self._endpoints.get(name)
 
     def __iter__(self) -> Iterator[Endpoint]:
@@ -82,7 +82,8 @@ class Directory:
 
 
 class CallerView:
-    """The endpoints that one caller may use. One that it may not see looks like one that does not exist."""
+    """The endpoints that one caller may use. An endpoint that the caller may not see looks as if it did not
+    exist."""
 
     def __init__(
         self,
@@ -99,9 +100,9 @@ class CallerView:
         self._unready = unready
 
     def find(self, name: str) -> Endpoint:
-        """Raises ModelNotFound, or PermissionDenied for one that the caller may see but not query.
+        """Raises ModelNotFound, or PermissionDenied if the caller may see the endpoint but not query it.
 
-        Raises Unavailable for one of which nothing serves yet.
+        Raises Unavailable if none of the endpoint's models is serving yet.
         """
         level = self._level(name)
         if level is None:
@@ -113,16 +114,16 @@ class CallerView:
         return self._endpoints[name]
 
     def shows(self, name: str) -> bool:
-        """Whether the caller may see an endpoint of this name, whether it is up or not."""
+        """Whether the caller may see the endpoint of this name, even if it is not up."""
         caller = self._caller
         return caller is not None and level_of(caller, name, self._grants.get(name, ())) is not None
 
     def resolve(self, name: str, backend: Backend) -> tuple[Endpoint, str | None]:
-        """An endpoint, and the adapter of its model that `name` asks for.
+        """The endpoint that `name` refers to, and the adapter of its model, if `name` includes one.
 
-        In this order: an endpoint's own name; ENDPOINT:ADAPTER, where the model knows whether it
-        has that; or an adapter's name alone (MindIE's `model` has no colon), of the first endpoint whose
-        model has it. Raises as `find`.
+        Tried in this order: an endpoint's own name; ENDPOINT:ADAPTER, without checking that the model has the
+        adapter; or an adapter's name alone (MindIE's `model` has no colon), for the first endpoint whose
+        model has that adapter. Raises as `find`.
         """
         base, _, adapter = name.rpartition(":")
         if self._level(name) is None:
@@ -134,14 +135,14 @@ class CallerView:
         return self.find(name), None
 
     def find_known(self, name: str, backend: Backend) -> Endpoint:
-        """The endpoint of a page about a model. ModelNotFound also for an unknown adapter."""
+        """The endpoint for a page about a model. Raises ModelNotFound for an unknown adapter, too."""
         endpoint, adapter = self.resolve(name, backend)
         if adapter is not None and adapter not in adapters_of(endpoint, backend):
             raise ModelNotFound("model", "the model has no such adapter")
         return endpoint
 
     def first_generating(self) -> str | None:
-        """The first endpoint that generates, for protocols whose requests name none."""
+        """The first endpoint that generates text, for protocols whose requests do not name an endpoint."""
         return next((each.name for each in self if each.task is not Task.EMBEDDINGS), None)
 
     def __iter__(self) -> Iterator[Endpoint]:

@@ -29,5 +29,5 @@ RENDERERS: Final[Mapping[Family, Callable[[ServeError], ErrorReply]]] = MappingP
 
 
 def render_error(family: Family, error: ServeError) -> ErrorReply:
-    """Status, headers and body of `error` in the words of `family`."""
+    """Status, headers and body of `error` in the form of the protocol `family`."""
     return RENDERERS[family](error)

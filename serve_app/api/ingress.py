@@ -1,7 +1,7 @@
-"""FastAPI as the ingress: it has the table of routes and describes them; requests bypass it.
+"""FastAPI as the ingress: it holds and describes the table of routes, but requests bypass it.
 
 Nothing of FastAPI runs for a request. Bodies stay raw until a dialect reads them, capped and strict, and
-errors of every kind have the shape of the request's protocol.
+errors of every kind are rendered in the request's protocol.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Ingress(FastAPI):
 
 @cache
 def _described(template: str, method: str) -> APIRoute:
-    """FastAPI's analysis of a route, which takes most of the time to make a gateway's app."""
+    """FastAPI's analysis of a route, which is the slowest part of making a gateway's app."""
     return APIRoute(template, _answered_by_app, methods=[method], response_model=None)
 
 

@@ -1,7 +1,7 @@
 """One request and its answer on their way to an inference table.
 
 The client never waits for this: bytes are noted as they pass, and the row is made when the request has ended.
-Knows no file and no format.
+Independent of files and formats.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RESPONSE_TOO_LARGE: Final = "MAX_RESPONSE_SIZE_EXCEEDED"
 def record(
     services: Services, context: RequestContext, model: str, body: Callable[[], bytes], form: BodyForm
 ) -> None:
-    """Record this request to the endpoint `model`, where that has a table. Only then `body` is asked for."""
+    """Record this request to the endpoint `model` if it has an inference table; else `body` is not called."""
     if services.payloads is None:
         return
     try:
@@ -78,7 +78,7 @@ class Recording:
             self._parts.clear()
 
     def done(self, context: RequestContext, status: int, seconds: float) -> None:
-        """The request has ended: its row is made."""
+        """Make the row of the request, which has ended."""
         caller, is_whole = context.caller, self._size <= MAX_BODY_BYTES
         key_id = caller.key_id if caller is not None else ""
         self.payloads.add(

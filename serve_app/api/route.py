@@ -1,6 +1,6 @@
-"""The table of routes: an entry for each protocol that answers a path, and one route for each path.
+"""The table of routes: one entry per path and protocol, one route per path.
 
-Knows neither protocols nor what the apps of the routes do.
+Depends neither on the protocols nor on what the routes' apps do.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from serve_app.types import Scope
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What answers one path, for all protocols or for one of them."""
+    """The app that answers one path, for all protocols or for one of them."""
 
     method: str
     path: str  # Starlette's template
@@ -33,13 +33,13 @@ class Entry:
 
 
 class ByFamily:
-    """One path of several protocols."""
+    """One path that several protocols share."""
 
     def __init__(self, apps: Mapping[Family, ASGIApp]) -> None:
         self.apps = apps
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
-        """Raises RouteNotFound for a protocol that has no such route."""
+        """Raises RouteNotFound if the request's protocol has no such route."""
         family = context_of(scope).family
         app = self.apps.get(family)
         if app is None:
@@ -65,20 +65,20 @@ class Path:
 
     @property
     def other_scopes(self) -> tuple[Scope, ...]:
-        """Scopes with which a key may come in as well."""
+        """Scopes of which any one also admits a key."""
         return self.entries[0].other_scopes
 
     @property
     def app(self) -> ASGIApp:
-        """What answers the path, by the request's protocol where protocols differ."""
+        """The app for the path; it chooses by the request's protocol if protocols differ."""
         by_family = {entry.family: entry.app for entry in self.entries if entry.family is not None}
         return ByFamily(by_family) if by_family else self.entries[0].app
 
 
 def paths_of(entries: Iterable[Entry]) -> list[Path]:
-    """The paths of a table, in the order in which it first names them: the first that matches answers.
+    """The paths of a table, in the order of first appearance: the first path that matches is used.
 
-    Raises ValueError where two entries answer the same requests, or differ in the scope they need.
+    Raises ValueError if two entries for a path answer the same requests or require different scopes.
     """
     table: dict[tuple[str, str], list[Entry]] = {}
     for entry in entries:

@@ -41,7 +41,7 @@ OFF_LOOP_BYTES: Final = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """The parts of one gateway. `gateway_services` puts them together."""
+    """The parts of one gateway. `gateway_services` puts the parts together."""
 
     backend: Backend
     accounts: Accounts
@@ -67,7 +67,7 @@ class Services:
         return self.directory.seen_by(context_of(scope).caller)
 
     async def aside(self, size: int, work: Callable[[S], T], given: S) -> T:
-        """Work on `size` bytes; off the event loop if that takes long enough for others to notice."""
+        """Run work on `size` bytes, off the event loop if it would noticeably delay other requests."""
         if size < OFF_LOOP_BYTES:
             return work(given)
         async with self.parsing:
@@ -86,9 +86,9 @@ def gateway_services(
     management: Management | None = None,
     payloads: Payloads | None = None,
 ) -> Services:
-    """The services of one gateway, its metrics connected to all that they count.
+    """The services of one gateway, with its metrics connected to everything that they count.
 
-    `peer_of` finds the client's address where a proxy hides it.
+    `peer_of` finds the client's address behind a proxy.
     """
     metrics = Metrics(backend.stats)
     meter = Meter(quota, journal, usage_required=config.usage_required)

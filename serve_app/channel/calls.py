@@ -1,6 +1,6 @@
 """Questions to a model, commands to the control plane, and their replies as msgpack: a name and a value.
 
-They are decoded into the types of `types.question` and `types.control` and nothing else, as frames are.
+Like frames, they are decoded only into known types: those of `types.question` and `types.control`.
 """
 
 from __future__ import annotations

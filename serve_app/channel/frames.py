@@ -1,8 +1,7 @@
 """The messages between a gateway and a replica.
 
-A frame is a 4-byte big-endian length and that many bytes of msgpack. It is decoded into the types
-below and nothing else, so no frame can name code. A value of another type raises
-`msgspec.ValidationError`.
+A frame is a 4-byte big-endian length and that many bytes of msgpack. It is decoded only into the types below,
+so no frame can name code to run. A value of another type raises `msgspec.ValidationError`.
 """
 
 from __future__ import annotations
@@ -23,7 +22,8 @@ MAX_HELLO_BYTES: Final = 1_024  # the most that a peer may send before its token
 
 
 class Ticket(msgspec.Struct, frozen=True, array_like=True):
-    """Where a gateway listens, and the secret that opens it. Travels inside `generate` calls."""
+    """The address where a gateway listens, and the secret for connecting to it. Travels inside `generate`
+    calls."""
 
     host: str
     port: int
@@ -45,7 +45,8 @@ class Hello(msgspec.Struct, tag=True, array_like=True):
 
 
 class Taken(msgspec.Struct, tag=True, array_like=True):
-    """The replica has this request or question. From now on its connection answers for it."""
+    """The replica has this request or question. From now on, a loss of its connection counts as a loss of the
+    request."""
 
     request_id: str
 
@@ -77,13 +78,13 @@ class Refused(msgspec.Struct, tag=True, array_like=True):
 
 
 class Leaving(msgspec.Struct, tag=True, array_like=True):
-    """The replica is stopping. Its answers may continue elsewhere; it finishes those that do not."""
+    """The replica is stopping. Its answers may continue in other replicas; it finishes those that do not."""
 
     request_ids: list[str]  # all requests of this gateway that the replica has
 
 
 class Beat(msgspec.Struct, tag=True, array_like=True):
-    """A sign of life, sent about once a second in both directions. A replica adds its statistics."""
+    """A heartbeat, sent about once a second in both directions. A replica adds its statistics."""
 
     stats: EngineStats | None = None
 
@@ -95,7 +96,7 @@ class Abort(msgspec.Struct, tag=True, array_like=True):
 
 
 class Booked(msgspec.Struct, tag=True, array_like=True):
-    """The gateway has recorded what these clients' requests used."""
+    """The gateway has recorded the usage of these clients' requests."""
 
     record_ids: list[str]
 

@@ -21,7 +21,7 @@ BROKEN: Final = "broken"  # the connection broke, or the replica fell silent
 
 
 class ReplicaLost(GenerationFailed):
-    """A replica went away in the middle of an answer. Another replica may go on with it."""
+    """A replica went away in the middle of an answer. Another replica may continue the answer."""
 
     def __init__(self, cause: str) -> None:
         """`cause`: KILLED or BROKEN."""
@@ -30,7 +30,8 @@ class ReplicaLost(GenerationFailed):
 
 
 class ReplicaSilent(Unavailable):
-    """A replica that has a request, and delivered nothing of it, fell silent. Another one may answer it."""
+    """A replica fell silent that had accepted a request and not delivered anything for it. Another replica
+    may answer the request."""
 
     cause = BROKEN
 
@@ -75,7 +76,7 @@ class Inbox:
         return self.take()
 
     def coming(self) -> asyncio.Future[None] | None:
-        """What `get` awaits next; None: `take` need not wait.
+        """The future that `get` awaits next; None: `take` need not wait.
 
         For a reader who saves the coroutine of `get`, since each step of each stream has one.
         """
@@ -87,16 +88,17 @@ class Inbox:
         return self._wake
 
     def take(self) -> list[TokenDelta]:
-        """The result or error of `get`. Legal once `coming` returned None, in the same turn of the loop."""
+        """The result or error of `get`. May be called once `coming` has returned None, in the same iteration
+        of the event loop."""
         if not self._deltas and self._error is not None and not self._is_closed:
             raise self._error
         deltas, self._deltas = self._deltas, []
         return deltas
 
     async def begun(self, *, by_progress: bool = True) -> None:
-        """Wait for the first delta, or for the end. Not while another task is in `get`.
+        """Wait for the first delta, or for the end. Must not be called while another task is in `get`.
 
-        `by_progress`: a progress delta is enough. Raises the ServeError that the request failed with
+        `by_progress`: a progress delta also ends the wait. Raises the ServeError that the request failed with
         before its first delta.
         """
         while not (self.started or (by_progress and self._deltas) or self.ended or self._is_closed):
@@ -109,12 +111,12 @@ class Inbox:
                 self._wake = None
 
     def hold(self, on_end: Callable[[], None]) -> None:
-        """Let `get` wait, even if deltas arrive, until `release` or the end of the request."""
+        """Make `get` wait until `release` or the end of the request, even if deltas arrive."""
         self._is_held = True
         self._on_held_end = on_end
 
     def release(self) -> None:
-        """Let `get` return what arrived meanwhile."""
+        """Let `get` return the deltas that arrived meanwhile."""
         self._is_held = False
         self._on_held_end = None
         self._notify()
@@ -165,10 +167,10 @@ class Inbox:
 
     def _forget_timer(self) -> None:
         if self._overdue is not None:
-            self._overdue.cancel()  # it would hold this inbox for its whole wait
+            self._overdue.cancel()  # the timer would keep this inbox alive for its whole wait
 
     def push(self, delta: TokenDelta, link: Link, weights: str) -> None:
-        """A delta came from the replica at `link`, which has `weights`."""
+        """Take a delta from the replica at `link`, which runs `weights`."""
         if not self.started and not delta.is_progress:
             self.started = True
             self.link = link
@@ -177,11 +179,11 @@ class Inbox:
             self.fail(Overloaded("the client reads too slowly"))
             return
         self._deltas.append(delta)
-        if self._wake is not None and not self._wake.done():  # as `_notify`, which a delta need not call
+        if self._wake is not None and not self._wake.done():  # as in `_notify`, which a delta need not call
             self._wake.set_result(None)
 
     def leave(self, link: Link) -> None:
-        """The replica at `link` has the request, and is stopping."""
+        """Note that the replica at `link`, which has the request, is stopping."""
         self.link = link
         self.is_leaving = True
         if self._on_leaving is not None and not self.ended:

@@ -1,7 +1,7 @@
 """What a replica generated for the requests of one gateway, kept until that gateway has recorded it.
 
-A gateway that dies leaves requests without an end in its journal. The replica's ledger then has what these
-requests used, and another gateway records it.
+A gateway that dies leaves requests without an end in its journal. The replica's ledger then has the usage of
+these requests, and another gateway records it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ settlements_decoder: msgspec.msgpack.Decoder[list[Settlement]] = msgspec.msgpack
 
 @dataclass(slots=True)
 class _Entry:
-    """A client's request, and the engine requests that answer it: one for each prompt."""
+    """A client's request, and the engine requests that answer it, one per prompt."""
 
     record: UsageRecord
     requests: set[str] = field(default_factory=set)  # ids of engine requests
@@ -46,17 +46,17 @@ class Ledger:
         self._by_request: dict[str, _Entry] = {}
 
     def __len__(self) -> int:
-        """How many clients' requests are not recorded yet."""
+        """The number of clients' requests that are not recorded yet."""
         return len(self._by_record)
 
     def open(self, request_id: str, record: UsageRecord) -> None:
-        """The engine request `request_id` belongs to the client's request of `record`."""
+        """Add the engine request `request_id` to the client's request that `record` identifies."""
         entry = self._by_record.setdefault(record.id, _Entry(record))
         entry.requests.add(request_id)
         self._by_request[request_id] = entry
 
     def note(self, deltas: Iterable[TokenDelta]) -> None:
-        """Take note of deltas that were sent to the gateway."""
+        """Record deltas that were sent to the gateway."""
         if not self._by_request:
             return
         for delta in deltas:
@@ -65,7 +65,7 @@ class Ledger:
                 entry.parts[delta.request_id] = delta.usage
 
     def end(self, request_id: str) -> None:
-        """The engine request `request_id` ended. It is forgotten if it had no tokens."""
+        """Record that the engine request `request_id` ended. It is forgotten if it had no tokens."""
         entry = self._by_request.get(request_id)
         if entry is not None and request_id not in entry.parts:
             self.drop(request_id)
@@ -88,7 +88,7 @@ class Ledger:
                 self._by_request.pop(request_id, None)
 
     def settle(self) -> list[Settlement]:
-        """The gateway is gone: empty the ledger, and return what it held."""
+        """Empty the ledger because its gateway is gone; returns the former entries."""
         settlements = [
             Settlement(request_id, self._gateway, _record(entry.record, usage))
             for entry in self._by_record.values()

@@ -9,7 +9,7 @@ from typing import Final, cast
 from serve_app.channel.frames import LENGTH_BYTES, MAX_FRAME_BYTES, MAX_MESSAGE_BYTES
 
 BEAT_S: Final = 1.0  # a sign of life this often
-SILENCE_S: Final = 8.0  # a peer that is silent for longer is gone: a half-open connection, a stopped process
+SILENCE_S: Final = 8.0  # a peer silent for longer is gone: a half-open connection, a stopped process
 # A peer with more unsent bytes than this is dropped. One step may hold the logits of a few requests.
 MAX_BACKLOG_BYTES: Final = 3 * MAX_MESSAGE_BYTES
 
@@ -19,7 +19,7 @@ class Link(asyncio.Protocol):
 
     `on_frame(payload)` raises for a malformed frame, and the peer is dropped.
     `on_close(reason)` is called exactly once, after the last frame, whichever end closed.
-    `beat()` returns the payload of the next sign of life, or None to send none.
+    `beat()` returns the payload of the next heartbeat, or None to send no heartbeat.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Numbers of a client's JSON that msgpack has no type for, as extensions of it.
+"""msgpack extensions for the numbers in a client's JSON that msgpack has no type for.
 
 These are integers of more than 64 bits, and decimals that a float cannot hold. Both travel as text.
 """
@@ -19,7 +19,7 @@ _LEAST, _MOST = -(2**63), 2**64 - 1
 
 
 class Encoder:
-    """msgpack of contract types, with numbers of any size."""
+    """Encodes and decodes contract types as msgpack, with numbers of any size."""
 
     def __init__(self) -> None:
         self._encode = msgspec.msgpack.Encoder(enc_hook=_extended).encode
@@ -32,7 +32,7 @@ class Encoder:
 
 
 def number_of(code: int, data: memoryview) -> float:
-    """The number of an extension. Raises ValueError."""
+    """The number that a msgpack extension encodes. Raises ValueError."""
     text = bytes(data).decode("ascii")
     if code == _INTEGER:
         return int(text)

@@ -42,7 +42,8 @@ class Receiver:
     """Listens for replicas. Only holders of `ticket` may send deltas."""
 
     def __init__(self, gateway: str, token: bytes, app: str = "") -> None:
-        """`app` is the gateway's Serve application. Replicas send its open records there if it dies."""
+        """`app` is the gateway's Serve application. If the gateway dies, replicas send its open records to
+        that application."""
         self.on_silence: Callable[[str], None] = lambda app: None  # a replica of that application fell silent
         self.ticket = frames.Ticket("", 0, gateway, token, app)
         self._servers: list[asyncio.Server] = []
@@ -85,7 +86,7 @@ class Receiver:
             self._unbooked.setdefault(inbox.record_id, set()).add(inbox.link)
 
     def booked(self, record_id: str) -> None:
-        """The record `record_id` is closed, and so are the inboxes of all its requests."""
+        """Note that the record `record_id` is closed, as are the inboxes of all its requests."""
         for link in self._unbooked.pop(record_id, ()):
             if (peer := self.peers.get(link)) is not None:
                 peer.booked.append(record_id)
@@ -95,12 +96,12 @@ class Receiver:
         return [peer.stats for peer in self.peers.values() if peer.app == app and peer.stats is not None]
 
     def by_replica(self, app: str) -> dict[str, EngineStats]:
-        """As `stats`, by the replica's id."""
+        """The same statistics as `stats`, by replica id."""
         peers = self.peers.values()
         return {peer.replica: peer.stats for peer in peers if peer.app == app and peer.stats is not None}
 
     def departed(self, app: str) -> EngineStats:
-        """The counters of replicas of `app` that left."""
+        """The summed counters of the replicas of `app` that have left."""
         departed = self._departed.get(app)
         return EngineStats() if departed is None else departed.counts
 
@@ -219,7 +220,7 @@ class Receiver:
 class Departed:
     """The last counts of replicas that left one application.
 
-    Without them the counts of an application would fall when a replica leaves, and Prometheus would see a
+    Without them, an application's counts would fall when a replica leaves, and Prometheus would see a
     restart.
     """
 

@@ -56,9 +56,9 @@ class Outlet:
     ) -> None:
         """Run `work`, which sends the request's deltas here, and send its end.
 
-        `record` is settled with the tokens sent, should the gateway die before it recorded them.
-        Raises Unavailable when the connection breaks first. `work` is then cancelled, as it is when the
-        caller is cancelled. Returns early when the gateway aborts the request.
+        If the gateway dies before it has recorded the tokens sent, `record` is settled with them.
+        Raises Unavailable when the connection breaks first. `work` is cancelled in that case, and also when
+        the caller is cancelled. Returns early when the gateway aborts the request.
         """
         if record is not None:
             self._ledger.open(request_id, record)

@@ -1,5 +1,5 @@
-"""The `serve-app` command: one module a command, plain text out, a reason for every failure.
+"""The `serve-app` command: one module per command, plain-text output, and a reason for every failure.
 
 Commands talk to a running server through HTTP alone (`server`), or do their work in this
-process. What needs torch or Ray is imported by the command that needs it, when it runs.
+process. Modules that need torch or Ray are imported only when a command that needs them runs.
 """

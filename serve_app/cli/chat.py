@@ -1,4 +1,4 @@
-"""`serve-app chat`: a chat in the terminal, or one question a line from a pipe."""
+"""`serve-app chat`: a chat in the terminal, or one question per line from a pipe."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _show(text: str) -> None:
 
 
 def _typed() -> Iterator[str]:
-    """Lines from the terminal, until its end."""
+    """Lines from the terminal, until the end of the input."""
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  # gives `input` editing and history
     print_note(HELP)

@@ -49,8 +49,8 @@ def check(
 ) -> None:
     """Check whether a model can be served.
 
-    MODEL is a folder, a hub id or the name of a demo model. Of the hub, config.json and the index
-    of the weights alone are read. Exits with 1 if the model is refused or does not fit.
+    MODEL is a folder, a hub id or the name of a demo model. From the hub, only config.json and the index of
+    the weights are read. Exits with 1 if the model is refused or does not fit.
     """
     from serve_app.models.errors import ModelLoadError  # torch comes with it
     from serve_app.replica.model_check import check_model
@@ -109,7 +109,7 @@ def _describe(found: ModelCheck, config: ModelConfig) -> None:
 
 
 def _application(config: ModelConfig, kind: str) -> str:
-    """The lines of a deploy file that serve the model as it was checked."""
+    """The lines of a deploy file that would serve the model as checked here."""
     import yaml
 
     args: dict[str, Any] = {"name": config.name}

@@ -1,6 +1,6 @@
 """A chat with a running server: the turns so far, and one streamed answer at a time.
 
-Knows the chat of the OpenAI protocol; not the terminal.
+Handles the chat of the OpenAI protocol, but not the terminal.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Reply:
 
 
 class Conversation:
-    """Turns of one chat with one model. A question without an answer does not count."""
+    """Turns of one chat with one model. A question that got no answer is not kept as a turn."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Conversation:
 
     @property
     def messages(self) -> list[dict[str, str]]:
-        """The whole chat, as the protocol has it."""
+        """The whole chat, as the protocol represents it."""
         instructions = [{"role": "system", "content": self.system}] if self.system else []
         return [*instructions, *self._turns]
 
@@ -111,7 +111,7 @@ class Conversation:
 
 
 def _chunk(data: str) -> dict[str, Any]:
-    """One chunk of a stream. Raises ServerError where the server sent an error instead of a chunk."""
+    """One chunk of a stream. Raises ServerError if the server sent an error instead of a chunk."""
     try:
         chunk = json.loads(data)
         error = chunk.get("error")

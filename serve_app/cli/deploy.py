@@ -1,4 +1,4 @@
-"""`serve-app deploy`: a deploy file into a server that runs."""
+"""`serve-app deploy`: applies a deploy file to a running server."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ GOES_ON: Final = (
 def deploy(file: Path) -> None:
     """Make a running server serve what FILE says now.
 
-    The server is the one of this user and machine that `serve-app serve` started at the port
-    of FILE. What did not change goes on untouched; new traffic shares and limits hold from the
-    next request; models come and go, and running answers finish as they began. FILE is checked
-    as `serve-app validate` does before anything happens. Exits with 0 when all of it runs. Ctrl-C ends the
-    command, and the server goes on.
+    The server is the one that this user started on this machine, by `serve-app serve`, at the port in FILE.
+    Unchanged parts keep running untouched; new traffic shares and limits apply from the next request on;
+    models come and go, and running answers finish as they began. Before anything happens, FILE is checked as
+    by `serve-app validate`. Exits with 0 when all of it runs. Ctrl-C ends the command, and the server goes
+    on.
     """
     from serve_app.deployments.deploy_file.file import DeployFileError, parse  # Ray comes with it
     from serve_app.deployments.launcher import control, ports

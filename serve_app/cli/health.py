@@ -1,4 +1,4 @@
-"""`serve-app health`: whether a server lives, and whether it can answer."""
+"""`serve-app health`: whether a server is alive, and whether it can answer."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from serve_app.cli.server import Server, server_options
 def health(context: click.Context, server: Server) -> None:
     """Show whether a server is ready, or why not.
 
-    Exits with 0 when it is ready, else with 1. The reasons name models, so a server with
-    API keys shows them only to a key.
+    Exits with 0 when it is ready, else with 1. The reasons name models, so a server with API keys shows the
+    reasons only to callers with a key.
     """
     live = server.get("/livez")
     click.echo(f"live:  {'yes' if live.is_success else f'no (HTTP {live.status_code})'}")

@@ -1,4 +1,4 @@
-"""`serve-app keys`: API keys for the key file, and those of a running server."""
+"""`serve-app keys`: API keys: for the key file, and on a running server."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def new(name: str, scopes: str) -> None:
 
 
 def _names(context: click.Context, parameter: click.Parameter, value: str | None) -> list[str] | None:
-    """A list with commas; an empty text is an empty list."""
+    """A comma-separated list; an empty text is an empty list."""
     return None if value is None else [name.strip() for name in value.split(",") if name.strip()]
 
 
@@ -126,7 +126,7 @@ def list_keys(server: Server, everything: bool, form: str) -> None:
 )
 @server_options
 def update(server: Server, id: str, clear: tuple[str, ...], **fields: Any) -> None:
-    """Change the key with this ID or name. What is not named stays."""
+    """Change the key with this ID or name. Fields that are not named keep their values."""
     body = _given(fields)
     if clear:
         body["clear"] = list(clear)

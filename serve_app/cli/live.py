@@ -1,4 +1,4 @@
-"""`serve-app live`: what happens now, as a table that renews itself."""
+"""`serve-app live`: current activity, as a table that refreshes itself."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LOADS: Final = ("application", "replicas", "running", "waiting", "kv use")
 @click.option("--once", is_flag=True, help="Print once, and do not renew.")
 @format_option
 def live(server: Server, endpoint: str | None, window: float, once: bool, form: str) -> None:
-    """Show rates, latencies and what is under way now.
+    """Show current rates, latencies and load.
 
     Renewed every two seconds in a terminal, until Ctrl-C. The key needs the scope metrics or manage.
     """
@@ -51,7 +51,7 @@ def live(server: Server, endpoint: str | None, window: float, once: bool, form: 
 
 
 def _renew(read: Callable[[], Mapping[str, Any]], body: Mapping[str, Any]) -> None:
-    """Show `body`, and newer ones after it, until the user ends it."""
+    """Show `body`, and then newer ones, until the user ends the display."""
     with Live(_shown(body), auto_refresh=False) as shown:
         try:
             while True:
@@ -83,7 +83,7 @@ def _table(header: tuple[str, ...], rows: Iterator[list[str]], num_names: int) -
 
 
 def _rows(body: Mapping[str, Any]) -> Iterator[list[str]]:
-    """A row for each served entity, and one for all of an endpoint that has several."""
+    """A row for each served entity, and a row for the total of each endpoint with several entities."""
     for endpoint in body["endpoints"]:
         entities = endpoint["entities"]
         if len(entities) > 1:

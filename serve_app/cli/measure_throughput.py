@@ -54,11 +54,11 @@ def measure_throughput(
     """Measure what one replica makes on this machine.
 
     FILE is a deploy file (.yaml), measured as its model application configures the replica.
-    MODEL is a folder, a hub id or the name of a demo model, measured with default settings.
+    MODEL is a folder, a hub id or the name of a demo model, and is measured with default settings.
 
     The model runs in this process, without HTTP and Ray, under as many open requests as its
-    engine batches; run nothing beside it. The figure is the median round's: input and output
-    tokens together, of the stated mix. Your own traffic has another mix, so measure that one.
+    engine batches; run nothing beside it. The figure is that of the median round: input and output tokens
+    together, in the stated mix. Your own traffic has a different mix, so measure with yours.
     """
     config = _from_file(Path(target), app) if target.endswith((".yaml", ".yml")) else _from_name(target, app)
     from serve_app.replica.throughput import Mix  # torch comes with it, so the settings are read first

@@ -31,7 +31,7 @@ _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 def unix_seconds(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
     """An option's callback: the time as Unix seconds.
 
-    An ISO time without an offset is local time; a date means its first moment.
+    An ISO time without an offset is local time; a date stands for its first moment.
     """
     if value is None:
         return None

@@ -1,4 +1,4 @@
-"""What commands print: tables for people, and text that cannot steer a terminal."""
+"""The output of commands: tables for people, and text without control characters for the terminal."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def printable(text: str) -> str:
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[str] = ()) -> None:
     """Print columns headed in capitals; those named in `right` are aligned to the right.
 
-    In a terminal the columns fit its width. Elsewhere one row is one line, however long.
+    In a terminal the columns fit its width. Outside a terminal, each row is one line, however long.
     """
     console = Console()
     if not console.is_terminal:
@@ -47,12 +47,12 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: 
 
 
 def print_json(value: object) -> None:
-    """Print `value` for a program to read."""
+    """Print `value` in a form for programs."""
     click.echo(json.dumps(value, indent=2))
 
 
 def print_note(text: str) -> None:
-    """Print a line beside the results: on standard error, dim in a terminal."""
+    """Print a line that is not part of the results: on standard error, dimmed in a terminal."""
     Console(stderr=True, soft_wrap=True).print(Text(text, style="dim"))
 
 
@@ -75,11 +75,11 @@ def option_group(*given: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def three_digits(value: float) -> str:
-    """`number` of a value with three significant digits."""
+    """`number` applied to a value with three significant digits."""
     return number(float(f"{value:.3g}"))
 
 
 def rounded_down(value: float, digits: int = 3) -> str:
-    """A positive number to its first digits, as YAML reads it: `51900` for 51987.3, `7.12` for 7.128."""
+    """A positive number rounded down to its first digits, for YAML: `51900` for 51987.3, `7.12` for 7.128."""
     step = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
     return f"{math.floor(value / step) * step:.{max(0, -round(math.log10(step)))}f}"

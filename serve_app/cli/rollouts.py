@@ -82,7 +82,7 @@ def compare(
 ) -> None:
     """Compare the served entities of ENDPOINT.
 
-    Intervals and p-values hold however often they are looked at.
+    Intervals and p-values stay valid however often you look at them.
     """
     report = server.read(
         path_of(endpoint, "comparison"),

@@ -1,6 +1,6 @@
 """A running server as the commands reach it: its address, the key, and reasons for failures.
 
-Knows HTTP and the shape of errors; not what the answers mean.
+Handles HTTP and the shape of errors, but not the meaning of the answers.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ Result = TypeVar("Result")
 
 
 class ServerError(click.ClickException):
-    """The server is away, or refused the request; the message says what to do."""
+    """The server cannot be reached, or refused the request; the message says what to do."""
 
     def __init__(self, message: str, status: int | None = None) -> None:
-        """`status` is HTTP's; None: there was no answer."""
+        """`status` is the HTTP status, or None if there was no answer."""
         super().__init__(message)
         self.status = status
 
@@ -49,24 +49,24 @@ class ServerError(click.ClickException):
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where requests go, with the key that they carry."""
+    """The server that requests are sent to, and the key that they carry."""
 
     url: str  # scheme, host and port, without a slash at the end
     key: str | None = field(default=None, repr=False)
 
     def get(self, path: str) -> httpx.Response:
-        """The answer to a GET, whatever its status. Raises ServerError when there is none."""
+        """The answer to a GET, whatever its status. Raises ServerError if there is no answer."""
         with self._client(READ_TIMEOUT_S) as client, self._reached():
             return client.get(path)
 
     def read(self, path: str, **query: Any) -> dict[str, Any]:
-        """The JSON object at `path`; a query of None is left out. Raises ServerError."""
+        """The JSON object at `path`; query parameters that are None are left out. Raises ServerError."""
         given = {name: value for name, value in query.items() if value is not None}
         path = f"{path}?{urlencode(given)}" if given else path
         return self._object(path, self.get(path))
 
     def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The JSON object that answers a request with a body of JSON, or with none. Raises ServerError."""
+        """The JSON object that answers a request with a JSON body, or without a body. Raises ServerError."""
         with self._client(READ_TIMEOUT_S) as client, self._reached():
             response = client.request(method, path, json=body)
         return self._object(path, response)
@@ -86,7 +86,7 @@ class Server:
     def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[Iterator[str]]:
         """The data of each server-sent event in the answer to a POST. Raises ServerError.
 
-        Leaving the block closes the connection, which ends the work for it on the server.
+        Leaving the block closes the connection, which makes the server stop working on the answer.
         """
         with (
             self._client(None) as client,
@@ -99,7 +99,7 @@ class Server:
             yield (event.data for event in source.iter_sse() if event.data)
 
     def many(self, connections: int) -> httpx.AsyncClient:
-        """A client for this many requests at once, in any protocol, without a time limit."""
+        """A client for up to `connections` concurrent requests, in any protocol, without a time limit."""
         limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
         return httpx.AsyncClient(limits=limits, headers=self._key, **self._options(None))
 
@@ -174,7 +174,7 @@ def server_options(command: Callable[..., Result]) -> Callable[..., Result]:
 
 
 def url_option(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    """As `checked_url`, of an option that may be left out."""
+    """Like `checked_url`, for an option that may be omitted."""
     return None if value is None else checked_url(context, parameter, value)
 
 
@@ -201,7 +201,7 @@ def checked_key(context: click.Context, parameter: click.Parameter, value: str |
 
 
 def _message_of(response: httpx.Response) -> str | None:
-    """What an error in one of our shapes says: OpenAI's, or Databricks'. None: it has another shape."""
+    """What an error in one of our shapes says: OpenAI's, or Databricks'. None for another shape."""
     try:
         body = response.json()
         return str(body["error"]["message"] if "error" in body else body["message"])

@@ -1,4 +1,4 @@
-"""`serve-app usage`: who used how much of what, from the usage journal's files or a server's ledger."""
+"""`serve-app usage`: how much each caller used, from the usage journal's files or a server's ledger."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def summarise(records: Iterable[UsageRecord], by: Sequence[str] = ("endpoint", "
 
 
 def _values(record: UsageRecord, name: str) -> Sequence[str]:
-    """What `record` has in a field: one value, or one for each group."""
+    """The values of a field of `record`: one value, or one for each group."""
     if name == "group":
         return record.groups or ("",)
     if name == "key":
@@ -133,9 +133,9 @@ def usage(
     """Sum up usage, of journals or of a server.
 
     Every admitted request counts once, however it ended: a request of a gateway that died
-    is "lost". Without --url only files are read, so it works without a server and beside a
-    running one. The ledger has all nodes; a key without the scope manage sees its own usage.
-    Days and months are in UTC.
+    is "lost". Without --url only files are read, so the command works with or without a running server. The
+    server's ledger covers all nodes; a key without the scope manage sees only its own usage. Days and months
+    are in UTC.
 
     \b
     serve-app usage --since 7d --by key,endpoint
@@ -193,9 +193,9 @@ def _plain(total: Total, by: Sequence[str]) -> dict[str, Any]:
 
 
 def _rows(totals: Sequence[Total], by: Sequence[str]) -> tuple[list[str], list[list[str | int | float]]]:
-    """The header and the cells of a table, with a column for each outcome and each currency that there is.
+    """The header and the cells of a table, with a column for each outcome and each currency that occurs.
 
-    There is a column of migrations where there were some.
+    If there were migrations, they have a column too.
     """
     outcomes = [name for name in OUTCOMES if any(name in total.requests for total in totals)]
     currencies = sorted({currency for total in totals for currency in total.cost})

@@ -1,4 +1,4 @@
-"""`serve-app validate`: what is wrong with a deploy file, without deploying it."""
+"""`serve-app validate`: finds faults in a deploy file, without deploying it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from serve_app.cli.options import DEPLOY_FILE, read_text
 def validate(context: click.Context, files: tuple[Path, ...]) -> None:
     """Check deploy files, without deploying them.
 
-    Prints one line a problem: the file and its line, the field, and what to write instead. Exits
+    Prints one line per problem: the file and its line, the field, and what to write instead. Exits
     with 1 when a file has an error; warnings alone do not count.
     """
     from serve_app.deployments.deploy_file.file import problems  # Ray comes with it

@@ -1,4 +1,4 @@
-"""What all settings are made of: frozen, closed models."""
+"""The base of all settings: frozen, closed models."""
 
 from __future__ import annotations
 
@@ -59,6 +59,6 @@ class ConfigModel(BaseModel):
 
 
 def first_problem(error: ValidationError) -> tuple[str, str]:
-    """The path of the first field that is refused, "" for the whole, and what is wrong with it."""
+    """The path of the first refused field ("" for the whole value), and what is wrong with it."""
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     return ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")

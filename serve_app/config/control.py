@@ -9,7 +9,7 @@ from serve_app.config.model import ModelConfig
 
 
 class OfferedModel(ConfigModel):
-    """A model that endpoints may be made of at run time, and what one replica of it takes."""
+    """A model from which endpoints may be created at run time, and the resources of one replica."""
 
     config: ModelConfig
     num_cpus: float = Field(0.5, ge=0, le=1024, description="CPUs that Ray sets aside for a replica.")
@@ -24,7 +24,7 @@ class OfferedModel(ConfigModel):
 
 
 class ControlConfig(ConfigModel):
-    """The control plane: whether there is one, where it keeps its data, and what may be made of it."""
+    """The control plane: whether it runs, where it keeps its data, and which endpoints it can create."""
 
     enabled: bool = Field(True, description="Take changes at run time, by `/api/2.0` and the command line.")
     database_url: str | None = Field(

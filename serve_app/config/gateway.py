@@ -40,7 +40,7 @@ class ResponsesConfig(ConfigModel):
 
 
 class ConsoleConfig(ConfigModel):
-    """Whether there is a console at `/console`, and how long one stays signed in."""
+    """Whether there is a console at `/console`, and how long a user stays signed in."""
 
     enabled: bool = Field(True, description="Answer at /console; false: its paths are no routes.")
     session_hours: float = Field(

@@ -76,7 +76,7 @@ class EngineConfig(ConfigModel):
 
 
 class ProvisionedConfig(ConfigModel):
-    """Bought throughput, in tokens a second, as a number of dedicated replicas."""
+    """Bought throughput, in tokens per second, converted to a number of dedicated replicas."""
 
     min_throughput: float = Field(
         0, ge=0, le=1e9, allow_inf_nan=False, description="Throughput for which replicas always run; 0: none."
@@ -107,14 +107,14 @@ class ProvisionedConfig(ConfigModel):
 
 
 def replicas_for(throughput: float, of_one: float) -> int:
-    """The fewest replicas of `of_one` each that have `throughput`."""
+    """The fewest replicas that reach `throughput`, if each has a throughput of `of_one`."""
     number = throughput / of_one
     nearest = round(number)  # 153 are fifteen times 10.2, though not in floats
     return nearest if math.isclose(number, nearest) else math.ceil(number)
 
 
 class EmbeddingConfig(ConfigModel):
-    """A model that embeds: settings where the model's own files leave a choice, or say nothing."""
+    """Settings of an embedding model, where the model's own files leave a choice or say nothing."""
 
     pooling: Literal["auto", "cls", "mean", "max", "last"] = Field(
         "auto",

@@ -1,4 +1,4 @@
-"""The folders for data that outlives a server. The environment goes before a deploy file."""
+"""The folders for data that outlives a server. Environment variables override a deploy file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DATABASE_FILE: Final = "control.db"
 
 
 def state_dir(environ: Mapping[str, str] = os.environ) -> Path:
-    """The folder of this user's servers: in `XDG_STATE_HOME` or ~/.local/state."""
+    """The folder of this user's servers, in `XDG_STATE_HOME` or ~/.local/state."""
     base = environ.get("XDG_STATE_HOME")
     return (Path(base) if base else Path.home() / ".local" / "state") / "serve-app"
 
@@ -33,6 +33,6 @@ def database_folder(usage_dir: str | Path | None, environ: Mapping[str, str] = o
 def database_url(
     given: str | None, usage_dir: str | Path | None, environ: Mapping[str, str] = os.environ
 ) -> str:
-    """The control plane's database: by the environment, `given` by its settings, or a file of this user."""
+    """The control plane's database: from the environment, its settings (`given`), or a file of this user."""
     named = environ.get(DATABASE_URL) or given
     return named or f"sqlite:///{database_folder(usage_dir, environ) / DATABASE_FILE}"

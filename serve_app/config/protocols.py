@@ -1,4 +1,4 @@
-"""Settings of protocols, where a protocol leaves a choice."""
+"""Settings for the choices that a protocol leaves open."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from serve_app.limits import MAX_BEST_OF, MAX_PROMPT_CHARS
 
 
 class MindieConfig(ConfigModel):
-    """Where MindIE's protocol leaves a choice, or its documents and its product differ."""
+    """Settings where MindIE's protocol leaves a choice, or its documentation and its product differ."""
 
     max_input_chars: int = Field(
         512 * 1024, ge=1, le=MAX_PROMPT_CHARS, description="Most characters of all contents of a request."
@@ -37,7 +37,7 @@ class MindieConfig(ConfigModel):
 
 
 class OvmsConfig(ConfigModel):
-    """Where releases of OpenVINO Model Server differ, or we differ from them."""
+    """Settings where releases of OpenVINO Model Server differ, or we differ from them."""
 
     profile: Literal["source", "current"] = Field(
         "source",
@@ -57,7 +57,7 @@ class OvmsConfig(ConfigModel):
 
 
 class TrtllmConfig(ConfigModel):
-    """Where TensorRT-LLM's protocol leaves a choice, or its documents and its product differ."""
+    """Settings where TensorRT-LLM's protocol leaves a choice, or its documentation and its product differ."""
 
     alias: str = Field(
         "tensorrt_llm",

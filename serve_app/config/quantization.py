@@ -12,14 +12,14 @@ SENSITIVE: Final = ("q_proj", "k_proj", "v_proj", "qkv_proj")
 
 @dataclass(frozen=True, slots=True)
 class FormatSize:
-    """How large a weight is in one format."""
+    """The size of a weight in one format."""
 
     bits: int | None  # of a weight, without the scales of outputs; None: those of the type that it has
     sensitive: str  # the format that sensitive linears have instead
     devices: frozenset[str] = frozenset({"cpu"})  # by torch's names
 
     def format_of(self, linear: str, own: str) -> str:
-        """The format of the linear of that name in a model of the format `own`, which is of this size."""
+        """The format of the layer `linear` in a model of the format `own`, which has this size."""
         return self.sensitive if linear.endswith(SENSITIVE) else own
 
 
@@ -31,7 +31,7 @@ FORMATS: Final[Mapping[str, FormatSize]] = {
 
 
 def bits_of(name: str) -> int:
-    """Bits of a weight in the format of that name, which must not be that of the weight's own type."""
+    """Bits per weight in the format `name`, which must not be the one that keeps the weight's own type."""
     bits = FORMATS[name].bits
     if bits is None:
         raise ValueError(f"weights of the format {name} have the size of their type")

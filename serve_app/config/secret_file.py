@@ -10,10 +10,10 @@ from pathlib import Path
 
 
 def secret_file(path: Path) -> Path:
-    """The file `path` with 32 random bytes in hexadecimal, made on first use: whole, or not at all.
+    """The file `path` with 32 random bytes in hexadecimal; it is made on first use, atomically.
 
-    It and its folder are the owner's alone. Of several processes that need it at once, one makes it.
-    Raises OSError.
+    Only the owner can access the file and its folder. If several processes need it at once, only one makes
+    it. Raises OSError.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if path.is_dir():

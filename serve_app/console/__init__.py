@@ -1,1 +1,1 @@
-"""The console: the service in a browser, at `/console`. It asks the public API and nothing else."""
+"""The console: the service in a browser, at `/console`. It uses only the public API."""

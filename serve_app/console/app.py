@@ -1,9 +1,9 @@
-"""The console as a layer around the gateway's app: a path below `/console` is its own, all others pass.
+"""The console as a layer around the gateway's app: it answers paths below `/console`, and passes on others.
 
-A browser that opens the address of the server itself is sent to the console.
+A browser that opens the server's root address is redirected to the console.
 
-Knows paths alone. What a page needs is loaded at the first request for one, so a gateway whose console is
-not used starts as fast, and takes as little memory, as one without.
+Deals only with paths. What pages need is loaded at the first request for a page, so a gateway whose console
+is not used starts as fast, and takes as little memory, as one without a console.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Console:
         allowed_hosts: Collection[str] = (),
     ) -> None:
         """`inner` is the public API, with its authentication and limits. `allowed_hosts`: names of this
-        server, besides addresses and names without a dot, that requests without a key may use.
+        server that requests without a key may use, besides addresses and names without a dot.
 
-        Raises ValueError for a secret of the environment that is too short.
+        Raises ValueError if the secret in the environment is too short.
         """
         check_secret(environ)
         self._inner = inner
@@ -62,7 +62,7 @@ class Console:
         await site(scope, receive, send)
 
     async def _load(self) -> Site:
-        """Make the site in a thread, so that answers under way do not wait for its templates."""
+        """Build the site in a thread, so that answers in progress do not wait for its templates to load."""
         async with self._loading:
             if self._site is None:
                 self._site = await asyncio.to_thread(self._make)

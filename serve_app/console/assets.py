@@ -1,7 +1,7 @@
-"""Files that pages load: scripts, styles, pictures. Read and compressed once, named by their content.
+"""Files that pages load: scripts, styles, pictures. They are read and compressed only once.
 
-One digest of all files is part of every path, so modules import each other by relative paths, and a
-browser may cache each file without end.
+A digest of the content of all files is part of every path, so modules can import each other by relative
+paths, and a browser may cache each file forever.
 """
 
 from __future__ import annotations
@@ -49,19 +49,20 @@ class Assets:
         self._digest = digest.hexdigest()[:16]
 
     def url(self, name: str) -> str:
-        """The path of the file `name`, such as "console.css". Raises KeyError for one that is not there."""
+        """The path of the file `name`, such as "console.css". Raises KeyError if there is no such file."""
         if name not in self._files:
             raise KeyError(f"there is no file static/{name}")
         return f"{STATIC}{self._digest}/{name}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Raises RouteNotFound. The files are not secret: the page of signing in needs them."""
+        """Raises RouteNotFound. The files are not secret: the sign-in page needs them."""
         digest, _, name = scope["path"].removeprefix(STATIC).partition("/")
         file = self._files.get(name)
         if file is None or scope["method"] not in ("GET", "HEAD"):
             raise RouteNotFound("there is no such file")
         headers = {"vary": "accept-encoding"}
-        # While gateways are replaced, a page of one may load files of the other: that answer is not cached.
+        # While gateways are being replaced, one may be asked for the files of another's page:
+        # such an answer is not cached.
         headers["cache-control"] = _KEPT if digest == self._digest else "no-cache"
         body = file.plain
         if any(name == b"accept-encoding" and b"gzip" in value for name, value in scope["headers"]):

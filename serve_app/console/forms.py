@@ -22,7 +22,7 @@ READ_S: Final = 30.0
 
 
 class Form:
-    """The fields of one form. A field that was not sent is empty."""
+    """The fields of one form. A field that was not sent counts as empty."""
 
     def __init__(self, fields: Mapping[str, Sequence[str]]) -> None:
         self._fields = fields
@@ -32,7 +32,7 @@ class Form:
         return next(iter(self._fields.get(name, ())), "").strip()
 
     def all(self, name: str) -> list[str]:
-        """Every value, of boxes that are ticked or of rows with the same fields."""
+        """All values of a repeated field, such as ticked boxes or the rows of a table."""
         return [value.strip() for value in self._fields.get(name, ())]
 
     def __contains__(self, name: str) -> bool:
@@ -74,7 +74,7 @@ def number(text: str) -> Any:
 
 
 def words(text: str) -> list[str]:
-    """The names in a text that has commas or lines between them; one with a comma is in double quotes."""
+    """The names in a text, separated by commas or line breaks; a name with a comma is in double quotes."""
     lines = text.splitlines()
     try:
         parts = [part for row in csv.reader(lines, skipinitialspace=True) for part in row]
@@ -84,5 +84,5 @@ def words(text: str) -> list[str]:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names as a form shows them, in the form that `words` reads."""
+    """Names as a form shows them, in the format that `words` reads."""
     return ", ".join('"' + name.replace('"', '""') + '"' if _QUOTED.search(name) else name for name in names)

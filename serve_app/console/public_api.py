@@ -27,7 +27,7 @@ _NOT_PASSED: Final = frozenset(
         b"upgrade",
     }
 )
-# Besides those, of a page's request whose body and answer are not the page's.
+# Further headers of a page's request, when the body and answer of the API call are not the page's.
 _OF_A_PAGE: Final = frozenset(
     {b"accept", b"accept-encoding", b"content-type", b"content-length", b"transfer-encoding"}
     | {b"sec-fetch-site"}  # the console checked changes; a link that leads to a page shows the page
@@ -47,7 +47,7 @@ class ApiAnswer:
 
 
 class ApiError(Exception):
-    """A refusal or a failure, in the API's own words."""
+    """A refusal or a failure, with the API's own message."""
 
     def __init__(self, answer: ApiAnswer) -> None:
         self.answer = answer
@@ -57,10 +57,10 @@ class ApiError(Exception):
 
 
 class PublicApi:
-    """The API for one request of a browser: with its address and host, and the key of its session."""
+    """The API on behalf of one browser request: with its address and host, and its session's key."""
 
     def __init__(self, app: ASGIApp, scope: Scope, key: str) -> None:
-        """`scope` is the browser's request; `key` "" where this server needs none."""
+        """`scope` is the browser's request; `key` is "" if this server needs none."""
         self._app = app
         self._scope = scope
         self._key = key
@@ -70,11 +70,11 @@ class PublicApi:
         return PublicApi(self._app, self._scope, key)
 
     async def get(self, path: str, **query: Any) -> ApiAnswer:
-        """Raises ApiError for a status of 400 and above, as `change` does."""
+        """Raises ApiError for a status of 400 or above; so does `change`."""
         return _good(await self.ask("GET", path, query=query))
 
     async def found(self, path: str, **query: Any) -> tuple[Any, ApiError | None]:
-        """The JSON at `path`, or None and the refusal."""
+        """The JSON at `path` and None, or None and the refusal."""
         try:
             return (await self.get(path, **query)).body, None
         except ApiError as error:
@@ -86,7 +86,8 @@ class PublicApi:
     async def ask(
         self, method: str, path: str, body: Any = None, query: Mapping[str, Any] | None = None
     ) -> ApiAnswer:
-        """The whole answer, whatever its status. `path` is unquoted; `query` leaves out what is None."""
+        """The whole answer, whatever its status. `path` is unquoted; values in `query` that are None are left
+        out."""
         payload = b"" if body is None else json.dumps(body).encode()
         headers = _passed(self._scope, self._key, _OF_A_PAGE)
         if body is not None:
@@ -96,9 +97,9 @@ class PublicApi:
 
 
 async def forward(app: ASGIApp, scope: Scope, receive: Receive, send: Send, path: str, key: str) -> None:
-    """Pass a browser's own request on to `path`, and the answer back piece by piece, as it comes.
+    """Forward a browser's own request to `path`, and stream the answer back.
 
-    The browser's disconnect is passed on by `receive`, so what it asked for is stopped.
+    `receive` passes on a disconnect of the browser, so that its request is stopped.
     """
     await app(_at({**scope, "headers": _passed(scope, key)}, path), receive, send)
 
@@ -159,7 +160,7 @@ def _good(answer: ApiAnswer) -> ApiAnswer:
 
 
 def _told(answer: ApiAnswer) -> tuple[str, str | None]:
-    """The message and the field at fault, in the shape of Databricks' or of OpenAI's errors."""
+    """The message and the field at fault, from an error in Databricks' or OpenAI's format."""
     body = answer.body if isinstance(answer.body, dict) else {}
     inner = body["error"] if isinstance(body.get("error"), dict) else body
     message = (

@@ -1,4 +1,4 @@
-"""Numbers, sizes and times as people read them: with a unit, and not more exact than one can use."""
+"""Numbers, sizes and times for people to read: with a unit, and no more precise than is useful."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def duration(seconds: float | None) -> str:
 
 
 def duration_ms(ms: float | None) -> str:
-    """`duration` of milliseconds, as the request log has it."""
+    """`duration`, but of milliseconds, as in the request log."""
     return duration(None if ms is None else ms / 1000)
 
 
@@ -66,7 +66,7 @@ def share(value: float | None) -> str:
 
 
 def money(value: float | None, currency: str | None = None) -> str:
-    """1234.5 -> "1,234.50 USD"; small amounts keep the digits that say something."""
+    """1234.5 -> "1,234.50 USD"; small amounts keep their significant digits."""
     if value is None:
         return NOTHING
     decimals = 2 if value == 0 or abs(value) >= 1 else min(10, 3 - math.floor(math.log10(abs(value))))
@@ -76,12 +76,12 @@ def money(value: float | None, currency: str | None = None) -> str:
 
 
 def _three(value: float) -> str:
-    """Three digits that say something, and no exponent."""
+    """Three significant digits, without an exponent."""
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def when(unix_s: float | None, now: Callable[[], float] = time.time) -> Markup | str:
-    """A moment as "3 min ago" or "in 2 h", with the exact time in its element."""
+    """A moment as "3 min ago" or "in 2 h", in an HTML element that also has the exact time."""
     if not unix_s:
         return NOTHING
     moment = datetime.fromtimestamp(unix_s, UTC)
@@ -96,7 +96,7 @@ def when(unix_s: float | None, now: Callable[[], float] = time.time) -> Markup |
 
 
 def when_ms(unix_ms: float | None) -> Markup | str:
-    """`when` of milliseconds, as the management API tells times."""
+    """`when`, but of milliseconds, as in the management API."""
     return when(None if unix_ms is None else unix_ms / 1000)
 
 

@@ -1,4 +1,4 @@
-"""What a handler knows of a request: the visitor, their permissions, and the API with their key."""
+"""What a handler is given for a request: the visitor, their permissions, and the API with their key."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from serve_app.console.forms import Form
 from serve_app.console.public_api import PublicApi
 from serve_app.console.session import Session, Vault
 
-ME: Final = "/api/2.0/preview/scim/v2/Me"  # of the public API: who is calling
+ME: Final = "/api/2.0/preview/scim/v2/Me"  # path in the public API for who is calling
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Visitor:
 
     @classmethod
     def of(cls, me: Mapping[str, Any]) -> Self:
-        """From the API's answer to `ME`."""
+        """Parse the API's answer to `ME`."""
         return cls(me["displayName"], frozenset(each["value"] for each in me["entitlements"]))
 
     def can(self, scope: str) -> bool:
@@ -38,9 +38,9 @@ class ConsoleRequest:
 
     api: PublicApi
     session: Session
-    caller: Visitor | None  # None on the page of signing in
-    form: Form = field(default_factory=lambda: Form({}))  # of a change, whose token is checked
-    vault: Vault | None = None  # None if an error hides who is calling
+    caller: Visitor | None  # None on the sign-in page
+    form: Form = field(default_factory=lambda: Form({}))  # of a change, after its token was checked
+    vault: Vault | None = None  # None if the caller is unknown because of an error
 
     @property
     def csrf(self) -> str:
@@ -58,6 +58,6 @@ class ConsoleRequest:
 
 
 def console_of(request: Request) -> ConsoleRequest:
-    """What the console knows of `request`."""
+    """The console's data for `request`."""
     console: ConsoleRequest = request.state.console
     return console

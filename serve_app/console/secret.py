@@ -30,7 +30,7 @@ def check_secret(environ: Mapping[str, str]) -> None:
 
 
 def load_secret(environ: Mapping[str, str]) -> str:
-    """The secret; one for this process alone if the state directory cannot be written."""
+    """The secret; if the state directory is not writable, a new one for this process alone."""
     check_secret(environ)
     if given := environ.get(VARIABLE):
         return given

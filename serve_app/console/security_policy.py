@@ -1,7 +1,7 @@
-"""The headers of every answer of the console, and which requests of browsers are refused.
+"""The headers of all the console's answers, and the rules by which browsers' requests are refused.
 
 Covered: markup and scripts that are not the console's own (CSP), frames, pages of other sites and of other
-ports, names that lead to loopback by a foreign DNS, changes without the session's token.
+ports, foreign DNS names that resolve to loopback, changes without the session's token.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ class Answer:
 
 
 def check_origin(request: Request) -> None:
-    """Raises PermissionDenied for a change that a page of another origin asks for.
+    """Raises PermissionDenied for a change that comes from a page of another origin.
 
-    A browser sends `Sec-Fetch-Site`, or at least `Origin` over plain HTTP to another machine.
+    Browsers send `Sec-Fetch-Site`; over plain HTTP to another machine they send at least `Origin`.
     """
     if request.method in SAFE_METHODS:
         return
@@ -87,7 +87,7 @@ def check_origin(request: Request) -> None:
 def check_local(
     request: Request, peer_of: Callable[[Scope], str | None], allowed_hosts: Collection[str] = ()
 ) -> None:
-    """Without keys, raises PermissionDenied unless the request is from this machine and to its name.
+    """If there are no keys, raises PermissionDenied unless the request is from this machine and to its name.
 
     The owner of another domain can point it to this machine, so `Host` must pass `is_local_name`.
     """

@@ -1,7 +1,7 @@
-"""Sessions: who signed in, sealed into a cookie that the browser keeps and only the server can read.
+"""Sessions: who signed in, encrypted in a cookie that the browser stores and only the server can read.
 
-Covered: reading and changing a cookie, an age. Not covered: a copied cookie, which is good until it is too
-old or its key is revoked; the server keeps no list of sessions.
+Covered: no one else can read or change a cookie, and it expires. Not covered: a copied cookie works until it
+expires or its key is revoked, since the server keeps no list of sessions.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from starlette.requests import Request
 COOKIE: Final = "serve_app_console"
 PATH: Final = "/console"
 OWNER_CHARS: Final = 16
-MAX_COOKIE_CHARS: Final = 4096  # browsers keep no longer one
+MAX_COOKIE_CHARS: Final = 4096  # browsers reject larger cookies
 
 
 @dataclass(frozen=True, slots=True)
 class Vault:
-    """Where a browser keeps the chats of one API key, and the key of AES that it encrypts them with.
+    """Where a browser stores the chats of one API key, and the AES key with which it encrypts them.
 
-    Both follow from the API key and the console's secret, so they are the same at every sign-in.
+    Both are derived from the API key and the console's secret, so they are the same at every sign-in.
     """
 
-    owner: str  # hexadecimal; says nothing of the API key
+    owner: str  # hexadecimal; reveals nothing about the API key
     key: str  # base64 of 32 bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One browser that signed in. `key` is "" where this server needs no keys."""
+    """One browser that signed in. `key` is "" if this server needs no keys."""
 
     key: str
-    csrf: str  # comes back with every change; another site cannot read it
+    csrf: str  # sent with every change; other sites cannot read it
 
 
 class Sessions:
@@ -64,7 +64,7 @@ class Sessions:
         return Vault(owner.hex()[:OWNER_CHARS], base64.b64encode(key).decode())
 
     def read(self, sealed: str | None) -> Session | None:
-        """The session of a cookie; None for no cookie, a changed one, and one that is too old."""
+        """The session in a cookie; None if there is no cookie, or it was altered or is too old."""
         if not sealed or len(sealed) > MAX_COOKIE_CHARS:
             return None
         try:
@@ -78,14 +78,14 @@ class Sessions:
         return self._fernet.encrypt(json.dumps([session.key, session.csrf]).encode()).decode()
 
     def cookie(self, session: Session, *, secure: bool) -> str:
-        """The header `Set-Cookie` of a session that begins."""
+        """The header `Set-Cookie` for a new session."""
         return _cookie(self.seal(session), self._age_s, secure=secure)
 
 
 def is_secure(request: Request) -> bool:
-    """Whether the browser speaks TLS, to us or to a proxy before us, so that its cookie can be kept to that.
+    """Whether the browser uses TLS, to us or to a proxy in front of us; if so, its cookie is for TLS only.
 
-    A client that forges the header only keeps its own cookie from plain HTTP.
+    A client that forges the header only keeps its own cookie off plain HTTP.
     """
     return "https" in (request.url.scheme, request.headers.get("x-forwarded-proto"))
 

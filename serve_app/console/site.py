@@ -1,7 +1,7 @@
-"""The console's own paths: files, sessions, pages, and the public API for the scripts of pages.
+"""The console's own paths: files, sessions, pages, and the public API for the pages' scripts.
 
-Every request passes the check of its origin, its session, and for a change the session's token; every
-answer has the policy's headers. A page's handler sees only requests that passed all of them.
+The origin and session of every request are checked, and for a change also the session's token; every answer
+has the policy's headers. A page's handler sees only requests that passed all these checks.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ MENU: Final = tuple(MenuItem(page.TITLE, page.PATH, page.SCOPES) for page in PAG
 
 
 class SignInNeeded(Exception):
-    """The request has no session with a valid key. `why`: the API's words; "" if there was no session."""
+    """The request has no session with a valid key. `why`: the API's message; "" if there was no session."""
 
     def __init__(self, why: str = "") -> None:
         super().__init__(why)
@@ -117,7 +117,7 @@ class Site:
             await self._problem(request, error, is_api)(scope, receive, answer.send)
 
     async def _forward(self, request: Request, send: Send) -> None:
-        """The public API below `/console/api`, for scripts of pages."""
+        """The public API below `/console/api`, for the pages' scripts."""
         check_origin(request)
         session = self._sessions.read(request.cookies.get(COOKIE))
         if session is None:
@@ -148,7 +148,7 @@ class Site:
     async def _enter(self, request: Request, api: PublicApi, session: Session) -> Visitor:
         """The visitor of a page.
 
-        Raises SignInNeeded, ApiError, or PermissionDenied: without keys, only this machine is served.
+        Raises SignInNeeded, ApiError or PermissionDenied: a server without keys serves only this machine.
         """
         answer = await api.ask("GET", ME)
         if answer.status == HTTPStatus.UNAUTHORIZED:
@@ -160,7 +160,8 @@ class Site:
         return Visitor.of(answer.body)
 
     def _problem(self, request: Request, error: Exception, is_api: bool) -> Response:
-        """The answer to a refusal: JSON for a script, a part of a page for htmx, a page for all others."""
+        """The answer to a refusal: JSON for a script, a page fragment for htmx, and a whole page for all
+        others."""
         problem = problem_of(error)
         if problem.status == HTTPStatus.INTERNAL_SERVER_ERROR:
             logger.error("the console failed at %s", request.scope["path"], exc_info=error)
@@ -180,7 +181,7 @@ def _to_sign_in(request: Request, needed: SignInNeeded, is_api: bool) -> Respons
     if is_api:
         body = {"error_code": "UNAUTHENTICATED", "message": needed.why or "sign in to the console first"}
         answer = JSONResponse(body, HTTPStatus.UNAUTHORIZED)
-    elif (place := request.headers.get("hx-current-url")) is not None:  # a part of that page was asked for
+    elif (place := request.headers.get("hx-current-url")) is not None:  # part of that page was requested
         headers = {"hx-redirect": _sign_in_for(urlsplit(place))}
         answer = Response(status_code=HTTPStatus.UNAUTHORIZED, headers=headers)
     else:
@@ -192,13 +193,13 @@ def _to_sign_in(request: Request, needed: SignInNeeded, is_api: bool) -> Respons
 
 
 def _sign_in_for(page: SplitResult) -> str:
-    """The page for signing in, which then leads to `page`."""
+    """The path of the sign-in page, which then leads to `page`."""
     place = page.path + (f"?{page.query}" if page.query else "")
     return f"{sign_in.PATH}?next={quote(place)}" if place else sign_in.PATH
 
 
 def _with_cookie(send: Send, cookie: str) -> Send:
-    """`send` with a cookie, unless the answer has one of its own."""
+    """Wrap `send` to add a cookie, unless the answer sets one itself."""
 
     async def send_with_cookie(message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -221,7 +222,7 @@ async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def problem_of(error: Exception) -> ApiError | Problem:
-    """What a page says of `error`: the API's own words, or the console's if the console refused."""
+    """What a page says about `error`: the API's message, or the console's if the console itself refused."""
     match error:
         case ApiError():
             return error

@@ -1,6 +1,6 @@
-"""Pages as HTML: Jinja2 with every value escaped, and a name that is missing is an error.
+"""Pages as HTML: Jinja2 with every value escaped; a missing name is an error.
 
-Numbers, sizes and times are written for people by the filters of `reading`.
+The filters in `reading` format numbers, sizes and times for people.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FOLDER: Final = Path(__file__).parent / "templates"
 
 @dataclass(frozen=True, slots=True)
 class MenuItem:
-    """A page that the menu has for keys with one of `scopes`."""
+    """A page that the menu shows to keys with one of `scopes`."""
 
     title: str
     path: str
@@ -38,7 +38,7 @@ class MenuItem:
 
 
 class Templates:
-    """All templates, with the files that they load."""
+    """All templates, and the files that they load."""
 
     def __init__(self, assets: Assets, menu: tuple[MenuItem, ...]) -> None:
         self._jinja = Environment(
@@ -55,7 +55,7 @@ class Templates:
     def page(
         self, request: Request, name: str, problem: ApiError | Problem | None = None, **values: Any
     ) -> HTMLResponse:
-        """The template `name` with `values`, and what every page knows: `console`, `path`, `csrf_field`.
+        """The template `name` with `values` and those of every page: `console`, `path`, `csrf_field`.
 
         The status is that of the `problem`, otherwise 200.
         """
@@ -69,6 +69,6 @@ class Templates:
 def render(
     request: Request, name: str, problem: ApiError | Problem | None = None, **values: Any
 ) -> HTMLResponse:
-    """The page of a handler: the template `name` of `templates/`, filled with `values`."""
+    """A handler's page: the template `name` in `templates/`, filled with `values`."""
     templates: Templates = request.state.templates
     return templates.page(request, name, problem, **values)

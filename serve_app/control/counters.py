@@ -1,4 +1,4 @@
-"""Numbers that only grow, also over restarts: versions of snapshots, revisions of applications."""
+"""Numbers that only grow, even across restarts: versions of snapshots, revisions of applications."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REVISION: Final = "revision"
 
 
 class Counter(Table):
-    """One number by its name."""
+    """One counter, identified by its name."""
 
     __tablename__ = "counters"
 
@@ -23,13 +23,13 @@ class Counter(Table):
 
 
 def current(session: Session, name: str) -> int:
-    """The number that `advance` gave last; 0: none yet."""
+    """The number that `advance` last returned; 0 if none yet."""
     found = session.get(Counter, name)
     return 0 if found is None else found.value
 
 
 def advance(session: Session, name: str) -> int:
-    """The next number, from 1."""
+    """The next number, starting at 1."""
     found = session.get(Counter, name)
     if found is None:
         found = Counter(name=name, value=0)

@@ -1,4 +1,5 @@
-"""The last reports of gateways, and which of them live. After a restart they report again."""
+"""The last reports of gateways, and which gateways are alive. After a restart of the control plane they
+report again."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import Any, Final
 
 from serve_app.types.control import GatewayReport
 
-FIRST_S: Final = 5.0  # after the start of the control plane, by which every gateway has reported
+FIRST_S: Final = 5.0  # by then every gateway has reported to a new control plane
 SILENT_S: Final = 30.0  # a gateway reports every 10 s; one that is silent for this long counts as gone
 
 
@@ -21,13 +22,13 @@ class _Heard:
 
 
 class Gateways:
-    """The newest report of each gateway that lives."""
+    """The newest report of each gateway that is alive."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._since = clock()
         self._heard: dict[str, _Heard] = {}
-        self._given_up: set[str] = set()  # gateways that did not follow in time, without a report since
+        self._given_up: set[str] = set()  # gateways that were too slow and have not reported since
         self.declared: dict[str, Any] = {}  # the catalogue of the deploy file, from the newest report
 
     def take(self, report: GatewayReport, number: int = 0) -> bool:
@@ -39,20 +40,20 @@ class Gateways:
         if report.is_leaving:
             return self._heard.pop(report.gateway, None) is not None
         self._heard[report.gateway] = _Heard(self._clock(), report, number)
-        if report.declared or report.in_force:  # a gateway that starts has not read its deploy file yet
+        if report.declared or report.in_force:  # a gateway that is starting has not read its deploy file yet
             self.declared = report.declared
         return before is None or before.report != report
 
     @property
     def ready(self) -> frozenset[str]:
-        """The applications that can answer according to some gateway."""
+        """The applications that at least one gateway reports as ready."""
         return frozenset(app for report in self for app in report.ready)
 
     def follow(self, version: int, endpoint: str, apps: frozenset[str] = frozenset()) -> bool:
         """Whether all gateways route `endpoint` by the snapshot `version` or a newer one, and reach `apps`.
 
-        True without any gateway: then no gateway routes by an older one. After a start of the control
-        plane, their reports have not come yet.
+        True if there are no gateways, as then none routes by an older snapshot. False just after a start of
+        the control plane, when gateways may not have reported yet.
         """
         return self.are_known and not any(
             _is_behind(report, version, endpoint) or not apps.issubset(report.ready) for report in self
@@ -60,15 +61,15 @@ class Gateways:
 
     @property
     def are_known(self) -> bool:
-        """Whether every gateway has had the time to report."""
+        """Whether every gateway has had time to report."""
         return len(self) > 0 or self._clock() >= self._since + FIRST_S
 
     def behind(self, version: int, endpoint: str = "") -> frozenset[str]:
-        """The gateways that do not serve by the snapshot `version` yet, or not `endpoint`."""
+        """The gateways that do not use the snapshot `version` yet, at least not for `endpoint`."""
         return frozenset(each.gateway for each in self if _is_behind(each, version, endpoint))
 
     def awaited(self, gateways: frozenset[str]) -> frozenset[str]:
-        """The gateways of `gateways` to wait for."""
+        """Those of `gateways` that are still worth waiting for."""
         return gateways - self._given_up
 
     def give_up(self, gateways: frozenset[str]) -> None:

@@ -13,7 +13,7 @@ Handlers: TypeAlias = Mapping[type[Command[Any]], Handler]
 
 
 def joined(parts: Iterable[Handlers]) -> dict[type[Command[Any]], Handler]:
-    """The handlers of all parts. Raises ValueError where two answer the same command."""
+    """The handlers of all parts. Raises ValueError if two handlers answer the same command."""
     found: dict[type[Command[Any]], Handler] = {}
     for part in parts:
         for command, handler in part.items():

@@ -1,4 +1,4 @@
-"""Live figures of all gateways, in memory alone: nothing here needs the database."""
+"""Live figures of all gateways, kept only in memory: nothing here needs the database."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Live:
     """Sums up the slots that gateways report. After a restart every gateway reports all its slots."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        """`clock`: Unix seconds. Those of gateways must agree with it within seconds."""
+        """`clock`: Unix seconds. The clocks of gateways must agree with it to within seconds."""
         self._slots = Ring(clock)
-        self._newest: dict[str, int] = {}  # gateway -> the last of its slots that was taken
+        self._newest: dict[str, int] = {}  # gateway -> the last slot accepted from it
         self._ahead: set[str] = set()  # gateways whose clock was ahead at their last report
 
     def handlers(self) -> Handlers:
@@ -37,14 +37,14 @@ class Live:
         slots = [slot for slot in command.slots if slot.number <= latest]
         self._note_clock(command.gateway, is_ahead=len(slots) < len(command.slots))
         for slot in slots:
-            if newest is None or slot.number > newest:  # otherwise it was taken, and the reply was lost
+            if newest is None or slot.number > newest:  # otherwise accepted before: the reply was lost
                 self._slots.add(slot)
         if slots:
             self._newest[command.gateway] = max(newest or 0, slots[-1].number)
         return LiveTold(wants_all=False)
 
     def _note_clock(self, gateway: str, *, is_ahead: bool) -> None:
-        """Log once what is dropped until the clock is right again."""
+        """Log once that figures are dropped, until the gateway's clock is right again."""
         if is_ahead and gateway not in self._ahead:
             logger.warning(
                 "live figures of gateway %s are dropped: its clock is more than %g s ahead of ours",

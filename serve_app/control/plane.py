@@ -31,7 +31,7 @@ from serve_app.types.control import Command, ReplyT, WatchSnapshot
 
 logger = logging.getLogger(__name__)
 
-RETRY_S: Final = 1.0  # after the database did not answer
+RETRY_S: Final = 1.0  # wait after the database did not answer
 WAITING: Final = "the control plane waits for its database"
 
 
@@ -47,7 +47,7 @@ class ControlPlane:
         say: Callable[[str], None] = lambda problem: None,
         guardrails_model: str | None = None,
     ) -> None:
-        """`say` gets the reason why the database cannot be opened, and a line once it is open.
+        """`say` is called with the reason why the database cannot be opened, and again once it is open.
 
         `guardrails_model`: see `GatewayConfig`.
         """
@@ -88,7 +88,7 @@ class ControlPlane:
         self._running: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Open the database, as soon as it answers, and work until `close`. Call it on the event loop."""
+        """Open the database as soon as it answers, and run until `close`. Call it on the event loop."""
         self._running = asyncio.ensure_future(self._run())
 
     async def do(self, command: Command[ReplyT], caller: Caller) -> ReplyT:
@@ -96,7 +96,7 @@ class ControlPlane:
         if handler is None:
             raise UnsupportedField(None, "the control plane does not know this command")
         if not self._is_open:
-            # Only to gateways: it names places.
+            # Only gateways hear it, because the text names hosts and files.
             why = self.problem if isinstance(command, WatchSnapshot) else None
             raise Unavailable(why or f"{WAITING}; try again", retry_after_s=RETRY_S)
         await self._access.check(command, caller)
@@ -104,12 +104,12 @@ class ControlPlane:
 
     @property
     def problem(self) -> str | None:
-        """The reason why commands fail; None: they do not."""
+        """The reason why commands fail; None if they work."""
         return self._database.problem or (None if self._is_open else WAITING)
 
     @property
     def is_broken(self) -> bool:
-        """Whether it has stopped by itself, so that only a restart helps."""
+        """Whether the control plane has stopped by itself, so that only a restart helps."""
         return self._running is not None and self._running.done()
 
     async def close(self) -> None:

@@ -1,6 +1,6 @@
-"""Removes old usage, spending, feedback and responses. Knows no journal.
+"""Removes old usage, spending, feedback and responses. Does not deal with journals.
 
-Rows are removed in small transactions, between which others run.
+Rows are removed in small transactions, so that other transactions can run in between.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from serve_app.errors import Unavailable
 logger = logging.getLogger(__name__)
 
 EVERY_S: Final = 3600.0  # between two sweeps
-ROWS_AT_ONCE: Final = 1000  # of one transaction: some 20 ms
+ROWS_AT_ONCE: Final = 1000  # removed in one transaction: about 20 ms
 DAY_S: Final = 86_400.0
 
 
 class Retention:
-    """Bounds the age of rows in the database."""
+    """Limits the age of rows in the database."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Retention:
         clock: Callable[[], float] = time.time,
         every_s: float = EVERY_S,
     ) -> None:
-        """`days` are of usage and feedback. `clock` gives Unix seconds."""
+        """`days`: how long usage and feedback are kept. `clock` gives Unix seconds."""
         self._database = database
         self._keep_s = days * DAY_S
         self._keep_responses_s = response_days * DAY_S
@@ -49,7 +49,7 @@ class Retention:
         self._every_s = every_s
 
     async def run(self) -> None:
-        """Remove what is old, at once and then once an hour, until cancelled."""
+        """Remove old rows at once and then every hour, until cancelled."""
         while True:
             try:
                 removed = await self.sweep()
@@ -76,7 +76,7 @@ class Retention:
 
 
 def _remove(session: Session, table: type[Table], is_old: ColumnElement[bool]) -> int:
-    """Remove some rows. Returns their number; 0 if there are none."""
+    """Remove some rows. Returns how many were removed."""
     key = tuple_(*table.__table__.primary_key)
     rows = session.execute(select(*table.__table__.primary_key).where(is_old).limit(ROWS_AT_ONCE)).all()
     if rows:

@@ -1,6 +1,6 @@
-"""Makes snapshots and returns them to gateways, which wait for the next one in a long poll.
+"""Makes snapshots and returns them to gateways, which long-poll for the next one.
 
-An area of the control plane calls `changed` after its data changed. A snapshot is then read from the
+A part of the control plane calls `changed` after its data has changed. A snapshot is then read from the
 database in one transaction, and has a new version if it differs from the one before. The author of a change
 may wait until it is in force in all gateways.
 """
@@ -27,15 +27,15 @@ from serve_app.types.control import AwaitChanges, Followed, Grant, KnownKey, Sna
 
 logger = logging.getLogger(__name__)
 
-RETRY_S: Final = 1.0  # after the database did not answer
+RETRY_S: Final = 1.0  # wait after the database did not answer
 LOOK_S: Final = 5.0  # between looks at the clock
-STEP_S: Final = 1.0  # that the clock was set by at least
-FOLLOW_S: Final = 5.0  # for gateways to put a change into force; a living one takes milliseconds
+STEP_S: Final = 1.0  # the least jump of the clock that counts
+FOLLOW_S: Final = 5.0  # for gateways to put a change into force; a live one takes milliseconds
 
 
 @dataclass(slots=True)
 class SnapshotParts:
-    """The sources of the parts of a snapshot. Each reads within the snapshot's transaction."""
+    """The functions that read the parts of a snapshot. Each one reads within the snapshot's transaction."""
 
     endpoints: Callable[[Session], dict[str, bytes]] = lambda session: {}
     unready: Callable[[Session], dict[str, str]] = lambda session: {}
@@ -48,7 +48,7 @@ class SnapshotParts:
 
 
 class Snapshots:
-    """The newest snapshot, and the gateways that wait for the next."""
+    """The newest snapshot, and the gateways that wait for the next one."""
 
     def __init__(
         self,
@@ -67,12 +67,12 @@ class Snapshots:
         self._stale = asyncio.Event()
         self._stale.set()
         self._changes = 0  # how often `changed` was called
-        self._seen = -1  # how many of these the newest snapshot has
-        self._news = asyncio.Event()  # set, and replaced, when there may be a new snapshot or report
-        self.on_report: Callable[[], None] = lambda: None  # called when a gateway says something new
+        self._seen = -1  # how many of these calls the newest snapshot covers
+        self._news = asyncio.Event()  # set and replaced when there may be a new snapshot or report
+        self.on_report: Callable[[], None] = lambda: None  # called when a gateway reports something new
 
     def changed(self) -> None:
-        """The data of a part changed: make a new snapshot soon. Never waits."""
+        """Make a new snapshot soon, because the data of a part changed. Never waits."""
         self._changes += 1
         self._stale.set()
 
@@ -85,7 +85,7 @@ class Snapshots:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_S):
                     await self._stale.wait()
-            # A clock that was ahead has ended keys and begun a month, and is right again.
+            # A clock that was ahead may have expired keys or begun a month: start over once it is right.
             if not self._stale.is_set() and not self._is_set_since():
                 continue
             self._stale.clear()
@@ -94,22 +94,22 @@ class Snapshots:
             except Unavailable:
                 self._stale.set()
                 await asyncio.sleep(RETRY_S)
-            except Exception:  # a part is wrong; the snapshot before stays, and the next change tries again
+            except Exception:  # a part is wrong; keep the previous snapshot, and retry at the next change
                 logger.exception("a snapshot could not be made")
 
     def _set_to(self) -> float:
-        """Changes only when the machine's clock is set."""
+        """The clock's offset, which changes only when the machine's clock is set."""
         return self._clock() - time.monotonic()
 
     def _is_set_since(self) -> bool:
-        """Whether the clock was set since the newest snapshot was begun."""
+        """Whether the machine's clock was set after the reading of the newest snapshot began."""
         return abs(self._set_to() - self._made_with) >= STEP_S
 
     async def _make(self) -> None:
         changes, self._made_with = self._changes, self._set_to()
         newest = await self._database.run(lambda session: self._read(session, self._newest))
         self._seen = changes
-        if self._is_set_since():  # it may have been read by either clock
+        if self._is_set_since():  # it may have been read before or after the clock was set
             self._stale.set()
         if newest is not self._newest:
             self._newest = newest
@@ -142,8 +142,8 @@ class Snapshots:
     async def _watch(self, command: WatchSnapshot, caller: Caller) -> Snapshot:
         """The newest snapshot, as soon as it differs from the gateway's.
 
-        At the end of the wait, a snapshot with only its version. A gateway may have a version of another
-        database, so any different version counts as new.
+        If the wait times out, returns a snapshot with nothing but its version. A gateway's version may come
+        from another database, so any different version counts as new.
         """
         if self._gateways.take(command.report, command.number):
             self._announce()
@@ -159,12 +159,12 @@ class Snapshots:
             return Snapshot(version=command.after, problem=self._database.problem or "")
 
     async def _follow(self, command: AwaitChanges, caller: Caller) -> Followed:
-        """Wait for gateways; returns the number of those in which the changes so far are not in force.
+        """Wait for gateways; returns how many of them have not put the changes so far in force.
 
-        A gateway that did not follow in time is not waited for again until it reports.
+        A gateway that was too slow is not waited for again until it reports.
         """
         changes, endpoint, gateways = self._changes, command.endpoint, self._gateways
-        version: int | None = None  # of the first snapshot that has the changes
+        version: int | None = None  # version of the first snapshot with the changes
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FOLLOW_S):
                 while self._newest is None or self._seen < changes:

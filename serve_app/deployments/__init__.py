@@ -1,4 +1,4 @@
-"""Ray, and nothing but Ray: the gateway and the models as Serve deployments.
+"""The gateway and the models as Serve deployments: all the code that depends on Ray, and only that.
 
 `gateway`, `model` and `control` run in replicas, `build` makes applications of them for deploy files,
 `client` is for Python code inside the cluster, `launcher` is `serve-app serve`.

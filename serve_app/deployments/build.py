@@ -1,4 +1,4 @@
-"""Typed application builders: what `import_path` and `args` of a deploy file name.
+"""Typed application builders, which the `import_path` of a deploy file names and which read its `args`.
 
     applications:
     - name: system
@@ -39,7 +39,7 @@ CONTROL_STOP_S: Final = 5.0
 
 
 def build_system_app(config: GatewayConfig) -> Application:
-    """The one routed application: the gateway, its endpoints from the file's `user_config`."""
+    """The one routed application: the gateway, with its endpoints from the file's `user_config`."""
     return _bound(gateway_deployment(config), config)
 
 
@@ -49,7 +49,7 @@ def build_model_app(config: ModelConfig) -> Application:
 
 
 def system_app(endpoints: Sequence[Endpoint], config: GatewayConfig | None = None) -> Application:
-    """As `build_system_app`, with the endpoints given here. Raises CatalogueError, a ValueError."""
+    """Like `build_system_app`, but with the given endpoints. Raises CatalogueError, a ValueError."""
     config = config or GatewayConfig()
     catalogue = Catalogue(endpoints=tuple(endpoints))
     check_judges(catalogue, config.guardrails_model)
@@ -61,7 +61,7 @@ model_app = build_model_app
 
 
 def _bound(gateway: Deployment, config: GatewayConfig) -> Application:
-    """The gateway, bound to the limiter and, unless it is off, to the control plane."""
+    """The gateway, bound to the limiter and, unless the control plane is off, to the control plane."""
     limiter = limiter_deployment().bind()
     if not config.control.enabled:
         return gateway.bind(config, limiter)

@@ -9,15 +9,15 @@
     answer = await AsyncClient("demo-chat").generate(text="2 + 2 =", sampling=SamplingParams(max_tokens=4))
     print(answer.text, answer.usage)
 
-Both take the model's name, and its version where it has several. Requests have, as keywords,
-the fields of `Prompt` that say what to answer (`text`, `messages`, `token_ids`, `tools`,
-`templating`, `suffix`) and any field of `GenerateRequest` (`sampling`, `n`, `beam`, `grammar`,
-`stop`, ...). Without `sampling` the model's own generation_config.json holds. `ask` sends a question with
-one reply: `client.ask(EmbedRequest(id="", inputs=("text",)))`. They raise the errors of errors.py.
+Both clients take the model's name, and a version if the model has several. Requests take as keyword arguments
+the fields of `Prompt` for the input (`text`, `messages`, `token_ids`, `tools`, `templating`, `suffix`) and
+any field of `GenerateRequest` (`sampling`, `n`, `beam`, `grammar`, `stop`, ...). Without `sampling`, the
+defaults of the model's own generation_config.json apply. `ask` sends a question with one reply:
+`client.ask(EmbedRequest(id="", inputs=("text",)))`. Both clients raise the errors of errors.py.
 
-Unlike a gateway's, an answer is not moved to another replica: a replica that stops finishes it, and one
-that dies ends it with GenerationFailed. Serve's streams carry neither a replica's weights nor a notice of
-its stop.
+Unlike an answer through a gateway, an answer is not moved to another replica: a replica that stops finishes
+it, and if a replica dies, it ends with GenerationFailed. The reason is that Serve's streams report neither a
+replica's weights nor that it is stopping.
 """
 
 from __future__ import annotations
@@ -107,13 +107,13 @@ class AsyncClient(_Deployed):
         return answers
 
     async def ask(self, question: Question[ReplyT]) -> ReplyT:
-        """The answer to a question, whose id is made here if it has none."""
+        """The answer to a question; if the question has no id, it is given one."""
         question = _identified(question)
         with _public_errors():
             return decode_reply(question, await self._handle.ask.remote(encode_question(question)))
 
     async def info(self) -> ModelInfo:
-        """What the model is: context window, vocabulary, device."""
+        """Facts about the model: context window, vocabulary, device."""
         with _public_errors():
             return info_decoder.decode(await self._handle.info.remote())
 
@@ -140,13 +140,13 @@ class Client(_Deployed):
         return answers
 
     def ask(self, question: Question[ReplyT]) -> ReplyT:
-        """The answer to a question, whose id is made here if it has none."""
+        """The answer to a question; if the question has no id, it is given one."""
         question = _identified(question)
         with _public_errors():
             return decode_reply(question, self._handle.ask.remote(encode_question(question)).result())
 
     def info(self) -> ModelInfo:
-        """What the model is: context window, vocabulary, device."""
+        """Facts about the model: context window, vocabulary, device."""
         with _public_errors():
             return info_decoder.decode(self._handle.info.remote().result())
 
@@ -196,7 +196,7 @@ def _cancelled_unless_done(response: DeploymentResponseGenerator[bytes]) -> Iter
 
 @contextmanager
 def _public_errors() -> Iterator[None]:
-    """Raises those of errors.py for those of Ray and Serve."""
+    """Translates errors of Ray and Serve into those of errors.py."""
     try:
         yield
     except BackPressureError as error:

@@ -1,4 +1,4 @@
-"""Numbers that all our deployments have in common; `deployments:` in a deploy file overrides each of them."""
+"""Numbers that all our deployments share; `deployments:` in a deploy file overrides each of them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The environment that Ray and its Serve components start with: fast, quiet and private.
 
 Ray reads these variables once, when a process starts, so they must be set before
-`import ray`. Whatever the operator has set already wins.
+`import ray`. Variables that the operator has already set take precedence.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def haproxy(
 
     Serve's own proxy still listens at `fallback_port`, but gets no request. Proxies of Serve can share a
     port, so two clusters on one machine need different ones.
-    PLAIN where there is no HAProxy: then Serve's own proxy answers, several times slower.
+    Returns PLAIN if there is no HAProxy; Serve's own proxy then answers, several times slower.
     """
     binary = _haproxy_binary()
     if binary is None:
@@ -118,9 +118,9 @@ def haproxy(
 def listen(folder: Path, host: str, v1: Family, environ: MutableMapping[str, str] = os.environ) -> str:
     """Let HAProxy listen at `host`, before Ray starts. Returns the host that Serve itself must listen at.
 
-    Behind our HAProxy that is loopback, since Serve's own proxy and the entrance of each replica ask for
-    no key. Without HAProxy, Serve's proxy serves `host`.
-    `v1`: the protocol of paths below /v1, for what the proxy answers by itself.
+    Behind our HAProxy that is loopback, since Serve's own proxy and each replica's HTTP port do not require a
+    key. Without HAProxy, Serve's proxy serves `host`.
+    `v1`: the protocol of paths below /v1, for the answers that the proxy gives by itself.
     """
     if environ.get("RAY_SERVE_HAPROXY_BINARY_PATH") != str(folder / "haproxy.sh"):
         environ.pop(PUBLIC_HOST, None)
@@ -142,7 +142,8 @@ def listen(folder: Path, host: str, v1: Family, environ: MutableMapping[str, str
 
 
 def _max_connections() -> int:
-    """The most clients of HAProxy. Each takes up to two of the files that this user's processes may open."""
+    """The maximum number of HAProxy's clients. Each client takes up to two of the files that this user's
+    processes may open."""
     _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
     return (
         MAX_CONNECTIONS
@@ -162,10 +163,10 @@ def _haproxy_binary() -> str | None:
 
 
 def free_port() -> int:
-    """A free port of loopback, outside of the range from which the system picks ports by itself.
+    """A free loopback port outside the range from which the system picks ports by itself.
 
-    Ray takes dozens of ports that the system picks, between this choice and its use. This process gets no
-    port twice, as it may not have used the first one yet.
+    Between the choice of a port and its use, Ray takes dozens of ports that the system picks. No port is
+    returned twice to this process, because it may not have used the first one yet.
     """
     left = [port for port in UNPICKED_PORTS if port not in _GIVEN]
     for port in random.SystemRandom().sample(left, min(100, len(left))):
@@ -180,9 +181,9 @@ def free_port() -> int:
 
 
 def private_folder(usual: str = "/tmp", environ: Mapping[str, str] = os.environ) -> Path:
-    """A new folder for this user alone, of a path that leaves room in a socket's 97 characters.
+    """A new folder for this user alone, with a path short enough for sockets in it (97 characters at most).
 
-    It lies in `usual`, or elsewhere if nothing there may be executed, as HAProxy's wrapper is.
+    It is in `usual`, or elsewhere if files in `usual` may not be executed, as HAProxy's wrapper must be.
     """
     for base in filter(None, (usual, environ.get("XDG_RUNTIME_DIR"), "/var/tmp")):
         with contextlib.suppress(OSError):
@@ -192,7 +193,7 @@ def private_folder(usual: str = "/tmp", environ: Mapping[str, str] = os.environ)
 
 
 def keep_from_cleaners(folder: Path) -> int:
-    """A descriptor. While it is open, systemd-tmpfiles, which cleans /tmp, leaves `folder` alone."""
+    """A descriptor; while it is open, systemd-tmpfiles, which cleans /tmp, leaves `folder` alone."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
     return descriptor

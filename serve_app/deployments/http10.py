@@ -27,5 +27,6 @@ class UnchunkedCycle(httptools_impl.RequestResponseCycle):
 
 
 def speak_http10() -> None:
-    """Make the servers of this process answer so. Ray's code starts them, and has no setting for it."""
+    """Make the servers of this process answer HTTP/1.0 clients without chunks. Ray's code starts them, and
+    has no setting for it."""
     httptools_impl.RequestResponseCycle = UnchunkedCycle  # type: ignore[misc]

@@ -7,13 +7,13 @@ The answer to a call may get lost: the limiter dies, or does not answer in time.
 call are then refused (`Unavailable`) and never sent again. The limiter learns this from the next
 call: a gateway numbers its calls, and each call has the number of the last answered one. The limiter undoes
 a call whose answer was lost before it does the next. A call that Serve sends twice, or that arrives
-after its successor, changes nothing. So nothing is granted twice, and no settlement counts twice.
+after its successor, changes nothing. So no claim is granted twice, and no settlement counts twice.
 
 A gateway that dies leaves claims open. A living gateway calls every few seconds, even without claims;
 the claims of a gateway that was silent for `LEASE_S` are given back.
 
-A limiter that restarts knows nothing of earlier claims and begins with full budgets. So a crash may
-grant each budget once more, and no more than that.
+A limiter that restarts knows nothing of earlier claims and begins with full budgets. So after a crash each
+budget may be granted once more, but not more than that.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ RETRY_AFTER_S: Final = 1.0  # for clients: Serve replaces a limiter within secon
 BEAT_S: Final = 5.0  # an idle gateway calls this often; see LEASE_S
 MAX_SETTLEMENTS: Final = 10_000  # buckets with settlements not yet sent: some megabytes
 MAX_GATEWAYS: Final = 1_024  # whose last call is known; a restarted gateway is a new one
-MAX_ONGOING: Final = 10_000  # calls, one a gateway: the limiter never queues
+MAX_ONGOING: Final = 10_000  # calls, one per gateway: the limiter never queues
 
 
 class Call(msgspec.Struct, frozen=True, array_like=True):
@@ -90,7 +90,7 @@ class Limiter:
     async def take(self, payload: bytes) -> bytes:
         """Process the settlements and claims of the `Call` in `payload`.
 
-        Never waits, so calls are done one after the other. Settlements go first.
+        Never waits, so calls are done one after the other. Settlements are processed before claims.
         """
         call = _call_decoder.decode(payload)
         done = self._done.pop(call.gateway, None)
@@ -100,7 +100,7 @@ class Limiter:
         sums: dict[str, Draw] = {}
         if done is not None and done.number > call.answered:  # its answer was lost: undo it
             add(sums, [replace(draw, amount=-draw.amount, released=-draw.released) for draw in done.taken])
-        add(sums, call.settlements)  # those of a lost call are among them: that adds up to nothing
+        add(sums, call.settlements)  # they include those of a lost call, which cancel out
         self._reservations.heard(call.gateway)
         self._buckets.settle(self._reservations.expired())
         self._buckets.settle(self._reservations.settled(call.gateway, sums.values()))
@@ -136,14 +136,14 @@ class _Claim:
 
 
 class SharedQuota:
-    """A gateway's `api.backend.Quota`. Make and use it on one event loop, outside any request.
+    """A gateway's `api.backend.Quota`. It must be made and used on one event loop, outside any request.
 
     Serve may cancel a call with the request in whose context it was made, so the task that
     calls the limiter for all requests starts here.
     """
 
     def __init__(self, handle: DeploymentHandle) -> None:
-        """`handle`: of the one `Limiter`."""
+        """`handle`: the handle of the one `Limiter`."""
         self._handle = handle
         self._gateway = secrets.token_hex(8)
         self._number = 0
@@ -159,9 +159,8 @@ class SharedQuota:
     async def claim(self, draws: Sequence[Draw]) -> Verdict:
         """Take all of `draws`, or nothing.
 
-        Raises Unavailable after `WAIT_S` at the latest when the limiter does not answer, and
-        ValueError for draws no bucket can have. If the caller is cancelled while it waits,
-        what was granted is given back.
+        Raises Unavailable if the limiter does not answer within `WAIT_S`, and ValueError for draws that no
+        bucket can hold. If the caller is cancelled while it waits, the granted amounts are given back.
         """
         for draw in draws:
             check(draw)
@@ -181,10 +180,10 @@ class SharedQuota:
             raise
 
     def settle(self, draws: Sequence[Draw]) -> None:
-        """Take `amount` more of each bucket, or give back what is negative. Never waits or fails.
+        """Take `amount` more from each bucket, or give it back if it is negative. Never waits or fails.
 
-        While the limiter is away settlements are kept, added up by bucket; those of further
-        buckets are dropped beyond `MAX_SETTLEMENTS`. Buckets fill by themselves.
+        While the limiter is away, settlements are kept, summed by bucket; beyond `MAX_SETTLEMENTS` buckets,
+        settlements for further buckets are dropped. Buckets fill by themselves.
         """
         for draw in draws:
             try:
@@ -199,7 +198,8 @@ class SharedQuota:
         self._wake.set()
 
     async def close(self) -> None:
-        """Send the rest, for at most `WAIT_S`. Claims that have no answer by then raise Unavailable."""
+        """Send the remaining claims and settlements, for at most `WAIT_S`. Claims that have no answer by then
+        raise Unavailable."""
         self._closed = True
         self._wake.set()
         await asyncio.wait({self._sender}, timeout=WAIT_S)
@@ -209,7 +209,7 @@ class SharedQuota:
             _refuse(claim)
 
     def _abandon(self, claim: _Claim) -> None:
-        """The caller of `claim` is gone. Give back a grant that has just arrived."""
+        """Give back a grant that has just arrived, because the caller of `claim` is gone."""
         if claim.verdict.cancelled():
             return  # not answered yet; `_deliver` gives back what is granted
         if claim.verdict.exception() is None and claim.verdict.result().granted:
@@ -240,7 +240,8 @@ class SharedQuota:
                 await asyncio.sleep(PAUSE_S)
 
     async def _woken(self) -> bool:
-        """Wait for claims or settlements. True: there were none for `BEAT_S`, and a call is due."""
+        """Wait for claims or settlements. Returns True if there were none for `BEAT_S`, so that a call is
+        due."""
         if not self._number:  # the limiter does not know this gateway yet
             await self._wake.wait()
             return False
@@ -290,7 +291,7 @@ class SharedQuota:
 
 
 def _refuse(claim: _Claim) -> None:
-    """Raise Unavailable from `claim` if it has no verdict yet."""
+    """Make `claim` raise Unavailable if it has no verdict yet."""
     if not claim.verdict.done():
         claim.verdict.set_exception(_unavailable())
 

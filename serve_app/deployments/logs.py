@@ -21,8 +21,8 @@ SERVE: Final = "ray.serve"
 def log_as_json() -> None:
     """Write this package's log as JSON, one object a line, in this process.
 
-    The file is called as Serve's file of this replica, with `serve_app_` before it, and is
-    rotated the same way. Without such a file, as outside of a replica, standard error it is.
+    The file has the name of Serve's file for this replica with the prefix `serve_app_`, and is rotated the
+    same way. Without such a file, as outside a replica, the log goes to standard error.
     """
     handler = _beside_serve() or logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())

@@ -39,9 +39,9 @@ def be_expendable(score: Path = _OWN_SCORE) -> None:
 
 
 def be_spared(score: Path = _OWN_SCORE) -> None:
-    """Make the kernel kill this process no sooner than other programs.
+    """Stop the kernel from killing this process before other programs.
 
-    Ray makes all its workers the first to go. Needs no privilege where Ray had none.
+    Ray marks all its workers to be killed first. Needs no privilege if Ray had none.
     """
     _add_score(score, -_WORST)
 
@@ -55,7 +55,7 @@ def _add_score(path: Path, more: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes of the machine, or of the control group that has the smallest share left."""
+    """Bytes of memory of the machine, or of the control group with the smallest free share."""
 
     free: int  # available to programs; file caches count as free
     total: int
@@ -108,7 +108,7 @@ def _group(folder: Path) -> Memory | None:
 
 
 def _file_cache(stat: Path) -> int:
-    """Bytes of a group that the kernel takes back when it needs them."""
+    """Bytes of a group that the kernel can reclaim when it needs them."""
     values = dict(line.split(" ", 1) for line in stat.read_text().splitlines() if " " in line)
     # Pages that were read twice are active, such as weights after a restart, and are given back as well.
     kinds = ("inactive_file", "active_file")

@@ -1,7 +1,7 @@
 """Trees of processes that can be ended as a whole, whatever the processes do.
 
-A subreaper inherits the orphans among its descendants, so that a daemon that cut its ties is
-found as its child. Knows processes; not Ray, and not what the processes are for.
+A subreaper inherits the orphans among its descendants, so even a detached daemon becomes its child and is
+found. Deals only with processes; depends neither on Ray nor on what the processes are for.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def adopt_orphans() -> None:
 def die_with_parent(parent: int) -> None:
     """Make the kernel end this process when its parent dies (Linux; elsewhere only if it is dead already).
 
-    `parent`: the parent's process id from before this process began. The kernel does not report an earlier
-    death, so this process checks once itself.
+    `parent`: the parent's process id from before this process began. The kernel does not report a death
+    before this call, so this process checks once by itself.
     """
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

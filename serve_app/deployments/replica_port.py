@@ -1,8 +1,8 @@
 """Serve's second transport between deployments, kept to this machine.
 
-Each replica of Serve 2.60 has a gRPC server on every interface. That server unpickles what it is sent
-and asks for no token: anyone who reaches its port can run code. Our calls take Ray's own transport
-(`environment`), so it is not needed. There is no setting for its address.
+Each replica of Serve 2.60 has a gRPC server on every interface. That server unpickles what it is sent,
+without any authentication: anyone who reaches its port can run code. Our calls use Ray's own transport
+(`environment`), so the gRPC server is not needed. Serve has no setting for the server's address.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from ray.serve.context import _get_global_client
 
 
 def details() -> Mapping[str, Any]:
-    """All applications by name, with their deployments, settings and replicas, as Serve's REST API has them.
+    """All applications by name, with their deployments, settings and replicas, as in Serve's REST API.
 
     Blocks until the controller answers.
     """

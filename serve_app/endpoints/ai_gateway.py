@@ -1,6 +1,6 @@
-"""Rules for the traffic of one endpoint: limits, guardrails, records; in Databricks' words.
+"""Rules for the traffic of one endpoint (limits, guardrails, records), named as in Databricks.
 
-A deploy file may have them under `ai_gateway` of an endpoint; the management API sets them at run time.
+A deploy file may set them under an endpoint's `ai_gateway`; the management API sets them at run time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _check_installed(package: str, extra: str) -> None:
 
 
 class RateLimit(ConfigModel):
-    """Calls or tokens in a minute: of the whole endpoint, of each caller, or of one caller."""
+    """A limit on calls or tokens per minute: for the whole endpoint, for each caller, or for one caller."""
 
     calls: int | None = Field(None, ge=0, le=10**9, description="Requests in a minute.")
     tokens: int | None = Field(None, ge=0, le=10**12, description="Tokens in a minute, prompt and output.")
@@ -89,12 +89,12 @@ class GuardrailRules(ConfigModel):
 
     @property
     def is_judged(self) -> bool:
-        """Whether a model must be asked."""
+        """Whether the rules need a judging model."""
         return self.safety or bool(self.valid_topics)
 
     @property
     def masks(self) -> bool:
-        """Whether a text may pass changed."""
+        """Whether a text may be changed before it passes."""
         return self.pii is not None and self.pii.behavior == "MASK"
 
     def __bool__(self) -> bool:
@@ -116,7 +116,7 @@ class Guardrails(ConfigModel):
     )
 
     def check_judge(self, guardrails_model: str | None) -> None:
-        """Raises ValueError if a model must judge and none is named, here or by `guardrails_model`."""
+        """Raises ValueError if a judging model is needed but named neither here nor in `guardrails_model`."""
         if self.model is not None or guardrails_model is not None:
             return
         for side in ("input", "output"):
@@ -129,7 +129,7 @@ class Guardrails(ConfigModel):
 
 
 class InferenceTable(ConfigModel):
-    """Every request and its answer, written to Parquet files."""
+    """The settings for writing every request and its answer to Parquet files."""
 
     enabled: bool = Field(False, description="Write rows. Needs the extra `tables`.")
     catalog_name: str | None = Field(None, pattern=r"^[A-Za-z0-9_-]{1,255}$", description="First folder.")
@@ -141,7 +141,7 @@ class InferenceTable(ConfigModel):
     )
 
     def table(self, endpoint: str) -> tuple[str, str, str]:
-        """Catalogue, schema and table of the endpoint of this name."""
+        """Catalogue, schema and table for the endpoint of this name."""
         prefix = self.table_name_prefix or _UNSAFE.sub("_", endpoint)
         return self.catalog_name or CATALOG, self.schema_name or SCHEMA, f"{prefix}_payload"
 
@@ -153,13 +153,13 @@ class InferenceTable(ConfigModel):
 
 
 class Switch(ConfigModel):
-    """Something that is on or off."""
+    """A feature that is on or off."""
 
     enabled: bool = Field(True, description="Whether it is on.")
 
 
 class AiGateway(ConfigModel):
-    """All settings; one that is not set has no effect."""
+    """All settings; a setting that is not set has no effect."""
 
     rate_limits: tuple[RateLimit, ...] = Field(
         (), max_length=100, description="All of them hold; the first that is used up refuses."
@@ -190,7 +190,7 @@ PARTS: Final = tuple(AiGateway.model_fields)  # each of which the API replaces a
 
 
 class Shadow(ConfigModel):
-    """A share of the requests is also sent to another entity, whose answers are dropped."""
+    """Sends a share of the requests to another entity too, and drops that entity's answers."""
 
     entity: str = Field(min_length=1, max_length=256, description="A served entity of the endpoint.")
     percentage: int = Field(ge=0, le=100, description="Of the requests that other entities answer.")

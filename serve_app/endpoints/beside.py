@@ -1,6 +1,6 @@
-"""Joins run-time endpoints with those of a deploy file, which go first. Pure logic.
+"""Combines run-time endpoints with those of a deploy file; the deploy file's take precedence. Pure logic.
 
-A change costs what changes, however many endpoints there are.
+The cost of a change depends on what changes, not on the number of endpoints.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Changes: TypeAlias = dict[str, Endpoint | None]  # by name; None: there is no su
 
 
 class Beside:
-    """The declared endpoints, and all run-time endpoints that fit. Of two that conflict, the first stays."""
+    """The declared endpoints, and all run-time endpoints that fit. If two conflict, the first is kept."""
 
     def __init__(self) -> None:
         self.left_out: dict[str, str] = {}  # run-time endpoints that do not fit, and why
@@ -35,7 +35,7 @@ class Beside:
         return frozenset(self._taken.keys() - self._declared.keys())
 
     def declare(self, endpoints: Iterable[Endpoint]) -> Changes:
-        """Replace the declared endpoints. Returns all changes that follow, run-time endpoints included."""
+        """Replace the declared endpoints. Returns all resulting changes, also to run-time endpoints."""
         before, self._taken, self._users, self.left_out = self._taken, {}, {}, {}
         self._declared = {endpoint.name: endpoint for endpoint in endpoints}
         for endpoint in self._declared.values():
@@ -48,7 +48,7 @@ class Beside:
         }
 
     def change(self, run_time: Mapping[str, Endpoint | None]) -> Changes:
-        """Apply changes at run time. Returns all changes that follow."""
+        """Apply changes at run time. Returns all resulting changes."""
         before = {name: self._taken.get(name) for name in run_time}
         for name, endpoint in run_time.items():
             self._run_time.pop(name, None)
@@ -74,7 +74,7 @@ class Beside:
             self._take(endpoint)
 
     def _check(self, endpoint: Endpoint) -> None:
-        """Raises ValueError with the reason why the endpoint does not fit."""
+        """Raises ValueError with the reason if the endpoint does not fit."""
         if endpoint.name in self._declared:
             raise ValueError("the deploy file declares an endpoint of this name")
         if len(self._taken) >= MAX_ENDPOINTS:

@@ -1,4 +1,4 @@
-"""All endpoints of a gateway, read as a whole from its `user_config`: a wrong one changes nothing."""
+"""All endpoints of a gateway, read as a whole from its `user_config`: an invalid one changes nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OWNERS: Final[Mapping[str, type[ConfigModel]]] = {
 
 
 class CatalogueError(ValueError):
-    """The catalogue is wrong; each problem names its field and what to write."""
+    """The catalogue is wrong; each problem names its field and says what to write instead."""
 
     def __init__(self, problems: list[str]) -> None:
         more = [f"... and {len(problems) - MAX_PROBLEMS} more"] if len(problems) > MAX_PROBLEMS else []
@@ -82,7 +82,7 @@ def field_path(location: Iterable[str | int]) -> str:
 
 
 def suggestion(key: str, known: Iterable[str]) -> str:
-    """A hint at the key that was probably meant."""
+    """A hint that names the key that was probably meant."""
     known = list(known)
     close = difflib.get_close_matches(key, known, n=1)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
@@ -105,7 +105,7 @@ def _known_keys(location: tuple[str | int, ...]) -> list[str]:
 
 
 def _endpoint_name(raw: Mapping[str, Any], location: tuple[str | int, ...]) -> str:
-    """The name beside the index, because entries of a file are hard to count."""
+    """Adds the name beside the index, because entries of a file are hard to count."""
     try:
         name = raw["endpoints"][location[1]]["name"] if location[0] == "endpoints" else None
     except (LookupError, TypeError):
@@ -130,7 +130,7 @@ def check_app(app: str, uses: Sequence[tuple[Endpoint, ServedEntity]]) -> None:
 
 
 def check_judges(catalogue: Catalogue, guardrails_model: str | None) -> None:
-    """Raises CatalogueError with each endpoint whose rules a model judges while none is named.
+    """Raises CatalogueError for all endpoints whose rules need a judging model although none is named.
 
     `guardrails_model`: the setting of the gateway.
     """
@@ -148,9 +148,9 @@ def check_judges(catalogue: Catalogue, guardrails_model: str | None) -> None:
 
 
 def judging(name: str, endpoint: Endpoint | None) -> Endpoint:
-    """The endpoint of this name, None where there is none, as one that judges.
+    """`endpoint`, which is None if none has this name, once it is checked that it can judge.
 
-    Raises ValueError with the reason why it cannot.
+    Raises ValueError with the reason if it cannot judge.
     """
     if endpoint is None:
         raise ValueError(f"there is no endpoint {name!r}, so it can judge nothing")

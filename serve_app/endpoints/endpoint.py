@@ -29,7 +29,7 @@ from serve_app.limits import MAX_N, MAX_PROMPT_CHARS, MAX_TOOLS
 
 
 class Task(StrEnum):
-    """What all entities of an endpoint do, in the words of the Databricks API."""
+    """The task of all entities of an endpoint, in the words of the Databricks API."""
 
     CHAT = "llm/v1/chat"
     COMPLETIONS = "llm/v1/completions"
@@ -44,7 +44,7 @@ class Kind(StrEnum):
 
 
 class Limits(ConfigModel):
-    """What one API key may use of a pay-per-token endpoint in a minute; none: unlimited."""
+    """How much one API key may use of a pay-per-token endpoint per minute; unlimited if not set."""
 
     requests_per_minute: int | None = Field(None, ge=1, le=10**9, description="Requests in a minute.")
     input_tokens_per_minute: int | None = Field(
@@ -78,7 +78,7 @@ class Price(ConfigModel):
 
 
 class Databricks(ConfigModel):
-    """Where Databricks' protocol leaves a choice, or allows less than this server can."""
+    """Settings where Databricks' protocol leaves a choice, or allows less than this server can do."""
 
     stream_default: bool = Field(False, description="Stream an answer whose request does not say.")
     system_prompt: str | None = Field(
@@ -122,7 +122,7 @@ class ServedEntity(ConfigModel):
 
 
 class Endpoint(ConfigModel):
-    """One name that clients call, and what answers under it."""
+    """One name that clients call, and the entities that answer under it."""
 
     name: Annotated[Name, Field(description="What clients send as `model`, or have in the path.")]
     task: Task = Field(Task.CHAT, description="What all its entities do.")
@@ -196,12 +196,12 @@ class Endpoint(ConfigModel):
 
     @property
     def reachable(self) -> tuple[ServedEntity, ...]:
-        """The entities that may answer a request that names no entity: with a fallback, all of them."""
+        """The entities that may answer a request without an entity's name; with a fallback, all of them."""
         return self.served_entities if self.falls_back else self.weighted
 
     @property
     def falls_back(self) -> bool:
-        """Whether other entities are tried: as the AI gateway says, or else as `fallback` does."""
+        """Whether other entities are tried: as set in the AI gateway's settings, or else by `fallback`."""
         switch = self.ai_gateway.fallback_config
         return self.fallback if switch is None else switch.enabled
 

@@ -2,8 +2,8 @@
 
 The words are Databricks'. CAN_MANAGE includes CAN_QUERY, which includes CAN_VIEW. An endpoint without
 grants is open to every key. A key with the scope `manage` is an administrator's: it may do everything with
-the endpoints that it may use. Grants never widen a key's own list of endpoints. Knows no other scope, and
-not where grants come from.
+the endpoints that it may use. Grants never widen a key's own list of endpoints. Considers no other scope,
+and not where grants come from.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ EVERYBODY: Final = "users"  # the group that every key is a member of
 
 
 class Level(IntEnum):
-    """A permission. A higher one includes the lower ones."""
+    """A permission. A higher level includes the lower ones."""
 
     CAN_VIEW = 1
     CAN_QUERY = 2
@@ -27,7 +27,7 @@ class Level(IntEnum):
 
 
 def level_of(caller: Caller, endpoint: str, grants: Sequence[Grant]) -> Level | None:
-    """What `caller` may do with `endpoint`, which has these grants; None: nothing at all."""
+    """What `caller` may do with `endpoint`, given the endpoint's grants; None means nothing at all."""
     if caller.endpoints and endpoint not in caller.endpoints:
         return None
     if Scope.MANAGE in caller.scopes:

@@ -1,6 +1,6 @@
 """Rules for the names, shares and traffic of an endpoint's configuration, wherever it comes from.
 
-The slug of an application is reversible, so no two models share one. Nothing here reads a slug back.
+The slug of an application is reversible, so no two models share one. No code here converts a slug back.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ App = Annotated[str, AfterValidator(_app)]
 
 
 def entity_name(model: str, version: str = "") -> str:
-    """The name of a served entity that was given none."""
+    """The default name of a served entity."""
     return f"{model}-{version}" if version else model
 
 
 class BrokenRule(ValueError):
-    """An endpoint that breaks a rule of endpoints: its field, and what is wrong there."""
+    """An endpoint breaks a rule: names the field at fault, and what is wrong with it."""
 
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(f"{field}: {problem}")
@@ -53,7 +53,7 @@ class BrokenRule(ValueError):
 
 
 def checked_traffic(traffic: Mapping[str, int], names: Sequence[str]) -> dict[str, int]:
-    """The percentages of the served entities `names`; one entity alone has all. Raises BrokenRule."""
+    """The percentages of the served entities `names`; a single entity gets 100 %. Raises BrokenRule."""
     if (twice := repeated(names)) is not None:
         raise BrokenRule("served_entities", f"{twice!r} is there twice; give each a name of its own")
     if not traffic and len(names) == 1:
@@ -67,7 +67,7 @@ def checked_traffic(traffic: Mapping[str, int], names: Sequence[str]) -> dict[st
 
 
 def repeated(names: Sequence[str]) -> str | None:
-    """The alphabetically first name that occurs more than once; None if each occurs once."""
+    """The alphabetically first name that occurs more than once; None if every name occurs once."""
     return min((name for name in names if names.count(name) > 1), default=None)
 
 
@@ -78,7 +78,7 @@ _VERSION_MARK: Final = "_v_"  # cannot arise from escaping: v is no hexadecimal 
 def app_name(model: str, version: str = "") -> str:
     """The Serve application of a model, of letters, digits, `-`, `.` and `_` only.
 
-    Any other character is `_` and the hexadecimal digits of each of its bytes.
+    Any other character is written as `_` and the hexadecimal digits of each of its bytes.
 
     >>> app_name("Qwen/Qwen3-0.6B", "2")
     'model-Qwen_2fQwen3-0.6B_v_2'

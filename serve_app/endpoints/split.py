@@ -1,8 +1,8 @@
 """Which served entity answers a request: weighted rendezvous hashing over a routing key.
 
-Every entity draws a number from (salt, endpoint, entity, key), raised by its weight; the
-highest wins. So a key stays with its entity as long as weights stay, weights need not
-divide anything, and moving 10 % of traffic moves only the keys of those 10 %.
+Each entity gets a number derived from (salt, endpoint, entity, key) and raised by its weight; the highest
+wins. A key therefore stays with its entity while the weights stay the same, the weights need not add up to a
+round number, and moving 10 % of the traffic moves only the keys in that 10 %.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ def candidates(
 ) -> tuple[ServedEntity, ...]:
     """The entities to try for a routing key, best first; never empty.
 
-    The first is drawn by weight among those with traffic that are ready (of all with
-    traffic when none is). Where the endpoint falls back, the others follow in the order of the
-    file, those that are ready first, also those without traffic of their own.
+    The first is drawn by weight among the ready entities with traffic, or, if none is ready, among all with
+    traffic. If the endpoint has a fallback, the other entities follow in the order of the file, ready ones
+    first, including those without traffic of their own.
     """
     ready = [entity for entity in endpoint.weighted if is_ready(entity)]
     chosen = max(ready or endpoint.weighted, key=lambda entity: _score(endpoint, entity, key))

@@ -1,6 +1,6 @@
 """A loaded module -> an engine over it, with the fastest paths this device has, warmed up.
 
-Knows settings; neither devices nor weight formats, nor where the weights came from, nor text.
+Depends on the settings, but not on devices, weight formats, the source of the weights, or text.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def assemble(
 ) -> Engine:
     """Choose attention and linears, size the cache, build the engine and run it once.
 
-    `make_grammars` gets the size of the model's vocabulary.
+    `make_grammars` is called with the size of the model's vocabulary.
     Raises UnsupportedModel, CacheTooSmall, or ValueError for settings that contradict each other.
     """
     made = choose_device(module, dtype=dtype, device=device, config=config, progress=progress)
@@ -86,7 +86,7 @@ def assemble(
 
 
 def warm_up(engine: Engine) -> None:
-    """Run a short prompt and a few decodes, so that the first client does not pay for it."""
+    """Run a short prompt and a few decodes, so that the first client does not pay for the warm-up."""
     length = max(1, min(WARM_UP_TOKENS, engine.max_model_len - 4))
     engine.add(
         EngineRequest(

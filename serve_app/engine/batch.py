@@ -1,7 +1,7 @@
 """Scheduled chunks -> flat tensors. The only place where a step's tensors are made.
 
 Sequences are packed one after another into rows of length T (no padding);
-`ForwardContext` tells attention where each begins and where its cache lies.
+`ForwardContext` has, for attention, the start of each sequence and the place of its cache.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from serve_app.engine.transfer import send
 
 @dataclass(slots=True, frozen=True)
 class Batch:
-    """One step's input: T tokens of S sequences, R rows of logits wanted."""
+    """One step's input: T tokens of S sequences, with R rows of logits wanted."""
 
     chunks: tuple[Chunk, ...]
     input_ids: torch.Tensor  # [T] int64
@@ -41,7 +41,7 @@ class ForwardResult:
 
 @dataclass(slots=True, frozen=True)
 class Fed:
-    """The last tokens of sequences, which only the device knows so far."""
+    """The last tokens of sequences that are so far only on the device."""
 
     tokens: torch.Tensor  # [S] int64
     rows: abc.Mapping[Sequence, int]
@@ -52,8 +52,8 @@ def build_batch(
 ) -> Batch:
     """Pack `chunks`, whose block tables must already cover their last token.
 
-    `fed` has the tokens of decodes whose last token is pending. All inputs go to a device in one copy,
-    without a wait.
+    `fed` has the last token of each decode whose last token is still pending. All inputs go to a device in
+    one copy, without a wait.
     """
     input_ids: list[int] = []
     positions: list[int] = []

@@ -9,19 +9,21 @@ from typing import Protocol
 
 
 class BlockMemory(Protocol):
-    """The memory of a cache to which the system gives it gradually, in the order of blocks."""
+    """The memory of a cache that the system backs with memory gradually, in the order of its blocks."""
 
     @property
     def ready_blocks(self) -> int:
-        """The number of first blocks that have their memory. It only grows, and reading it does not wait."""
+        """How many blocks, from the first on, are backed by memory. It only grows, and reading it does not
+        wait."""
         ...
 
     @property
     def block_seconds(self) -> float:
-        """The recent time to get the memory of a block; 0 if unknown."""
+        """The time it recently took to get memory for a block; 0 if unknown."""
         ...
 
     @property
     def run_seconds(self) -> float:
-        """The extra time for the first block of a run: the system gives memory around it in every layer."""
+        """The extra time for the first block of a run: the system provides memory around that block in every
+        layer."""
         ...

@@ -45,7 +45,7 @@ class Counters:
         self.accepted_tokens += accepted
 
     def snapshot(self, scheduler: Scheduler) -> EngineStats:
-        """The totals and what the scheduler holds now.
+        """The totals, and the numbers of sequences and blocks in the scheduler now.
 
         Callable from any thread; called during a step, it may mix figures from before and after.
         """

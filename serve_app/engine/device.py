@@ -25,7 +25,7 @@ class Device(Protocol):
 
     @property
     def kind(self) -> str:
-        """As weight formats know it."""
+        """The name that weight formats use for this kind of device."""
         ...
 
     @property
@@ -50,7 +50,7 @@ class Device(Protocol):
 
 
 class TorchDevice:
-    """Transformers' own layers in plain torch, wherever the model lies."""
+    """Transformers' own layers in plain torch, on whatever device the model is."""
 
     kind = "torch"
     make_adapters: MakeAdapters = PackedTable

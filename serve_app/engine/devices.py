@@ -1,4 +1,4 @@
-"""The kind of device for a model: what the settings say, or what a trial on this machine found right."""
+"""The kind of device for a model: what the settings say, or what passed a trial on this machine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def choose_device(
     config: ModelConfig,
     progress: Callable[[str], None],
 ) -> Device:
-    """What runs `module`, which is on `device`, its layers still transformers' own."""
+    """The kind of device that is to run `module`, which is on `device` and still has transformers' own
+    layers."""
     attention, stacked = resolve(config.attention, device), True
     if config.attention == "auto" and device.type == "cuda":
         from serve_app.engine.cuda.trial.choose import choose_kernels

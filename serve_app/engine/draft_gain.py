@@ -39,7 +39,8 @@ class DraftGain:
         self._refused = 0  # steps since the last one with drafts, whose drafts might have paid
 
     def lengths(self, decodes: int, forecasts: list[Forecast], most: int) -> list[int]:
-        """The draft tokens of each forecast in a step of these decodes: at most `most` together."""
+        """How many draft tokens to take from each forecast in a step of these decodes: at most `most` in
+        total."""
         none = [0] * len(forecasts)
         size = _size(decodes)
         if size not in self._plain_s or self._with_drafts >= REFRESH:
@@ -76,7 +77,8 @@ class DraftGain:
             self._ratio[key] = smoothed(self._ratio.get(key), seconds / plain, weight=WEIGHT, outlier=OUTLIER)
 
     def _cost(self, decodes: int, drafted: int, *, retry: bool) -> float:
-        """The time of a step with drafts, as a multiple of one without; never less than 1."""
+        """The time of a step with drafts, as a multiple of the time of a step without drafts; never less than
+        1."""
         first = 1.0 + FIRST_COST * drafted
         known = self._ratio.get((_size(decodes), _size(decodes + drafted)), first)
         return max(1.0, min(known, first) if retry else known)

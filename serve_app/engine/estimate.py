@@ -60,15 +60,16 @@ class Estimate:
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of the states of one sequence; 0 if it has none, or they are known only at the start."""
+        """Bytes of the states of one sequence; 0 if it has no states, or if their size is known only at the
+        start."""
         return 0 if self.layers is None else sum(spec.num_bytes for spec in self.layers.states)
 
     def plan(
         self, config: ModelConfig, *, window: int, weight_bytes: int, memory: int, on_cpu: bool
     ) -> CachePlan | None:
-        """The cache in `memory` bytes, which are free beside a CPU, or all of a GPU's.
+        """The cache that fits in `memory` bytes: the free memory for a CPU, or all of a GPU's memory.
 
-        None: it is known only at the start. Raises CacheTooSmall, also if the weights alone do not fit.
+        None: the size is known only at the start. Raises CacheTooSmall, also if the weights alone do not fit.
         """
         used = weight_bytes if on_cpu else weight_bytes + self.step_bytes
         free = (memory if on_cpu else int(memory * CUDA_SHARE)) - used
@@ -93,7 +94,7 @@ class Estimate:
 def device_memory(wanted: str) -> tuple[str, int | None]:
     """The kind of device that `wanted` means here, cpu or cuda, and its memory in bytes.
 
-    That is what is free beside a CPU, or all of a GPU's; None: this machine has no GPU.
+    The memory is the free memory for a CPU, or all of the GPU's memory; None: this machine has no GPU.
     """
     has_cuda = torch.cuda.is_available()
     if wanted == "cpu" or (wanted == "auto" and not has_cuda):
@@ -102,7 +103,7 @@ def device_memory(wanted: str) -> tuple[str, int | None]:
 
 
 def _layers(module: PreTrainedModel, text: Any) -> Layers | None:
-    """The needs of the layers in the cache, from shapes alone; None if these hang on numbers."""
+    """What the layers need in the cache, from shapes alone; None if that depends on the values of tensors."""
 
     def forward(tokens: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         places = {"position_ids": positions[None]} if takes else {}

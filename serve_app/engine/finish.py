@@ -19,7 +19,7 @@ class EndRule:
     eos_token_ids: Set[int]
 
     def reason(self, sequence: Sequence, token: int, room: int) -> Finish:
-        """The reason why `sequence` ends with `token` as the next token; None if it does not end.
+        """The reason why `sequence` ends with `token` as its next token; None if `sequence` does not end.
 
         The context window has room for `room` tokens of output in all.
         """
@@ -108,7 +108,7 @@ class Deadlines:
 
 
 class EngineDead(Exception):
-    """The engine cannot run any more. `outputs` end every request that it had."""
+    """The engine cannot run any more. `outputs` end every request that the engine had."""
 
     def __init__(self, message: str, outputs: list[EngineOutput]) -> None:
         super().__init__(message)

@@ -1,8 +1,8 @@
 """Sequences that wait for their grammar, and masks computed ahead of a step.
 
 Grammars are compiled, and masks computed, in threads of their own with the interpreter lock
-released. So a slow grammar delays its own request and no step. Knows sequences and their
-constraints; no logits, no text, no batch.
+released. So a slow grammar delays its own request, but no step. Handles sequences and their constraints, but
+no logits, text or batches.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class GrammarQueue:
     def hold(self, sequences: list[Sequence], grammar: str) -> None:
         """Keep the new sequences of a request until `grammar`, in llguidance's notation, is compiled.
 
-        A sequence with output continues after it.
+        A sequence that already has output continues after that output.
         """
         compiled = self._compiling.submit(Constraint.compile, grammar, self._tokenizer)
         for sequence in sequences:

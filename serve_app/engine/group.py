@@ -45,7 +45,7 @@ class Group:
     """The sequences of one request: the `n` choices, or the beams of its search.
 
     Until the prompt is computed there is one sequence, the leader (index 0). The others are
-    forked from the leader with their first token. An answer that goes on has no leader: each of
+    forked from the leader with their first token. An answer that is being continued has no leader: each of
     its unfinished choices is a sequence from the start, and computes prompt and tokens itself.
     `open` holds the indices whose end has not been reported, forked or not. Beams are numbered
     in the order in which they are made; the `n` hypotheses are numbered at the end of the search.
@@ -103,9 +103,9 @@ class Group:
         return group
 
     def _go_on(self, now: float) -> None:
-        """Make the sequences of the unfinished choices; the scheduler takes them like preempted ones.
+        """Make the sequences of the unfinished choices; the scheduler treats them like preempted sequences.
 
-        The first token here counts as waiting since `now`: the time of the last one is unknown.
+        The first token here counts as waiting since `now`, since the time of the previous token is unknown.
         """
         for index, choice in enumerate(self.request.begun):
             timing = choice.timing
@@ -256,7 +256,7 @@ class Group:
         )
 
     def tell_hypotheses(self, now: float) -> list[EngineOutput]:
-        """Outputs with the best hypotheses of a finished search; each ends its index."""
+        """Outputs with the best hypotheses of a finished search; each output ends its choice."""
         request = self.request
         found = self.search.hypotheses()[: request.n] if self.search is not None else []
         self.open.difference_update(range(len(found)))
@@ -288,7 +288,7 @@ class Group:
         return tensors
 
     def _perf(self, owner: Sequence | Group, blocks: int, now: float) -> Perf:
-        """The figures of `owner`, a sequence or this group's search, at its end with these blocks."""
+        """The final figures of `owner`, a sequence or this group's search, which ends with these blocks."""
         started, first = self.started, owner.first_token_at
         reused = min(self.cached_blocks, blocks)
         return Perf(

@@ -2,10 +2,10 @@
 
 On a device the next step is prepared and launched while this one runs. Sequences then advance before
 their tokens are known: a token is pending, and feeds the next step on the device. The tokens of the next step
-are chosen when those of this one are known, while it runs: penalties, masks and grammars look at all text.
-It may have computed a row of a sequence that has ended, or whose grammar forces the token. That row is not
-read. What it wrote to the cache is right or is overwritten: the next owner of the block writes later, in the
-order of the device.
+are chosen while it runs, as soon as this step's tokens are known: penalties, masks and grammars look at all
+text. The next step may have computed a row for a sequence that has ended meanwhile, or whose grammar forces
+the token. That row is not read. What such a row wrote to the cache is right or is overwritten: the next owner
+of the block writes later, in the order of the device.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class LaunchedStep:
 
     @property
     def fed(self) -> Fed | None:
-        """The tokens for the next step, where they are pending."""
+        """The tokens of this step that the next one needs and that are still pending."""
         return None if self.chosen is None else self.chosen.fed()
 
     def run_ahead(self, reader: LogitsReader, tables: BlockTables, ends: EndRule, window: int) -> None:

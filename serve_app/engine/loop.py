@@ -1,7 +1,7 @@
 """An engine with a thread of its own.
 
 Other threads talk to it through an inbox, which is emptied before every step. The outputs of every step go
-to one callback. Only plain values of the types package cross threads. Knows nothing of asyncio, text or
+to one callback. Only plain values of the types package cross threads. Does not depend on asyncio, text or
 Ray.
 """
 
@@ -54,8 +54,8 @@ class EngineLoop:
     def add(self, request: EngineRequest) -> None:
         """Hand a request to the engine.
 
-        Raises InvalidField or PromptTooLong for a bad one, Overloaded when the
-        queue is full, Unavailable when the loop has stopped or died.
+        Raises InvalidField or PromptTooLong for a bad request, Overloaded when the queue is full, Unavailable
+        when the loop has stopped or died.
         """
         self._engine.validate(request)
         with self._lock:
@@ -172,7 +172,7 @@ class EngineLoop:
                 self._open.pop(request_id, None)
 
     def _close(self) -> None:
-        """Leave no request without an end, not even those still in the inbox."""
+        """End every open request, including those still in the inbox."""
         with self._lock:
             self._accepting = False
         try:
@@ -188,7 +188,7 @@ class EngineLoop:
 
 
 def _indices(request: EngineRequest) -> set[int]:
-    """The sequences of a request that are still to end."""
+    """The sequences of a request that have not ended yet."""
     return {i for i in range(request.n) if not request.begun or not request.begun[i].finished}
 
 

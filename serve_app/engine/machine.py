@@ -34,10 +34,10 @@ def _usable_cpus() -> int:
 
 
 def prepare(config: ModelConfig, progress: Callable[[str], None]) -> bool:
-    """Set the threads and the part of a GPU, and build the CPU kernels; returns whether there are any.
+    """Set the threads and the part of a GPU, and build the CPU kernels; returns whether there are kernels.
 
-    With the kernels, bfloat16 weights run at the speed of memory on any CPU. The choice of a dtype
-    depends on that.
+    With the kernels, bfloat16 weights run at the speed of memory on any CPU. The choice of a dtype depends on
+    whether there are kernels.
     """
     use_machine(config)
     if config.device == "cuda" or config.attention not in ("auto", "cpu"):

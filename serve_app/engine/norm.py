@@ -1,4 +1,4 @@
-"""The norms of rows that fused layers compute, as their weights are kept."""
+"""The norms that fused layers apply to rows, with their weights."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Norm:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pending:
-    """What a layer still adds to a residual: `scale` times the norm of `delta`."""
+    """What a layer still adds to a residual: `scale` times the normalised `delta`."""
 
     delta: torch.Tensor  # [T, N]; it may change when it is added
     norm: Norm | None = None

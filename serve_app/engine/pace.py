@@ -1,9 +1,9 @@
 """Chooses how many prompt tokens a step takes, so that decoding sequences are not delayed for long.
 
 Uses the engine's measurements: the time of a step of decodes, and the additional time of each prompt token.
-Before there are any, and if nothing decodes, the number is fixed. Knows no clock: it gets seconds. What a
-step computes does not depend on how prompts are cut (docs/decisions/engine-same-tokens.md), so these
-measurements decide when tokens come, and not which.
+Until there are measurements, and whenever nothing decodes, the number is fixed. Reads no clock: durations are
+passed in. What a step computes does not depend on how prompts are cut (docs/decisions/engine-same-tokens.md),
+so these measurements affect when tokens are generated, but not which tokens.
 """
 
 from __future__ import annotations
@@ -98,7 +98,8 @@ class Pace:
                 self._observe_added(prompt_tokens, added)
 
     def _observe_added(self, tokens: int, added: float) -> None:
-        """Record the time that prompt tokens added to a step. More tokens cost no less, and fewer no more."""
+        """Record the time that prompt tokens added to a step. Estimates are kept monotonic: more tokens never
+        cost less than fewer tokens."""
         own = _bucket(tokens)
         before = self._added.get(own, (float(tokens), added))
         # The first figure may be of a step that compiled its kernels: a much lower one takes its place.
@@ -140,13 +141,13 @@ class Pace:
 
 
 def smoothed(known: float | None, new: float, *, weight: float = WEIGHT, outlier: float = OUTLIER) -> float:
-    """`known` moved towards `new` by its weight; `new` counts `outlier` times `known` at most.
+    """`known` moved towards `new` by `weight`; `new` is first capped at `outlier` times `known`.
 
-    Single measurements are far too high.
+    The cap is there because an occasional measurement is far too high.
     """
     return new if known is None else known + weight * (min(new, outlier * known) - known)
 
 
 def _bucket(tokens: int) -> int:
-    """Pieces of about the same size: a fifth more are others."""
+    """A bucket number shared by pieces of about the same size; a fifth more tokens is another bucket."""
     return int(4 * math.log2(tokens))

@@ -1,18 +1,18 @@
 """Decides what runs in the next step: one token budget, decodes first, then prompts in chunks.
 
-Integers and lists only; no tensors, no clock, no requests. `schedule` works from
-`num_computed` alone, so a step that failed is simply scheduled again.
+Integers and lists only; no tensors, no clock, no requests. `schedule` depends only on `num_computed`, so a
+step that failed is simply scheduled again.
 
 Sequences run in the order (priority, arrival). `pace` says how many tokens of prompts a step
 takes beside its decodes, `shares` how they are divided. A prompt is admitted when it gets tokens and
-there are blocks for all of it, so only a decode can run out of blocks. Then the last sequence in order is
-preempted: it is computed again later, with the same result. The first sequence in order is
-never preempted for another and fits the cache alone, so it always advances. The beams of a
-request (`sequence.BeamSet`) are admitted and preempted as one sequence.
+there are blocks for all of it, so only a decode can run out of blocks. When that happens, the last sequence
+in order is preempted: it is computed again later, with the same result. The first sequence in order is never
+preempted for another and fits the cache alone, so it always advances. The beams of a request
+(`sequence.BeamSet`) are admitted and preempted as one sequence.
 
-A prefix is computed once. A prompt whose next block is computed in this very step, for another prompt
-before it in order, gets no tokens in the step. It shares the block when that is done. If the other prompt
-ends before, the first prompt that needs the block computes it in the next step.
+A prefix is computed once. If a prompt's next block is computed in this step for an earlier prompt, the prompt
+gets no tokens in this step. It shares the block once it has been computed. If the other prompt ends before
+the block is done, the first prompt that needs the block computes it in the next step.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Scheduler:
         insort(self.running, child, key=_order)
 
     def remove(self, sequence: Sequence) -> None:
-        """Take a sequence out, whatever its state, and free its blocks."""
+        """Remove a sequence, whatever its state, and free its blocks."""
         beam_set = sequence.beam_set
         if beam_set is not None and sequence.status is not Status.FINISHED:
             beam_set.members.remove(sequence)
@@ -116,11 +116,11 @@ class Scheduler:
 
     @property
     def may_preempt(self) -> bool:
-        """Whether the next step may have to.
+        """Whether the next step may have to preempt a sequence.
 
         Every running sequence may need a block, a copy of one, and blocks for tokens that its grammar forced.
-        Where there are fewer, those that decode are counted; but a pending token may make a grammar force
-        more, and beams fork.
+        If fewer blocks are free than that, the blocks that decodes need are counted exactly, but not for a
+        grammar, which may force more tokens after a pending one, nor for beams, which fork.
         """
         pool = self.tables.pool
         most = sum(2 + sequence.num_forced // pool.block_size for sequence in self.running)
@@ -148,7 +148,7 @@ class Scheduler:
         return plan
 
     def learn(self, plan: Plan, seconds: float) -> None:
-        """Record the time of a plan's step, for the size of the next ones."""
+        """Record the time of a plan's step, from which the size of later steps is chosen."""
         drafted = sum(len(chunk.draft) for chunk in plan.chunks)
         if not drafted:
             self._pace.observe(plan.decode_tokens, plan.prompt_tokens, seconds)
@@ -215,10 +215,10 @@ class Scheduler:
         return victims
 
     def _schedule_prompts(self, plan: Plan, budget: int, running: list[tuple[Sequence, BlockKey]]) -> int:
-        """Divide `budget` tokens among prompts, those that wait and those that run; returns how many it used.
+        """Divide `budget` tokens among waiting and running prompts; returns how many it used.
 
-        A prompt whose next block another one computes in this step, or in the `running` one, waits, and
-        shares the block later.
+        If the next block of a prompt is being computed by another prompt, in this step or the `running` one,
+        the prompt waits and shares the block later.
         """
         shares = Shares(budget)
         logit_rows = MAX_PROMPT_LOGIT_ROWS
@@ -281,7 +281,7 @@ class Scheduler:
         return True
 
     def _is_refused(self, sequence: Sequence) -> bool:
-        """Whether a waiting sequence cannot be admitted, as far as is known without looking up its prefix."""
+        """Whether it is clear, without looking up its prefix, that a waiting sequence cannot be admitted."""
         places = 1 if sequence.beam_set is None else sequence.beam_set.places
         if self.places_taken + places > self.max_sequences:
             return True
@@ -290,7 +290,7 @@ class Scheduler:
     def _admit(self, sequence: Sequence, hits: list[int], plan: Plan) -> bool:
         """Move a sequence, and all beams of its set, from waiting to running, if there are blocks for them.
 
-        `hits` are the known blocks of its prefix.
+        `hits` are the cached blocks of its prefix.
         """
         pool, beams = self.tables.pool, sequence.beam_set
         members = [sequence] if beams is None else beams.members

@@ -27,7 +27,7 @@ class Status(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """How likely the next draft tokens of a sequence are right, each if those before it are."""
+    """How likely each of the next draft tokens of a sequence is right, given that those before it are."""
 
     first: float
     following: float
@@ -99,12 +99,12 @@ class Sequence:
 
     @property
     def num_tokens(self) -> int:
-        """Those that are pending count, too."""
+        """Pending tokens count, too."""
         return len(self.token_ids) + self.num_pending
 
     @property
     def num_output(self) -> int:
-        """The tokens that are known."""
+        """The tokens whose values are known."""
         return len(self.token_ids) - self.prompt_len
 
     @property
@@ -129,7 +129,7 @@ class Sequence:
 
     @property
     def drafted_ids(self) -> tuple[int, ...]:
-        """The next tokens by the client's draft; none once the output differs from the draft."""
+        """The next tokens in the client's draft; none once the output differs from the draft."""
         draft = self.client_draft
         if draft is None:
             return ()
@@ -147,8 +147,8 @@ class Sequence:
     def takes_forced(self) -> bool:
         """Whether tokens that the grammar forces are taken without being sampled.
 
-        They are not where every token must be sampled by itself: for beams, log-probabilities, logits,
-        processors and masks besides the grammar's.
+        Forced tokens are sampled if every token needs its own distribution: for beams, log-probabilities,
+        logits, processors and masks besides the grammar's.
         """
         sampling = self.sampling
         told_by_step = self.num_logprobs is not None or self.wants_logits or bool(self.processors)
@@ -156,7 +156,7 @@ class Sequence:
         return self.beam_set is None and not told_by_step and not masks
 
     def forced_tokens(self) -> Iterator[int]:
-        """The tokens that the grammar forces after the output at the time of the first one."""
+        """The tokens that the grammar forces after the current output."""
         if self.constraint is not None and self.takes_forced:
             yield from self.constraint.forced(self.output_ids)
 
@@ -198,7 +198,7 @@ class Chunk:
 
     @property
     def own_end(self) -> int:
-        """Where the sequence's own tokens end and the draft begins."""
+        """The position where the sequence's own tokens end and the draft begins."""
         return self.start + self.length - len(self.draft)
 
     @property

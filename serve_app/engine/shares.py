@@ -1,9 +1,9 @@
-"""How a step's prompt tokens are divided among prompts. Integers only; knows no cache and no queue.
+"""How a step's prompt tokens are divided among prompts. Works on integers only, without a cache or a queue.
 
 Prompts ask in order. A prompt that fits into the rest of the budget is computed whole. A longer one
-continues in later steps: it keeps at least half of the rest, and much shorter prompts after it, of the same
-priority, may have the other half. So a short prompt does not wait for the whole of a long one. And a prompt
-takes at most twice the steps that it would take if none could overtake it.
+continues in later steps: it keeps at least half of the rest, and the other half may go to much shorter
+prompts of the same priority after it. So a short prompt does not wait for the whole of a long one. And a
+prompt takes at most twice the steps that it would take if none could overtake it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Share:
 
 
 class Shares:
-    """Divides `budget` tokens among prompts that ask one after the other."""
+    """Divides `budget` tokens among prompts, which are added one after the other."""
 
     def __init__(self, budget: int) -> None:
         self.left = budget
@@ -56,7 +56,7 @@ class Shares:
         return share
 
     def settle(self) -> None:
-        """Give the unused rest to the first prompts that want more."""
+        """Give the unused rest of the budget to the first prompts that can use more."""
         for share in self._unfinished:
             more = min(self.left, share.wanted - share.tokens)
             share.tokens += more

@@ -1,8 +1,8 @@
 """Torch on a CPU: its threads for the small operations of a step, and its errors about memory.
 
 Torch shares out an operation of more than 32,768 numbers among its threads. They sleep between two steps,
-and waking them takes longer than the operation: milliseconds where other work keeps the cores busy. When
-they are done, they look for more work for a while (`serve_app/openmp.py`), on cores that our kernels need.
+and waking them takes longer than the operation: milliseconds if other work keeps the cores busy. When the
+threads are done, they look for more work for a while (`serve_app/openmp.py`), on cores that our kernels need.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Copies between the host and a device for which neither waits.
+"""Copies between the host and a device, without either waiting for the other.
 
 `send` and `Parcel` put several arrays on a device in one copy, `Receipt` brings several tensors back in one.
-They go through pinned memory of torch's own cache, which keeps it until the device has read or written it. On
-a CPU nothing is copied. Knows no sequences and no batch.
+The data goes through pinned memory from torch's own cache, which keeps the memory until the device has read
+or written it. On a CPU nothing is copied. Does not depend on sequences or batches.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ALIGNMENT: Final = 64
 
 
 def send(device: torch.device, *arrays: Array) -> list[torch.Tensor]:
-    """The arrays as tensors on `device`, in one copy that is ordered before whatever runs there next.
+    """The arrays as tensors on `device`, in one copy that is ordered before the device's next work.
 
     On a CPU the tensors share the memory of the arrays.
     """
@@ -52,7 +52,8 @@ class Parcel:
         self._sent: list[torch.Tensor] | None = None
 
     def add(self, array: Array) -> Callable[[], torch.Tensor]:
-        """Returns a function that returns the array on the device. RuntimeError once any was used."""
+        """Returns a function that returns the array on the device. Raises RuntimeError once any of the arrays
+        has been used."""
         if self._sent is not None:
             raise RuntimeError("the parcel is sent")
         place = len(self._arrays)
@@ -66,7 +67,7 @@ class Parcel:
 
 
 class Receipt:
-    """Tensors on their way from a device to the host, in one copy. Those of a CPU are there already."""
+    """Tensors on their way from a device to the host, in one copy. Tensors on a CPU need no copy."""
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         """`tensors`: at least one, all on one device and of types of eight bytes."""
@@ -83,7 +84,7 @@ class Receipt:
             self._event.record()
 
     def wait(self) -> list[torch.Tensor]:
-        """The tensors on the CPU; waits until the device has computed them, and for nothing after them."""
+        """The tensors on the CPU; waits until the device has computed them, but for no later work."""
         if self._event is not None:
             self._event.synchronize()
         if self._host is None:

@@ -1,4 +1,4 @@
-"""Long work says that it goes on."""
+"""Progress messages while something takes long."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 @contextlib.contextmanager
 def waiting(progress: Callable[[str], None], line: str, every_s: float) -> Iterator[None]:
-    """Inside, `progress` gets `line` with the seconds so far, every `every_s` seconds."""
+    """Inside the context, `progress` is called every `every_s` seconds with `line` and the seconds so far."""
     done, began = threading.Event(), time.monotonic()
 
     def report() -> None:

@@ -1,4 +1,4 @@
 """Checks of texts: personal data, forbidden words, topics. Text in, findings out.
 
-Knows no HTTP and no model.
+Independent of HTTP and of models.
 """

@@ -1,7 +1,7 @@
-"""Questions to the judging model about a text, and the pieces in which it gets the text.
+"""Questions about a text to the judging model, and the pieces of text that are sent to it.
 
-Knows no model: `api/exchange` calls it. A text is judged piece by piece, so that a long answer
-need not wait for its end. Each piece of an answer is judged with the piece before it, for context.
+Knows no model: `api/exchange` calls it. A text is judged piece by piece, so that a long answer can be sent
+before it is complete. Each piece of an answer is judged with the piece before it, for context.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_PIECES: Final = 64  # of one prompt; a longer one is refused
 
 @dataclass(frozen=True, slots=True)
 class Inquest:
-    """One question about texts. Only these two words may answer it."""
+    """One question about texts. The model may answer only with `passes` or `fails`."""
 
     check: Check
     instruction: str
@@ -31,7 +31,7 @@ class Inquest:
         return self.passes, self.fails
 
     def messages(self, text: str) -> tuple[dict[str, Any], ...]:
-        """The chat that asks about `text`, which is a string of JSON so that it cannot end its own frame."""
+        """The chat that asks about `text`, quoted as a JSON string so that it cannot escape its quotes."""
         quoted = json.dumps(text, ensure_ascii=False)
         return (
             {"role": "system", "content": self.instruction},
@@ -66,7 +66,7 @@ def topics(allowed: Sequence[str]) -> Inquest:
 
 
 def pieces(text: str) -> list[str]:
-    """`text` in the pieces in which it is judged."""
+    """`text`, cut into the pieces that are judged."""
     found, start = [], 0
     while len(text) - start >= PIECE_CHARS:
         end = piece_end(text, start)
@@ -77,5 +77,5 @@ def pieces(text: str) -> list[str]:
 
 
 def piece_end(text: str, start: int = 0) -> int:
-    """Where the piece at `start` ends: after its last space within PIECE_CHARS, if there is one."""
+    """The end of the piece at `start`: after the last space within PIECE_CHARS, if there is a space."""
     return text.rfind(" ", start + PIECE_CHARS // 2, start + PIECE_CHARS) + 1 or start + PIECE_CHARS

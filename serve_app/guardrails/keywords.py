@@ -1,7 +1,7 @@
-"""Words and phrases that a text must not have, found while the text arrives.
+"""Words and phrases that a text must not contain, found while the text arrives.
 
-A keyword is found as a whole word, whatever its case, and with any spaces between its words. Texts come as
-`reading.py` reads them. Knows no personal data.
+A keyword is found as a whole word, whatever its case, and with any spaces between its words. Texts are
+passed in as `reading.py` reads them. Knows no personal data.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Keywords:
 
 
 class KeywordFilter:
-    """Passes one text on, except for an end that may become a keyword, and never a keyword."""
+    """Passes one text on, except keywords and, for now, an end that may become a keyword."""
 
     def __init__(self, keywords: Keywords) -> None:
         self._keywords = keywords
@@ -67,18 +67,18 @@ class KeywordFilter:
         return self._release(self._first_held())
 
     def end(self, *, is_cut: bool = False) -> str:
-        """The rest. Raises Blocked, for a cut text also if a keyword had begun at its end."""
+        """The rest. Raises Blocked; for a cut text, also if a keyword had only begun at its end."""
         has_begun = is_cut and self._keywords.have_begun(self._left, self._held)
         if has_begun or self._keywords.occur(self._left + self._held):
             raise Blocked(Check.KEYWORDS)
         return self._release(len(self._held))
 
     def _settled(self) -> str:
-        """The held text, followed by a character if the word at its end may be incomplete."""
+        """The held text, plus one character if the word at its end may be incomplete."""
         return self._held + ("w" if self._held and _IS_LETTER.match(self._held[-1]) else "")
 
     def _first_held(self) -> int:
-        """Where a keyword may begin that is not complete yet."""
+        """Where a keyword that is not complete yet may begin."""
         text, size = self._held, len(self._held)
         for start in range(max(0, size - MAX_HELD_CHARS), size):
             if self._keywords.may_begin(text[start:]):
@@ -96,7 +96,7 @@ def _normal(text: str) -> str:
 
 
 def _whole(keyword: str) -> str:
-    """A pattern of the keyword as a whole word: no letter or digit next to its own first or last one."""
+    """A pattern for the keyword as a whole word: no letter or digit adjoins one at either end of it."""
     before = f"(?<!{_LETTER})" if _IS_LETTER.match(keyword[0]) else ""
     after = f"(?!{_LETTER})" if _IS_LETTER.match(keyword[-1]) else ""
     return before + re.escape(keyword) + after

@@ -1,7 +1,7 @@
-"""Personal data of a text, found or refused while the text arrives.
+"""Personal data in a text, masked or refused while the text arrives.
 
-A stream is masked exactly as the whole text, wherever it is cut: both have the same pieces. At most twice
-`segments.MAX_CHARS` are held back.
+A stream is masked exactly as the whole text would be, wherever it is cut, because both have the same pieces.
+At most twice `segments.MAX_CHARS` are held back.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class PiiFilter:
         self.has_masked = False
 
     def push(self, text: str) -> Iterator[Edit]:
-        """Edits for text that is certainly not personal data, and masks. Raises Blocked."""
+        """Edits that pass text which is certainly not personal data, and edits that mask. Raises Blocked."""
         return self._edits(self._segments.push(text))
 
     def end(self) -> Iterator[Edit]:

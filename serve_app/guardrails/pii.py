@@ -1,8 +1,8 @@
 """Finds personal data in a short text, by rules with check digits and by the package phonenumbers.
 
 Covered: e-mail addresses, payment cards (Luhn), IBANs (length and check digits), American social security
-numbers, telephone numbers with a country code and those of given regions, American bank account numbers
-after a word such as "account". Not covered: names, addresses, dates; what is spelt out or disguised.
+numbers, telephone numbers with a country code or of the given regions, American bank account numbers
+after a word such as "account". Not covered: names, addresses, dates; anything spelt out or disguised.
 Knows no stream.
 """
 
@@ -20,7 +20,7 @@ CONTEXT_CHARS: Final = 64  # before a number, in which a word may say what the n
 
 
 class Kind(StrEnum):
-    """What was found, in the words of Databricks' masks; the first one names what several rules found."""
+    """What was found, in the words of Databricks' masks; if several rules match, the first kind wins."""
 
     EMAIL_ADDRESS = "EMAIL_ADDRESS"
     CREDIT_CARD = "CREDIT_CARD"
@@ -31,7 +31,7 @@ class Kind(StrEnum):
 
     @property
     def mask(self) -> str:
-        """The text that replaces it."""
+        """The text that replaces personal data of this kind."""
         return f"<{self}>"
 
 
@@ -108,10 +108,10 @@ class PiiFinder:
         self._regions = (None, *phone_regions)
 
     def find(self, text: str, before: str = "") -> list[Span]:
-        """The spans of `text` with personal data, in their order, apart from one another.
+        """The spans of `text` with personal data, in order and without overlaps.
 
-        `before`: the text before `text`; its words only show what a number is. Meant for texts of a few
-        hundred characters: the time may grow with the square of the length.
+        `before`: the text before `text`, whose words are used only to tell what a number means. Meant for
+        texts of a few hundred characters: the time may grow with the square of the length.
         """
         found: list[Span] = []
         if "@" in text:
@@ -188,7 +188,7 @@ def _passes_mod_97(code: str) -> bool:
 
 
 def _joined(found: list[Span]) -> list[Span]:
-    """Spans that overlap become one, of the kind that comes first in `Kind`."""
+    """Merge overlapping spans into one, of the kind that comes first in `Kind`."""
     rank = {kind: place for place, kind in enumerate(Kind)}
     spans: list[Span] = []
     for span in sorted(found, key=lambda each: (each.start, each.end)):

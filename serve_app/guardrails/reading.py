@@ -1,8 +1,8 @@
-"""A text as rules read it, beside the text as it was written.
+"""A text as the rules read it, alongside the text as it was written.
 
-Rules read compatibility forms as plain characters (NFKC), nothing of characters without a shape, such as a
-zero-width space, and an escape of JSON as the character that it stands for. What passes the rules is sent
-as it was written. Where a stream is cut changes nothing. Knows no rule.
+Rules read compatibility forms as plain characters (NFKC), skip invisible characters such as a zero-width
+space, and read a JSON escape as the character that it stands for. Text that passes the rules is sent as it
+was written. The result does not depend on where a stream is cut. Knows no rule.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _PLAIN: Final = re.compile(r"[\x00-\x5b\x5d-\x7f]+")  # ASCII without the backsl
 
 
 def normalised(text: str) -> str:
-    """`text` as rules read it."""
+    """`text` as the rules read it."""
     reading = Reading()
     return reading.push(text) + reading.end()
 
 
 @dataclass(slots=True)
 class _Piece:
-    """Written text that is read as `chars` characters. `is_plain`: one for each, so that it may be split."""
+    """Written text that is read as `chars` characters. `is_plain`: one per character, so it may be split."""
 
     written: str
     chars: int
@@ -42,7 +42,7 @@ class Reading:
     """One text that arrives in parts."""
 
     def __init__(self, *, is_json: bool = False) -> None:
-        """`is_json`: the text is JSON, so that `\\n` and its like are escapes, too."""
+        """`is_json`: the text is JSON, so `\\n` and the like are escapes too."""
         self._is_json = is_json
         self._open = ""  # not read yet: what follows may belong to it
         self._unseen = ""  # written before the next character that is read, and read as nothing
@@ -54,7 +54,7 @@ class Reading:
         return self._read(text, is_end=False)
 
     def end(self) -> str:
-        """The reading of the rest."""
+        """The rest of the text, as the rules read it."""
         text, self._open = self._open, ""
         read = self._read(text, is_end=True)
         if self._unseen:
@@ -63,7 +63,7 @@ class Reading:
         return read
 
     def hidden(self, text: str) -> str:
-        """The reading of `text`, which is never sent."""
+        """`text` as the rules read it; `text` itself is never sent."""
         read = normalised(text)
         self._pieces.append(_Piece("", len(read)))
         return read
@@ -124,7 +124,7 @@ class Reading:
         return read
 
     def _unit_end(self, text: str, place: int, *, is_end: bool) -> int | None:
-        """Where the character at `place`, with the marks that combine with it, ends; None: not known yet."""
+        """The end of the character at `place` with its combining marks; None if that is not known yet."""
         end = self._character_end(text, place, is_end=is_end)
         while end is not None and end < len(text) and unicodedata.combining(text[end]):
             end += 1
@@ -142,7 +142,7 @@ class Reading:
 
 
 def _characters(written: str, *, is_json: bool) -> str:
-    """The reading of one character with its combining marks; empty if it has no shape."""
+    """The reading of one character with its combining marks; empty if the character is invisible."""
     found = _CODE_POINT.match(written)
     if found is not None:
         units = [int(each, 16) for each in found[0].split("\\u")[1:]]
@@ -156,5 +156,5 @@ def _characters(written: str, *, is_json: bool) -> str:
 
 
 def _has_no_shape(char: str) -> bool:
-    """Format characters, and selectors of a variant."""
+    """Format characters and variation selectors."""
     return unicodedata.category(char) == "Cf" or "\ufe00" <= char <= "\ufe0f" or char == "\u034f"

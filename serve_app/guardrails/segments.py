@@ -1,7 +1,7 @@
 """Cuts a text into pieces while it arrives. No personal data spans two pieces.
 
 A word is a piece, and so is the text between words. Words that may be parts of one number, such as those of
-`+1 (212) 555 0100` or `DE89 3704 0044`, are one piece together. Cuts depend on the text alone, not on how
+`+1 (212) 555 0100` or `DE89 3704 0044`, together form one piece. Cuts depend on the text alone, not on how
 it arrives, so a stream and a whole text have the same pieces. Knows no rules.
 """
 
@@ -29,7 +29,7 @@ Uncut = Callable[[str], list[tuple[int, int]]]
 
 
 class Segmenter:
-    """Cuts one text. `push` gives the pieces that are complete, `end` the rest."""
+    """Cuts one text. `push` returns the pieces that are complete, `end` returns the rest."""
 
     def __init__(self, uncut: Uncut) -> None:
         self._uncut = uncut
@@ -55,7 +55,7 @@ class Segmenter:
             self._rest = text[start:]
 
     def _next(self, text: str, start: int, *, is_end: bool) -> int | None:
-        """Where the piece at `start` ends; None: that is not known yet."""
+        """Where the piece at `start` ends; None if that is not known yet."""
         between = _BETWEEN.match(text, start)
         if between is not None:
             return between.end()
@@ -84,7 +84,7 @@ class Segmenter:
         return CUT_AT
 
     def _cut_chain(self, chain: str) -> int:
-        """Where to end a long row of numbers: between two of them, and in nothing that was found."""
+        """Where to end a long row of numbers: between two numbers, but not within personal data."""
         spans = self._uncut(chain)
         for place in range(len(chain) - NUMBER_CHARS, 0, -1):
             if chain[place] in " \t\u00a0" and not any(start < place < end for start, end in spans):
@@ -93,16 +93,16 @@ class Segmenter:
 
 
 def _word_end(text: str, start: int) -> int:
-    """Where the word at `start` ends, or its first MAX_CHARS: one of megabytes is read at each cut."""
+    """The end of the word at `start`, or of its first MAX_CHARS, since each cut rereads a long word."""
     found = _WORD.match(text, start, start + MAX_CHARS)
     return start if found is None else found.end()
 
 
 def _is_number(piece: str) -> bool:
-    """Whether another word may continue it."""
+    """Whether another word may continue this number."""
     return any(map(str.isdigit, piece)) or (len(piece) <= 3 and not any(map(str.isalnum, piece)))
 
 
 def _continues(word: str) -> bool:
-    """Whether it may go on with the number before it."""
+    """Whether this word may continue the number before it."""
     return bool(word) and (_is_number(word) or _LETTERS.fullmatch(word) is not None)

@@ -14,7 +14,7 @@ class TextFilter:
     def __init__(
         self, keywords: KeywordFilter | None, pii: PiiFilter | None, *, is_json: bool = False
     ) -> None:
-        """`is_json`: the text is JSON, whose escapes are read as what they stand for."""
+        """`is_json`: the text is JSON, and its escapes are read as the characters they stand for."""
         self._keywords = keywords
         self._pii = pii
         self._is_json = is_json
@@ -25,13 +25,13 @@ class TextFilter:
         return self._pii is not None and self._pii.has_masked
 
     def push(self, text: str) -> str:
-        """What may be sent now."""
+        """The text that may be sent now."""
         if self._keywords is None and self._pii is None:
             return text
         return self._passed(self._reading.push(text))
 
     def end(self, stop: str | None = None) -> str:
-        """The rest; another text may follow.
+        """The rest of the text; another text may follow.
 
         `stop`: the part of the stop string that was cut from the text. The rules read it too, so that
         they find a match on both sides of the cut.

@@ -1,4 +1,4 @@
-"""Which parts of a client's JSON Schema a grammar can enforce. Knows no grammar and no request."""
+"""Which parts of a client's JSON Schema a grammar can enforce. Independent of grammars and requests."""
 
 from serve_app.json_schema.adapting import Adapted, adapt
 from serve_app.json_schema.faults import narrowed

@@ -1,4 +1,4 @@
-"""A client's schema -> a schema that a grammar enforces in full, and the keywords that are lost.
+"""A client's schema -> a schema that a grammar can fully enforce, and the keywords that are lost.
 
 Every answer that the adapted schema allows conforms to the client's schema, except for the lost
 keywords. The adapted schema may allow less: an object that declares members has no others (see
@@ -61,7 +61,7 @@ _REWRITTEN: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Adapted:
-    """An adapted schema, and what it does not enforce."""
+    """An adapted schema, and the keywords that it does not enforce."""
 
     schema: Schema
     lost: tuple[str, ...]  # places of keywords that are not enforced, each as `properties.tags.uniqueItems`
@@ -107,11 +107,11 @@ class _Adapter:
         return endings.pruned(whole) if endings.endless else whole
 
     def places(self) -> dict[str, Path]:
-        """The places of the definitions in the client's schema."""
+        """The places of definitions in the client's schema."""
         return {pointer: path for path, pointer in self._pointers.items()}
 
     def lost(self) -> tuple[str, ...]:
-        """Places of lost keywords. Unknown ones into which references lead are containers of schemas."""
+        """Places of lost keywords. Unknown keywords that references lead into are containers of schemas."""
         containers = {path[:i] for path in self._pointers for i in range(1, len(path))}
         lost = (path for path, unknown in self._lost.items() if not (unknown and path in containers))
         return tuple(".".join(path) for path in lost)
@@ -149,7 +149,7 @@ class _Adapter:
         return node
 
     def _copied(self, schema: Schema, path: Path) -> Schema:
-        """A copy whose subschemas are adapted, without those of keywords that are lost."""
+        """A copy with adapted subschemas; the subschemas of lost keywords are left out."""
         said = {key: value for key, value in schema.items() if key not in NOTES and not key.startswith("x-")}
         node = shallow(said)
         for keyword, key, child in subschemas(schema):
@@ -165,7 +165,7 @@ class _Adapter:
         self._lost |= {(*path, keyword): False for keyword in keywords}
 
     def _reference(self, schema: Schema, node: Schema, path: Path) -> list[Schema]:
-        """References as plain ones to definitions. A dynamic one within one document is plain too."""
+        """Turn references, also dynamic ones within one document, into plain references to definitions."""
         more: list[Schema] = []
         found = self._references
         for keyword in [keyword for keyword in REFERENCES if keyword in schema]:
@@ -195,7 +195,7 @@ class _Adapter:
         return self._pointers[path]
 
     def _one_of(self, schema: Schema, node: Schema, path: Path) -> list[Schema]:
-        """`oneOf` as `anyOf`: the same where no value matches two options."""
+        """Turn `oneOf` into `anyOf`, which is equivalent if no value matches two options."""
         options = node.pop("oneOf", None)
         if options is None:
             return []
@@ -208,7 +208,7 @@ class _Adapter:
         return []
 
     def _conditions(self, schema: Schema, node: Schema, path: Path) -> list[Schema]:
-        """Conditions on a member: either the member is absent, or the condition holds."""
+        """Rewrite conditions on a member: either the member is absent, or the condition holds."""
         given = {key: node.pop(key) for key in CONDITIONS if key in node}
         always = set(node.get("required", ()))
         more: list[Schema] = []
@@ -222,7 +222,7 @@ class _Adapter:
         return more
 
     def _text(self, schema: Schema, node: Schema, path: Path) -> list[Schema]:
-        """`pattern`, and the formats that are patterns, in the parser's notation."""
+        """Write `pattern`, and the formats that are patterns, in the parser's notation."""
         patterns: list[str] = []
         if "pattern" in schema:
             translation = self._translated(schema["pattern"], (*path, "pattern"))
@@ -243,7 +243,7 @@ class _Adapter:
             raise UnusableSchema(f"{pattern[:_QUOTED_CHARS]!r} is no pattern: {error}").at(path) from None
 
     def _patterns(self, schema: Schema, node: Schema, path: Path) -> None:
-        """`patternProperties` that exclude each other."""
+        """Make `patternProperties` exclude each other."""
         if "patternProperties" not in schema:
             return
         place = (*path, "patternProperties")
@@ -253,7 +253,7 @@ class _Adapter:
             self._lose(path, ["patternProperties"])
 
     def _drop(self, schema: Schema, node: Schema, path: Path) -> None:
-        """Take out what cannot be enforced, and what is unknown."""
+        """Remove keywords that cannot be enforced or are unknown."""
         unknown = [key for key in node if key not in ENFORCED and key not in _REWRITTEN]
         self._lost |= {(*path, key): True for key in unknown}
         lost: list[str] = []
@@ -276,7 +276,7 @@ class _Adapter:
             node.pop(key, None)
 
     def _names(self, schema: Schema, node: Schema, path: Path) -> None:
-        """`propertyNames` as a list of allowed names, or as their pattern."""
+        """Turn `propertyNames` into a list of allowed names, or a pattern for them."""
         rule = self._references.resolved(schema.get("propertyNames", True))
         node.pop("propertyNames", None)
         if rule is True or (isinstance(rule, dict) and not rule.keys() - NOTES - {"type"}):
@@ -303,12 +303,12 @@ class _Adapter:
             self._lose(path, ["propertyNames"])
 
     def _may_list(self, names: Any) -> bool:
-        """Whether this many names may be written out once more."""
+        """Whether `names` may be written out as well."""
         self._listed += len(names) if isinstance(names, list) else _MAX_LISTED
         return self._listed < _MAX_LISTED
 
     def _unevaluated(self, schema: Schema, node: Schema, path: Path) -> None:
-        """Where no schemas are combined, unevaluated members and items are those that are not declared."""
+        """If no schemas are combined, the unevaluated members and items are those that are not declared."""
         combined = combined_in_place(schema)
         items, members = node.pop("unevaluatedItems", True), node.pop("unevaluatedProperties", True)
         if items is not True and ("items" not in schema or isinstance(schema["items"], list)):
@@ -334,9 +334,9 @@ class _Adapter:
 
 
 def _rewrite_sizes(node: Schema) -> None:
-    """Write `2.0` as `2`, and take out upper bounds that no answer reaches, such as an int64's.
+    """Write `2.0` as `2`, and remove upper bounds that no answer can reach, such as that of an int64.
 
-    The parser reads lengths and counts as whole numbers of 32 bits.
+    The parser reads lengths and counts as 32-bit integers.
     """
     for key in SIZES:
         value = node.get(key)
@@ -347,7 +347,7 @@ def _rewrite_sizes(node: Schema) -> None:
 
 
 def _known_format(schema: Schema) -> bool:
-    """Whether the format is enforced, or asserts nothing."""
+    """Whether the format is either enforced or one that asserts nothing."""
     name = schema.get("format")
     if name is None or name in FORMATS or name in NUMBER_FORMATS:
         return True

@@ -31,7 +31,7 @@ _CHOICES: Final = ("anyOf", "oneOf")
 
 
 def combined_in_place(schema: Schema) -> bool:
-    """Whether other schemas judge the same value besides `schema`'s own keywords."""
+    """Whether other schemas apply to the same value, besides `schema`'s own keywords."""
     if any(key in schema for key in (*IN_PLACE, *IN_PLACE_MAPS)):
         return True
     parts = [key for key in ("$ref", "allOf", *_CHOICES) if key in schema]
@@ -44,7 +44,7 @@ def combined_in_place(schema: Schema) -> bool:
 
 
 class Closing:
-    """Decides for each schema inside of `root` with which members its objects are closed."""
+    """Decides, for each schema inside `root`, which members its closed objects may have."""
 
     def __init__(self, root: Schema, references: References) -> None:
         self._references = references
@@ -53,7 +53,7 @@ class Closing:
         self._visit(root)
 
     def members(self, schema: Schema) -> list[str] | None:
-        """The only members allowed in objects of `schema`; None: it stays as it is."""
+        """The only members allowed in objects of `schema`; None if the schema stays as it is."""
         if id(schema) in self._parts:
             return None
         if not combined_in_place(schema):
@@ -62,7 +62,7 @@ class Closing:
         return None if any(_is_open(each) for each in group) else declared(group)
 
     def exact(self, schema: Schema) -> bool:
-        """Whether `members` are what `unevaluatedProperties: false` allows: no part is conditional."""
+        """Whether `unevaluatedProperties: false` allows exactly `members`: no part is conditional."""
         group = self.group(schema)
         return (
             id(schema) not in self._parts
@@ -107,7 +107,7 @@ class Closing:
 
 
 def _below(group: list[Schema]) -> list[tuple[Any, bool]]:
-    """(schema, whether it is a part) of the subschemas of a group: a member that two declare is a part."""
+    """(schema, whether it is a part) for the subschemas of a group; a member declared twice is a part."""
     times = Counter(name for each in group for name in _properties(each))
     all_shared = any(_is_open(each) for each in group)
     found: list[tuple[Any, bool]] = []
@@ -121,7 +121,7 @@ def _below(group: list[Schema]) -> list[tuple[Any, bool]]:
 
 
 def declared(group: list[Schema]) -> list[str] | None:
-    """The members that some schemas declare or require, in order; None if they declare none."""
+    """The members that `schemas` declare or require, in order; None if no members are declared."""
     names = dict.fromkeys(name for each in group for name in _properties(each))
     if not names:
         return None
@@ -129,7 +129,7 @@ def declared(group: list[Schema]) -> list[str] | None:
 
 
 def _is_open(schema: Schema) -> bool:
-    """Whether `schema` itself says which other members there may be."""
+    """Whether `schema` itself says which other members are allowed."""
     return any(schema.get(key, False) is not False for key in (*_SAYS, "patternProperties"))
 
 

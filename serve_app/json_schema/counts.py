@@ -13,9 +13,9 @@ KEYWORDS: Final = ("minProperties", "maxProperties")
 
 
 def rewrite_counts(node: Schema, *, alone: bool) -> tuple[list[str], list[Schema]]:
-    """Remove counts from `node` that the parser cannot check, which are those beside optional members.
+    """Remove from `node` the counts that the parser cannot check, which are those beside optional members.
 
-    `alone`: no other schema judges the same objects. Returns the keywords that are no longer enforced,
+    `alone`: no other schema applies to the same objects. Returns the keywords that are no longer enforced,
     and the schemas that replace the others, to be combined with `node`.
     """
     low, high = node.get("minProperties"), node.get("maxProperties")
@@ -39,7 +39,7 @@ def rewrite_counts(node: Schema, *, alone: bool) -> tuple[list[str], list[Schema
 def _written_out(
     node: Schema, optional: list[str], low: int | None, high: int | None, fixed: int
 ) -> tuple[list[str], list[Schema]]:
-    """As `rewrite_counts`, for a closed object with `fixed` required members."""
+    """Like `rewrite_counts`, for a closed object with `fixed` required members."""
     lost, more = [], []
     count = len(optional)
     if low is not None and 0 < low - fixed <= count:

@@ -17,7 +17,7 @@ _IN_PLACE: Final = frozenset({"anyOf", "allOf", "$ref"})
 
 
 class Endings:
-    """The definitions of `root` that have an answer of finite length."""
+    """Determines which definitions of `root` have an answer of finite length."""
 
     def __init__(self, root: Schema) -> None:
         self._definitions = definitions_of(root)
@@ -47,7 +47,7 @@ class Endings:
         return False
 
     def _ends(self, schemas: list[Any]) -> bool:
-        """Whether a value of finite length may match all of `schemas`. True where that is not certain."""
+        """Whether a value of finite length may match all of `schemas`. Returns True if this is uncertain."""
         opened = {id(schema) for schema in schemas} - self._open
         if not opened or self._steps > _MAX_STEPS:
             return True
@@ -59,7 +59,7 @@ class Endings:
             self._open -= opened
 
     def _parts(self, schemas: list[Any]) -> list[Schema] | None:
-        """All schemas for one value, each once; None: nothing matches, or no answer is known to end."""
+        """All schemas for one value, each once; None if nothing matches, or no answer is known to end."""
         parts: dict[int, Schema] = {}
         pending = list(schemas)
         while pending:
@@ -131,7 +131,7 @@ def _member(schema: Schema, name: str) -> Any:
 
 
 def _first_items(schema: Schema, count: int) -> list[Any]:
-    """The schemas of the first `count` items; of those that are alike the first one."""
+    """The schemas of the first `count` items; of equal ones only the first."""
     items, first = schema.get("items", True), schema.get("prefixItems", [])
     if isinstance(items, list):
         items, first = schema.get("additionalItems", True), items

@@ -16,7 +16,7 @@ _ALL: Final = frozenset({"string", "number", "boolean", "null", "object", "array
 
 
 def exclusive(options: list[Any], references: References) -> bool:
-    """True only when it is certain that no value matches two options. At most `MAX_OPTIONS` are compared."""
+    """Returns True only if certainly no value matches two options. At most `MAX_OPTIONS` are compared."""
     if len(options) > MAX_OPTIONS:
         return False
     resolved = [references.resolved(option) for option in options]
@@ -62,7 +62,7 @@ def _values(schema: Schema) -> list[Any] | None:
 
 
 def _apart(a: list[Any], b: list[Any]) -> bool:
-    """Whether no value is in both. Python's 1 == True is on the safe side."""
+    """Whether no value is in both sets. That Python has 1 == True errs on the safe side."""
     try:
         return set(a).isdisjoint(b)
     except TypeError:  # arrays and objects
@@ -70,7 +70,7 @@ def _apart(a: list[Any], b: list[Any]) -> bool:
 
 
 def _tags(a: Schema, b: Schema) -> list[str]:
-    """Members that both objects declare and must have."""
+    """Members that both objects declare and require."""
     sides = []
     for schema in (a, b):
         properties, required = schema.get("properties"), schema.get("required")

@@ -1,7 +1,7 @@
-"""Names of members by patterns, where several patterns may match one name.
+"""Member names given by patterns, where several patterns may match one name.
 
-The parser needs patterns that exclude each other. Overlapping ones are joined into one pattern, whose
-members must match the schemas of all of them: this allows no more than the client does.
+The parser needs patterns that exclude each other. Overlapping patterns are joined into one, whose members
+must match the schemas of all of them. This allows no more than the client's schema does.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _MAX_NAMES: Final = 64  # patterns of one object that are compared; with more, a
 
 
 def disjoint(given: Sequence[tuple[Translation, Any]], overlaps: Overlaps) -> tuple[dict[str, Any], bool]:
-    """`patternProperties` in the parser's notation, and whether they mean what the client's mean."""
+    """`patternProperties` in the parser's notation, and whether they are equivalent to the client's."""
     groups: list[tuple[list[Translation], list[Any]]] = []
     for translation, schema in given:
         if not translation.patterns:

@@ -1,7 +1,7 @@
-"""JSON whose numbers stay what their text says: an integer of any size, a decimal of any length.
+"""JSON whose numbers keep their exact written value: integers of any size, decimals of any length.
 
 A float keeps about 16 digits. A number that a client wrote with more digits is a `Numeral`: a float in
-computations, and its own text where a schema is written.
+computations, and its original text when a schema is written.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MAX_EXPONENT_CHARS: Final = 8  # what is longer overflows, or is nearly nothing
 
 
 def number(text: str) -> float:
-    """The decimal of JSON that `text` spells: a float where that is the same number."""
+    """The JSON decimal that `text` spells; it is a plain float if that is exactly the same number."""
     value = float(text)
     if not math.isfinite(value):
         return value
@@ -28,12 +28,12 @@ def number(text: str) -> float:
 
 
 def loads(text: str | bytes) -> Any:
-    """JSON with numbers as they are written. Raises ValueError or RecursionError."""
+    """Parse JSON, keeping numbers as they are written. Raises ValueError or RecursionError."""
     return json.loads(text, parse_float=number)
 
 
 def dumps(value: Any) -> str:
-    """Compact JSON with numbers as they were written. Raises ValueError for what JSON cannot carry."""
+    """Compact JSON with numbers as they were written. Raises ValueError for values outside JSON."""
     if not holds_numerals(value):
         return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     if isinstance(value, Numeral):
@@ -57,7 +57,7 @@ def holds_numerals(value: Any) -> bool:
 
 
 def restore(value: Any, exact: Any) -> Any:
-    """`value`, in which each float that is a `Numeral` in `exact`, the same JSON, is replaced by it."""
+    """`value`, with each float replaced by the `Numeral` at the same place in `exact`, the same JSON."""
     if isinstance(exact, Numeral) and isinstance(value, float):
         return exact
     if isinstance(exact, dict) and isinstance(value, dict):
@@ -73,7 +73,7 @@ def is_number(value: Any) -> bool:
 
 
 def exact(value: float) -> Decimal:
-    """The number that a client wrote. Raises ValueError for one that is too long to write out."""
+    """The number that a client wrote. Raises ValueError for a number that is too long to write out."""
     text = written(value)
     exponent = text.lower().partition("e")[2]
     if len(text) > MAX_DIGITS or len(exponent) > _MAX_EXPONENT_CHARS or abs(int(exponent or 0)) > MAX_DIGITS:

@@ -1,7 +1,7 @@
-"""Resolves the references of one schema. Nothing outside of it is ever read.
+"""Resolves the references of one schema. Nothing outside the schema is ever read.
 
 A reference may lead anywhere in the document: into `components`, `x-` members or keywords that are
-not enforced. A subschema with an `$id` is a resource of its own, by which references find it.
+not enforced. A subschema with an `$id` is a resource of its own, and references find it by that `$id`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Resource:
 
 
 class References:
-    """The places of one schema that its references name."""
+    """The places in one schema that its references name."""
 
     def __init__(self, root: Schema) -> None:
         self.dynamic_anchors: dict[str, int] = {}  # name -> how often it is given
@@ -76,7 +76,7 @@ class References:
         return schema
 
     def check(self) -> None:
-        """Raise UnusableSchema, which names the place, for a reference to another document."""
+        """Raise an UnusableSchema that names the place if a reference leads to another document."""
         for schema, path in self._known:
             for keyword in REFERENCES:
                 if keyword in schema:
@@ -99,7 +99,7 @@ class References:
             ) from None
 
     def _walk(self, schema: Schema, path: Path, owner: Resource) -> None:
-        """Learn the resources and anchors of `schema` and of all that lies inside."""
+        """Collect the resources and anchors of `schema` and of everything inside it."""
         pending: list[tuple[Any, Path, Resource]] = [(schema, path, owner)]
         while pending:
             schema, path, owner = pending.pop()
@@ -119,7 +119,7 @@ class References:
             ]
 
     def _named(self, schema: Schema, path: Path, owner: Resource) -> Resource:
-        """The resource that `schema` belongs to, which is one of its own where it has an address."""
+        """The resource that `schema` belongs to; a schema with an address is a resource of its own."""
         name = schema.get(self._id)
         if not isinstance(name, str):
             return owner
@@ -133,7 +133,7 @@ class References:
 
 
 def _address(base: str, name: Any) -> str:
-    """The absolute form of a schema's own name, or `base` where it is none."""
+    """The absolute form of a schema's own name, or `base` if the name is not valid."""
     try:
         return urldefrag(urljoin(base, name))[0] if isinstance(name, str) else base
     except ValueError:

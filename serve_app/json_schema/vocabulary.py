@@ -1,4 +1,4 @@
-"""The keywords of JSON Schema (drafts 4 to 2020-12), sorted by what a grammar does with them.
+"""The keywords of JSON Schema (drafts 4 to 2020-12), sorted by how a grammar treats them.
 
 Tests compare each keyword with the parser.
 """
@@ -31,7 +31,7 @@ class UnusableSchema(ValueError):
 
 
 def place(path: Path) -> str:
-    """A path as clients read it, such as `$.properties.email.pattern`; long ones are cut."""
+    """A path in the form shown to clients, such as `$.properties.email.pattern`; long paths are cut."""
     return ".".join(("$", *path))[:_MAX_PLACE_CHARS]
 
 
@@ -78,7 +78,7 @@ _SINGLE: Final = (
 
 
 def subschemas(schema: Schema) -> Iterator[tuple[str, Any, Any]]:
-    """(keyword, key or index below it or None, subschema) of every schema directly inside."""
+    """(keyword, key or index below it or None, subschema) for every schema directly inside `schema`."""
     for keyword in _SINGLE:
         if isinstance(schema.get(keyword), dict | bool):
             yield keyword, None, schema[keyword]
@@ -97,7 +97,7 @@ def subschemas(schema: Schema) -> Iterator[tuple[str, Any, Any]]:
 
 
 def definitions_of(root: Schema) -> dict[str, Any]:
-    """What the references of an adapted schema lead to, by pointer."""
+    """The targets of an adapted schema's references, by pointer."""
     return {**{POINTER + name: each for name, each in root.get("$defs", {}).items()}, ROOT: root}
 
 
@@ -129,7 +129,7 @@ def type_of(value: Any) -> str:
 
 
 def asserts(schema: Schema, *, besides: tuple[str, ...] = ()) -> bool:
-    """Whether `schema` restricts a value by other keywords than `besides`."""
+    """Whether `schema` restricts a value by keywords other than `besides`."""
     return any(key not in NOTES and key not in besides for key in schema)
 
 

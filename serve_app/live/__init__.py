@@ -1,1 +1,1 @@
-"""What happens now: latencies in fine buckets, five minutes of counts, and figures of them. Pure logic."""
+"""Live figures: latencies in fine buckets, five minutes of counts, and figures made from them. Pure logic."""

@@ -1,4 +1,4 @@
-"""Rates and latencies out of slots: over a window, and as series with one point a slot."""
+"""Rates and latencies computed from slots: over a window, and as series with one point per slot."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHARES: Final = (0.5, 0.95, 0.99)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """Quantiles in seconds; None: nothing was measured."""
+    """Quantiles in seconds; None if nothing was measured."""
 
     p50: float | None
     p95: float | None
@@ -38,7 +38,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """The load of one application's replicas at a slot's end."""
+    """The load of one application's replicas at the end of a slot."""
 
     running: int = 0
     waiting: int = 0
@@ -47,7 +47,7 @@ class Load:
 
     @property
     def kv_use(self) -> float | None:
-        """Share of the KV cache's blocks that sequences use; None: not known."""
+        """The share of the KV cache's blocks that sequences use; None if unknown."""
         return self.blocks_used / self.blocks_total if self.blocks_total else None
 
 
@@ -74,10 +74,10 @@ NOTHING: Final = figures(EntityCounts(endpoint="", entity=""), SLOT_S)
 
 
 class History:
-    """The slots of one answer, as windows and series."""
+    """The slots of one answer of the live API, as windows and series."""
 
     def __init__(self, slots: Iterable[LiveSlot], newest: int) -> None:
-        """`newest`: number of the last slot that counts; what is newer is left out."""
+        """`newest`: the number of the last slot to include; newer slots are left out."""
         self._newest = newest
         self._counts: dict[tuple[str, str], dict[int, EntityCounts]] = {}
         self._loads: dict[str, dict[int, Load]] = {}
@@ -87,7 +87,7 @@ class History:
 
     @property
     def entities(self) -> tuple[tuple[str, str], ...]:
-        """Endpoint and entity of everything that was active."""
+        """The endpoint and entity of everything that was active."""
         return tuple(self._counts)
 
     def window(self, entities: Iterable[tuple[str, str]], seconds: float) -> Figures:
@@ -112,7 +112,7 @@ class History:
         return [found.get(number, Load()) for number in numbers]
 
     def load(self, app: str) -> Load | None:
-        """An application at the end of the newest slot; None: it had nothing to do."""
+        """An application at the end of the newest slot; None if it was idle."""
         return self._loads.get(app, {}).get(self._newest)
 
     def _at(self, entities: Iterable[tuple[str, str]], number: int) -> Figures:

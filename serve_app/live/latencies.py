@@ -17,10 +17,10 @@ SHORT: Final = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 
 
 
 def fine(bounds: Sequence[float]) -> tuple[float, ...]:
-    """`bounds`, ascending and above 0, with FINE - 1 more before each.
+    """`bounds`, ascending and above 0, with FINE - 1 more bounds before each.
 
-    They are even in the first bucket, and by ratio in the others. `bounds[i]` itself has the index
-    `FINE * (i + 1) - 1`.
+    They are evenly spaced in the first bucket, and spaced by a constant ratio in the others. `bounds[i]`
+    itself has the index `FINE * (i + 1) - 1`.
     """
     first = [bounds[0] * step / FINE for step in range(1, FINE)]
     found = [*first, bounds[0]]
@@ -35,12 +35,12 @@ FINE_SHORT: Final = fine(SHORT)
 
 
 class LatencyCounts:
-    """How many latencies fell into each fine bucket. For one event loop alone."""
+    """How many latencies fell into each fine bucket. Not thread-safe: for a single event loop."""
 
     __slots__ = ("_bounds", "counts", "seconds")
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        """`bounds`: fine ones, in seconds; each is the last value of its bucket."""
+        """`bounds`: the fine bounds, in seconds; each is the largest value of its bucket."""
         self._bounds = bounds
         self.counts = [0] * (len(bounds) + 1)  # the last: beyond all bounds
         self.seconds = 0.0  # of all together
@@ -50,7 +50,7 @@ class LatencyCounts:
         self.seconds += seconds
 
     def coarse(self) -> list[int]:
-        """The number of latencies up to each coarse bound, and of all."""
+        """The number of latencies up to each coarse bound, and the total number."""
         sums = list(accumulate(self.counts))
         return [*sums[FINE - 1 :: FINE], sums[-1]]
 

@@ -1,4 +1,4 @@
-"""The slots of the last five minutes, in memory. Slots of several gateways are summed up."""
+"""The slots of the last five minutes, in memory. The slots of several gateways are added up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SUMS: Final = ("requests", "errors", "refused", "prompt_tokens", "completion_to
 
 
 class Ring:
-    """Takes slots in any order. Forgets those that are too old, and those of a clock that was set back."""
+    """Takes slots in any order. Drops those too old, and those from a clock that was later set back."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         """`clock`: Unix seconds."""
@@ -25,20 +25,20 @@ class Ring:
         self._slots: dict[int, LiveSlot] = {}
 
     def add(self, slot: LiveSlot) -> None:
-        """Add the counts of `slot` to those that its number has already."""
+        """Add the counts of `slot` to those already held for its number."""
         self._forget()
         if self.oldest < slot.number <= self.newest:
             before = self._slots.get(slot.number)
             self._slots[slot.number] = slot if before is None else joined(before, slot)
 
     def after(self, number: int) -> tuple[LiveSlot, ...]:
-        """The slots with higher numbers, rising. Empty ones are left out."""
+        """The slots with higher numbers, in ascending order. Empty slots are left out."""
         self._forget()
         return tuple(self._slots[each] for each in sorted(self._slots) if each > number)
 
     @property
     def oldest(self) -> int:
-        """The number of the newest slot that is forgotten."""
+        """The number of the newest slot that has been dropped."""
         return slot_at(self._clock()) - NUM_SLOTS - BEHIND
 
     @property
@@ -63,7 +63,8 @@ def newest_settled(now: float) -> int:
 
 
 def joined(first: LiveSlot, second: LiveSlot) -> LiveSlot:
-    """The union of two slots with the same number. For a replica in both, the second one counts."""
+    """The union of two slots with the same number. If both contain the same replica, the second slot's entry
+    counts."""
     return replace(
         first,
         entities=summed((*first.entities, *second.entities)),
@@ -72,7 +73,7 @@ def joined(first: LiveSlot, second: LiveSlot) -> LiveSlot:
 
 
 def summed(parts: Iterable[EntityCounts]) -> tuple[EntityCounts, ...]:
-    """The sum for each served entity."""
+    """The sum of the counts for each served entity."""
     groups: dict[tuple[str, str], list[EntityCounts]] = {}
     for part in parts:
         groups.setdefault((part.endpoint, part.entity), []).append(part)
@@ -80,7 +81,7 @@ def summed(parts: Iterable[EntityCounts]) -> tuple[EntityCounts, ...]:
 
 
 def total(endpoint: str, entity: str, parts: Iterable[EntityCounts]) -> EntityCounts:
-    """The sum of `parts`, under these names."""
+    """The sum of `parts`, under the given names."""
     found = list(parts)
     return EntityCounts(
         endpoint=endpoint,

@@ -1,7 +1,7 @@
 """A client's LoRA adapter before it runs: two tensors of a request -> checked matrices.
 
 Checks shapes, types, ranks, layers and values, so that an adapter never reaches a model that it does not
-fit. Does not know the engine; a table of shapes says what the model accepts. Rows are laid out as
+fit. Does not depend on the engine; a table of shapes describes what the model accepts. Rows are laid out as
 TensorRT-LLM's clients send them: A flat, B flat, and padding up to a common width.
 """
 
@@ -32,7 +32,7 @@ Shapes = Mapping[tuple[int, str], tuple[int, int]]  # (layer, module) -> (N, K) 
 
 
 class Update(NamedTuple):
-    """What an adapter adds to one linear; its scale is in B."""
+    """An adapter's update of one linear layer; its scale is folded into B."""
 
     layer: int
     module: str  # a name in the table of shapes
@@ -53,7 +53,8 @@ class Accepts:
         return 1 + max((layer for layer, _ in self.shapes), default=-1)
 
     def whole(self, layer: int, module: str) -> tuple[int, int] | None:
-        """(N, K) of a module, several side by side included; None if the model has none."""
+        """The shape (N, K) of a module, which may be several modules side by side; None if the model lacks
+        it."""
         shapes = [self.shapes.get((layer, part)) for part in SIDE_BY_SIDE.get(module, (module,))]
         known = [shape for shape in shapes if shape is not None]
         if len(known) < len(shapes):
@@ -66,7 +67,8 @@ class Accepts:
 
 
 def read_tensors(config: Tensor, weights: Tensor, accepts: Accepts) -> list[Update]:
-    """The adapter in a request's two tensors. Raises InvalidField, which names tensor, row and range."""
+    """The adapter in a request's two tensors. Raises InvalidField, whose message names the tensor, the row
+    and the valid range."""
     rows = _read_config(config, accepts)
     if weights.dtype not in DTYPES:
         raise InvalidField(WEIGHTS, f"must be of type {', '.join(DTYPES)}")
@@ -97,7 +99,7 @@ def read_tensors(config: Tensor, weights: Tensor, accepts: Accepts) -> list[Upda
 
 
 def _read_config(config: Tensor, accepts: Accepts) -> list[tuple[int, str, int]]:
-    """(layer, module, rank) a row."""
+    """(layer, module, rank) for each row."""
     if config.dtype != "INT32":
         raise InvalidField(CONFIG, "must be of type INT32")
     _check_shape(CONFIG, config, torch.int32, "must have the shape [rows, 3]", 3)
@@ -132,7 +134,7 @@ def _check_shape(name: str, tensor: Tensor, dtype: torch.dtype, words: str, colu
 
 
 def fingerprint(updates: Sequence[Update]) -> str:
-    """A digest of the matrices: equal for equal matrices, and for no others."""
+    """A digest of the matrices; only equal matrices have equal digests."""
     digest = blake2b(digest_size=16)
     for update in sorted(updates, key=lambda each: each[:2]):
         digest.update(repr((update[:2], update.a.shape, update.b.shape, update.a.dtype)).encode())
@@ -142,7 +144,7 @@ def fingerprint(updates: Sequence[Update]) -> str:
 
 
 def split_modules(update: Update, accepts: Accepts) -> Iterator[Update]:
-    """One update for each of the modules that `update` joins side by side."""
+    """Split `update` into one update for each of the modules that it joins side by side."""
     row = 0
     for module in SIDE_BY_SIDE.get(update.module, (update.module,)):
         n, _ = accepts.shapes[update.layer, module]
@@ -151,7 +153,7 @@ def split_modules(update: Update, accepts: Accepts) -> Iterator[Update]:
 
 
 def duplicated_place(updates: Sequence[Update]) -> tuple[int, str] | None:
-    """A place that has more than one update, if there is any."""
+    """A place (layer and module) with more than one update, if there is any."""
     seen: set[tuple[int, str]] = set()
     for layer, module, _, _ in updates:
         if (layer, module) in seen:

@@ -48,7 +48,7 @@ class Blueprint:
 def read_blueprint(config: ModelConfig, progress: Callable[[str], None], *, on_cpu: bool) -> Blueprint:
     """Find the model of `config`, and read what describes it. Raises ModelLoadError if it is refused.
 
-    Of a hub's repository no weight is brought; in a folder the weights must be there, and none is read.
+    No weights are downloaded from the hub; in a local folder the weights must exist, but are not read.
     """
     folder, revision = locate(config.source, config.revision, progress, weights=False)
     if revision is None:
@@ -90,7 +90,8 @@ def _dtype(config: ModelConfig, stored: torch.dtype, on_cpu: bool) -> torch.dtyp
 
 
 def _module(kind: Any, config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
-    """The model of transformers' auto class `kind`. Raises ModelLoadError for settings that make none."""
+    """The model of transformers' auto class `kind`. Raises ModelLoadError if no model can be made from the
+    settings."""
     try:
         with torch.device("meta"):
             made: Any = kind.from_config(copy.deepcopy(config), dtype=dtype, trust_remote_code=False)

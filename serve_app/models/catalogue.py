@@ -1,4 +1,4 @@
-"""The demo models that ship with the package, by name. Path work only; nothing is loaded."""
+"""The demo models that ship with the package, by name. Only paths are computed; nothing is loaded."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ DEMO_FOLDER: Final = Path(__file__).parent / "demo"
 
 
 def demo_names() -> tuple[str, ...]:
-    """The demo models that are there, sorted."""
+    """The names of the demo models that are installed, sorted."""
     return tuple(sorted(path.parent.name for path in DEMO_FOLDER.glob("*/config.json")))
 
 
 def demo_folder(name: str) -> Path:
-    """The folder of the demo model `name`; ModelLoadError names those there are."""
+    """The folder of the demo model `name`. Raises ModelLoadError with the names of all demo models if it does
+    not exist."""
     if name not in demo_names():
         known = ", ".join(demo_names()) or "none"
         raise ModelLoadError(

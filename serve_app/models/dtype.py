@@ -15,12 +15,12 @@ from serve_app.models.errors import ModelLoadError
 _STORED: Final = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float32}
 _NAMED: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _BFLOAT16_SINCE: Final = (8, 0)  # compute capability
-# Types of models whose numbers leave float16's range. vLLM refuses it for all but Gemma 3n, their kin.
+# Model types whose values exceed float16's range. vLLM refuses float16 for all but their relative Gemma 3n.
 _WIDE: Final = frozenset({"gemma2", "gemma3", "gemma3_text", "gemma3n", "gemma3n_text", "glm4", "plamo2"})
 
 
 def choose_device(wanted: str) -> torch.device:
-    """`auto` is CUDA if there is one; requesting a missing CUDA raises ModelLoadError."""
+    """`auto` is CUDA if a GPU is there; requesting CUDA without one raises ModelLoadError."""
     has_cuda = torch.cuda.is_available()
     if wanted == "cuda" and not has_cuda:
         raise ModelLoadError(
@@ -40,8 +40,8 @@ def choose_dtype(
 ) -> torch.dtype:
     """The type to run in. `auto` is the checkpoint's own, except that a CPU never runs float16,
     and runs bfloat16 only where it has instructions for it, or where the caller's own kernels
-    are fast in it (`fast_bfloat16`); otherwise float32. A GPU without bfloat16 runs float16 instead,
-    or float32 for a `model_type` whose numbers leave float16's range.
+    are fast in it (`fast_bfloat16`); otherwise float32. A GPU without bfloat16 runs float16 instead, or
+    float32 for a `model_type` whose values exceed float16's range.
     """
     dtype = stored if wanted == "auto" else _NAMED[wanted]
     if device.type != "cpu":
@@ -77,19 +77,20 @@ def cpu_has_bfloat16() -> bool:
 
 
 def gpu_has_bfloat16(device: torch.device) -> bool:
-    """Whether matrix products in bfloat16 run in hardware: since NVIDIA's Ampere."""
+    """Whether matrix products in bfloat16 run in hardware, as they do since NVIDIA's Ampere."""
     return torch.cuda.get_device_capability(device) >= _BFLOAT16_SINCE
 
 
 def declared_dtype(declared: object) -> torch.dtype | None:
-    """The type to run in for what a configuration declares; None if it declares none."""
+    """The type to run in, given the type that a configuration declares; None if it declares no type."""
     if not isinstance(declared, torch.dtype) or not declared.is_floating_point:
         return None
     return declared if declared in _NAMED.values() else torch.float32
 
 
 def stored_dtype(folder: Path, declared: object) -> torch.dtype:
-    """The checkpoint's type: what its configuration declares, else that of its largest file's matrices."""
+    """The checkpoint's type: the one that its configuration declares, else that of the matrices in its
+    largest file."""
     found = declared_dtype(declared)
     if found is not None:
         return found

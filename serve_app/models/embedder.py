@@ -1,6 +1,6 @@
 """A model's name in the settings -> an encoder or decoder without its head, for embedding.
 
-As `loader`: safetensors only, and never code from a checkpoint.
+As in `loader`, only safetensors are read, and code from a checkpoint is never run.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class LoadedEmbedder:
 
 
 def is_embedder(config: ModelConfig, folder: Path) -> bool:
-    """Whether the model in `folder` embeds, by its setting or else by its files. Raises ModelLoadError."""
+    """Whether the model in `folder` is an embedder, according to the setting or else to its files. Raises
+    ModelLoadError."""
     if config.task != "auto":
         return config.task == "embed"
     if is_sentence_model(folder):
@@ -57,9 +58,9 @@ def is_embedder(config: ModelConfig, folder: Path) -> bool:
 
 
 def load_embedder(config: ModelConfig, progress: Callable[[str], None]) -> LoadedEmbedder:
-    """Find, check and load the model of `config`; `progress` gets a line for each stage.
+    """Find, check and load the model of `config`; `progress` is called with a line for each stage.
 
-    Raises ModelLoadError if it is missing or must not be served; the message says what to do.
+    Raises ModelLoadError if the model is missing or must not be served; the message says what to do.
     """
     if config.quantization != "none":
         raise ModelLoadError(
@@ -104,7 +105,7 @@ def load_embedder(config: ModelConfig, progress: Callable[[str], None]) -> Loade
 
 
 def first_position(module: torch.nn.Module) -> int:
-    """The number of a text's first position: after the padding's, if the table of positions has one."""
+    """The index of a text's first position: after the padding position, if the position table has one."""
     for name, part in module.named_modules():
         if name.endswith("position_embeddings") and isinstance(part, torch.nn.Embedding):
             return 0 if part.padding_idx is None else part.padding_idx + 1
@@ -128,13 +129,14 @@ def check_embedder(config: PreTrainedConfig) -> None:
 
 
 def _without_head(config: PreTrainedConfig) -> dict[str, bool]:
-    """The option that leaves out a module's own pooler: many checkpoints lack it, and ours replaces it."""
+    """The option that leaves out a module's own pooler: many checkpoints lack one, and our pooling replaces
+    it."""
     option = "add_pooling_layer"
     return {option: False} if option in signature(MODEL_MAPPING[type(config)].__init__).parameters else {}
 
 
 def _is_causal(config: PreTrainedConfig) -> bool:
-    """Whether the model is a decoder: transformers has a causal model of its type, and no masked one."""
+    """Whether the model is a decoder: transformers has a causal but no masked language model of its type."""
     kind = config.model_type
     if getattr(config, "use_bidirectional_attention", False) or kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
         return bool(getattr(config, "is_decoder", False))

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class ModelLoadError(Exception):
-    """A model cannot be served. The message is for the operator: what is wrong, and what to do next."""
+    """A model cannot be served. The message tells the operator what is wrong and what to do next."""

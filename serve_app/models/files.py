@@ -43,7 +43,7 @@ def locate(
 
 
 def check_files(folder: Path) -> None:
-    """ModelLoadError unless `folder` has a configuration and whole safetensors weights."""
+    """Raise ModelLoadError unless `folder` has a configuration and complete safetensors weights."""
     others = sorted(path.name for path in folder.iterdir() if path.suffix in UNSAFE_SUFFIXES)
     has_weights = any(folder.glob("*.safetensors"))
     if not has_weights and any(name.endswith(".gguf") for name in others):
@@ -73,7 +73,8 @@ def check_files(folder: Path) -> None:
 
 
 def _check_shards(folder: Path) -> None:
-    """ModelLoadError unless the weights have the names that transformers looks for, and all are there."""
+    """Raise ModelLoadError unless the weights have the names that transformers looks for, and none is
+    missing."""
     present = {path.name for path in folder.glob("*.safetensors")}
     if WEIGHTS in present:
         return
@@ -98,13 +99,13 @@ def _check_shards(folder: Path) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in `path`, empty when there is no such file; ModelLoadError when it is not JSON."""
+    """The object in `path`, empty if there is no such file; raises ModelLoadError if the file is not JSON."""
     value = _parse_json(path)
     return value if isinstance(value, dict) else {}
 
 
 def read_json_list(path: Path) -> list[dict[str, Any]]:
-    """The objects of the list in `path`, as `read_json`; empty when there is no such list."""
+    """The objects of the list in `path`, read like `read_json`; empty if there is no such list."""
     value = _parse_json(path)
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
@@ -120,7 +121,8 @@ def _parse_json(path: Path) -> object:
 
 
 def eos_token_ids(folder: Path, vocab_size: int) -> tuple[int, ...]:
-    """Ids that end a sequence: of generation_config.json, config.json and the tokenizer's own, in order."""
+    """Ids that end a sequence, in order: from generation_config.json, from config.json, and the tokenizer's
+    own."""
     config = read_json(folder / "config.json")
     candidates: list[object] = []
     for owner in (read_json(folder / "generation_config.json"), config, config.get("text_config") or {}):

@@ -29,7 +29,7 @@ _ADAPTER_WEIGHTS: Final = "adapter_model.safetensors"
 
 
 def fingerprint(config: ModelConfig, folder: Path, dtype: str) -> str:
-    """The digest of the model in `folder` as `config` serves it, computed in `dtype`: 32 characters."""
+    """A 32-character digest of the model in `folder`, as served with `config` and run in `dtype`."""
     adapters = sorted((name, find_folder(source)) for name, source in config.adapters.items())
     digest = blake2b(digest_size=16)
     for part in chain(
@@ -63,7 +63,7 @@ def _settings(config: ModelConfig, dtype: str) -> Iterator[bytes]:
 
 
 def _folder(folder: Path, role: str) -> Iterator[bytes]:
-    """The parts of a folder with weights; `role` keeps the model apart from its adapters."""
+    """The digest's input for a folder with weights; `role` distinguishes the model from its adapters."""
     yield role.encode()
     for path in sorted((*folder.glob("*"), *folder.glob("additional_chat_templates/*"))):
         if path.suffix in _TEXT_SUFFIXES and path.name != INDEX and path.is_file():
@@ -78,7 +78,7 @@ def _folder(folder: Path, role: str) -> Iterator[bytes]:
 
 
 def _sample(tensor: StoredTensor) -> bytes:
-    """A tensor's entry in the header, and some of its bytes; all of a small one."""
+    """A tensor's entry in the header, and a sample of its bytes, or all bytes if the tensor is small."""
     size = tensor.num_bytes
     sample = f"{tensor.name} {tensor.dtype} {list(tensor.shape)} {size} ".encode()
     with tensor.path.open("rb", buffering=0) as file:

@@ -1,8 +1,8 @@
 """The least memory that a replica takes, read from a model's files without loading any.
 
-Weights count by their headers and the settings, the KV cache by config.json and the settings. The figure is
-a lower bound: activations, adapters, scales, packed copies of weights, and a cache beyond the settings'
-minimum are left out.
+The size of the weights is computed from their headers and the settings, the size of the KV cache from
+config.json and the settings. The figure is a lower bound: activations, adapters, scales, packed
+copies of weights, and a cache beyond the settings' minimum are left out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WANTED: Final[Mapping[str, int]] = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def least_memory(config: ModelConfig) -> int | None:
-    """Bytes of weights and of the smallest KV cache; None where the files are not on this machine."""
+    """Bytes of weights and of the smallest KV cache; None if the files are not on this machine."""
     folder = _folder(config)
     if folder is None:
         return None
@@ -50,7 +50,8 @@ def weight_bytes(
     *,
     on_cpu: bool,
 ) -> int:
-    """Bytes of the weights in memory. `item_bytes`: of a number in the type that was asked for, if any."""
+    """Bytes of the weights in memory. `item_bytes`: the size of a number in the requested type, if a type was
+    requested."""
     if FORMATS[quantization].bits is not None:
         return _quantised_bytes(tensors, item_bytes, vocabulary, quantization)
     if on_cpu:
@@ -85,7 +86,7 @@ def _folder(config: ModelConfig) -> Path | None:
 
 
 def _declared_bytes(shape: Mapping[str, Any], tensors: Sequence[StoredTensor]) -> int | None:
-    """Bytes of a number of the type that config.json declares; None if any tensor is stored in fewer."""
+    """Bytes per number in the type that config.json declares; None if any tensor is stored with fewer."""
     text = shape.get("text_config") or shape
     named = (text.get("dtype"), shape.get("dtype"), text.get("torch_dtype"), shape.get("torch_dtype"))
     declared = next((_WANTED[str(name)] for name in named if name in _WANTED), None)
@@ -100,10 +101,10 @@ def _is_float(tensor: StoredTensor) -> bool:
 def _quantised_bytes(
     tensors: Sequence[StoredTensor], item_bytes: int | None, vocabulary: int | None, kind: str
 ) -> int:
-    """Bytes of all weights where linear layers are quantised to `kind`.
+    """Bytes of all weights if linear layers are quantised to `kind`.
 
-    Of the matrices with a row for each token, one is the embedding, which stays as it is. The head is a
-    sensitive matrix of its own in the files, or a copy of the embedding.
+    One of the matrices with a row per token is the embedding, which stays as it is. The head is
+    either a sensitive matrix of its own in the files or a copy of the embedding.
     """
     size = FORMATS[kind]
     total, embedding, head = 0, 0, 0
@@ -136,7 +137,7 @@ def _compact_bytes(tensors: Sequence[StoredTensor], item_bytes: int | None, voca
 
 
 def _tensor_bytes(tensor: StoredTensor, item_bytes: int | None) -> int:
-    """Bytes in memory; floats in the type that was asked for, if one was."""
+    """Bytes in memory; floats count in the requested type, if a type was requested."""
     if item_bytes is not None and _is_float(tensor):
         return tensor.num_values * item_bytes
     return tensor.num_bytes

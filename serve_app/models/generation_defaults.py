@@ -1,7 +1,7 @@
 """The sampling defaults that a model's makers advise (generation_config.json), and the operator's changes.
 
-Reads the fields of `GenerationDefaults` only: whether to sample at all (`do_sample`) is the client's
-choice here, by the temperature.
+Only the fields of `GenerationDefaults` are read. `do_sample` is not: clients choose whether to sample at all,
+by the temperature.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ FILE: Final = "generation_config.json"
 
 
 def generation_defaults(folder: Path, config: ModelConfig) -> SamplingDefaults:
-    """The defaults for sampling fields that clients leave out, by the setting `generation_config`.
+    """The defaults for sampling fields that clients leave out, according to the setting `generation_config`.
 
-    Raises ModelLoadError for a value of the file that is out of its range.
+    Raises ModelLoadError if a value in the file is out of range.
     """
     setting = config.generation_config
     if setting == "none":

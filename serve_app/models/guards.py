@@ -5,7 +5,7 @@ attention that does not go through transformers' interface, position biases
 (ALiBi), masks other than causal and sliding window, layers that are not
 attention, quantised checkpoints, and rotary positions that depend on the batch.
 
-Not covered here: what only a forward shows. The engine's dry run checks at load
+Not covered here: problems that only a forward pass reveals. The engine's dry run checks at load
 that every layer calls attention once and that nothing else mixes tokens.
 """
 
@@ -66,7 +66,7 @@ _TEXT_ALONE: Final = "choose the text-only checkpoint of its family, or save its
 
 
 def architecture_of(config: PreTrainedConfig) -> str:
-    """The class that wrote the checkpoint, else the model type."""
+    """The name of the class that wrote the checkpoint, or else the model type."""
     return str((config.architectures or [config.model_type])[0])
 
 
@@ -116,7 +116,7 @@ def auto_class(config: PreTrainedConfig) -> Any:
     name, others = architecture_of(config), []
     for auto in (AutoModelForCausalLM, AutoModelForMultimodalLM):
         kind = _class_of(auto._model_mapping, config)
-        # The causal language model of some wholes takes the configuration of their text alone.
+        # For some multimodal models, the causal language model takes the configuration of the text part only.
         if kind is None or (auto is AutoModelForCausalLM and _is_part(kind, config)):
             continue
         if not config.architectures or name == kind.__name__:
@@ -142,7 +142,8 @@ def _is_part(kind: Any, config: PreTrainedConfig) -> bool:
 
 
 def reads_more_than_text(config: PreTrainedConfig) -> bool:
-    """Whether the model has parts for images or sound; here it reads text alone, if it is served at all."""
+    """Whether the model has parts for images or sound; if such a model is served, it is served for text
+    alone."""
     return any(getattr(config, key, None) for key in SENSES)
 
 
@@ -150,9 +151,9 @@ def context_window(config: PreTrainedConfig, max_model_len: int | None) -> int:
     """The model's own window in tokens, as far as its positions are exact in a mixed batch.
 
     `longrope` has two sets of frequencies, for sequences within and beyond the
-    original window, and transformers chooses one for the *whole batch*. One set
-    has to serve every sequence: the short one and the original window, unless
-    `max_model_len` asks for more; then the long one (see `pin_rope`).
+    original window, and transformers chooses one for the *whole batch*. Here one set has to serve every
+    sequence: the short one, with the original window, or the long one if `max_model_len` exceeds that window
+    (see `pin_rope`).
     """
     name, text = architecture_of(config), config.get_text_config()
     window = getattr(text, "max_position_embeddings", None) or max_model_len
@@ -174,8 +175,8 @@ def pin_rope(module: torch.nn.Module, config: PreTrainedConfig, window: int) -> 
     """Fix the frequencies of `dynamic` and `longrope` for `window`; returns the message for the operator.
 
     `dynamic` changes nothing up to the model's own window, which is never
-    exceeded, so its first set is exact. Whichever is pinned, no sequence can
-    change the positions of another any more.
+    exceeded, so its first set is exact. With either set pinned, no sequence can change the positions of
+    another any more.
     """
     original = _longrope_window(config.get_text_config())
     beyond = original is not None and window > original

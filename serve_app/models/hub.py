@@ -1,7 +1,7 @@
 """Files of a model from the Hugging Face hub: a pinned commit, safetensors and text files only.
 
-`HF_TOKEN` opens gated models, `HF_HUB_OFFLINE=1` forbids the network, `HF_HOME`
-says where the cache is; all three are read by huggingface_hub itself. Nothing
+`HF_TOKEN` gives access to gated models, `HF_HUB_OFFLINE=1` forbids network access, and `HF_HOME` sets the
+cache's folder; all three are read by huggingface_hub itself. Nothing
 that is downloaded is executed.
 """
 
@@ -33,7 +33,7 @@ WEIGHTS_SUFFIX: Final = ".safetensors"
 
 Progress: TypeAlias = Callable[[str], None]
 Found: TypeAlias = tuple[Path, str]  # a folder of the cache, and its commit
-# (repository, revision, the hub's answer, progress) -> the files, and the same without an answer.
+# (repository, revision, the hub's answer, progress) -> the files; and the same without the hub's answer.
 Download: TypeAlias = Callable[[str, str | None, Any, Progress], Found]
 LookUp: TypeAlias = Callable[[str, str | None, Progress], Found]
 
@@ -42,11 +42,11 @@ _TIMEOUT_S: Final = 20.0  # for one answer of the hub's API; files have huggingf
 
 
 def fetch(repo: str, revision: str | None, progress: Progress) -> Found:
-    """Bring `repo` into the local cache; returns (folder, commit).
+    """Download `repo` into the local cache; returns (folder, commit).
 
     A branch or tag is resolved to its commit first, and only that commit is read.
-    When the hub cannot be reached, what the cache already holds is used.
-    ModelLoadError says whether it is missing, gated or unreachable.
+    If the hub cannot be reached, the files that are already in the cache are used.
+    Raises ModelLoadError, whose message says whether the repository is missing, gated or unreachable.
     """
     return _answered(repo, revision, progress, _download, _cached)
 
@@ -54,7 +54,8 @@ def fetch(repo: str, revision: str | None, progress: Progress) -> Found:
 def _answered(
     repo: str, revision: str | None, progress: Progress, download: Download, look_up: LookUp
 ) -> Found:
-    """What `download` brings with the hub's answer, or what `look_up` finds in the local cache."""
+    """The files that `download` fetches, given the hub's answer, or else those that `look_up` finds in the
+    local cache."""
     if constants.HF_HUB_OFFLINE or (revision and _COMMIT.fullmatch(revision)):
         try:
             return look_up(repo, revision, progress)
@@ -100,7 +101,7 @@ def _download(repo: str, revision: str | None, info: Any, progress: Progress) ->
 
 
 def _weights_of(repo: str, info: Any) -> dict[str, int]:
-    """The sizes in bytes of the weights, by their files' names. ModelLoadError if there are none."""
+    """The sizes in bytes of the weights, by their files' names. Raises ModelLoadError if there are none."""
     sizes = {f.rfilename: int(f.size or 0) for f in info.siblings if "/" not in f.rfilename}
     weights = wanted_weights(list(sizes))
     if not weights:
@@ -127,7 +128,7 @@ def wanted_weights(names: list[str]) -> list[str]:
 
 
 def fetch_shape(repo: str, revision: str | None, progress: Progress) -> Found:
-    """As `fetch`, but brings what describes the model alone, without weights and tokenizer."""
+    """Like `fetch`, but downloads only the files that describe the model, without weights and tokenizer."""
     return _answered(repo, revision, progress, _download_shape, _cached_shape)
 
 
@@ -157,7 +158,7 @@ def cached(repo: str, revision: str | None) -> Path | None:
 
 
 def _cached(repo: str, revision: str | None, progress: Progress) -> Found:
-    # Only these were downloaded. The cache lists every file of the repository, and would miss the others.
+    # Only these were downloaded. The cache lists all files of the repository, and would miss the others.
     patterns = list(TEXT_PATTERNS)
     folder = Path(snapshot_download(repo, revision=revision, allow_patterns=patterns, local_files_only=True))
     index = folder / "model.safetensors.index.json"

@@ -1,7 +1,7 @@
 """A model's name in the settings -> a module with its weights, ready for the engine.
 
-Safetensors only, and never code from a checkpoint. It does not know the engine:
-the attention of the module is whatever transformers chose.
+Safetensors only, and never code from a checkpoint. It does not depend on the engine: the module has whichever
+attention transformers chose.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ class LoadedModel:
 def load_model(
     config: ModelConfig, progress: Callable[[str], None], *, fast_bfloat16: bool = False
 ) -> LoadedModel:
-    """Find, check and load the model of `config`; `progress` gets a line for each stage.
+    """Find, check and load the model of `config`; `progress` is called with a line for each stage.
 
-    `fast_bfloat16`: the engine is fast in bfloat16 even on a CPU without instructions for it.
+    `fast_bfloat16`: whether the engine is fast in bfloat16 even on a CPU without bfloat16 instructions.
 
-    Raises ModelLoadError if it is missing or must not be served; the message says what to do.
+    Raises ModelLoadError if the model is missing or must not be served; the message says what to do.
     """
     folder, revision = locate(config.source, config.revision, progress)
     check_files(folder)
@@ -108,7 +108,7 @@ def load_model(
 
 
 def read_config(folder: Path) -> PreTrainedConfig:
-    """The configuration in `folder`. ModelLoadError if it is damaged, or of a type that is not known."""
+    """The configuration in `folder`. Raises ModelLoadError if it is damaged or of an unknown type."""
     raw = read_json(folder / "config.json")
     model_type = raw.get("model_type")
     if model_type not in CONFIG_MAPPING:
@@ -136,7 +136,7 @@ def read_weights(
 ) -> PreTrainedModel:
     """The module of transformers' auto class `kind`, in eval mode, on `device`; `options` are its own.
 
-    To a GPU the tensors go one by one, so the machine's own memory never holds all of them.
+    Tensors are loaded onto a GPU one by one, so that the machine's own memory never holds all of them.
 
     Raises ModelLoadError when a tensor is missing, unused or not finite, and when the weights do not fit.
     """
@@ -174,7 +174,7 @@ def read_weights(
 
 
 def _load(kind: Any, folder: Path, config: PreTrainedConfig, device: torch.device, **options: Any) -> Any:
-    """What `from_pretrained` returns, its tensors on `device` or still on the CPU."""
+    """The result of `from_pretrained`, with its tensors on `device` or still on the CPU."""
     if not streams_to(device):
         return kind.from_pretrained(folder, config=config, use_safetensors=True, **options)
     # Only a model's own class accepts tensors instead of a folder, and `kind` is not that class.
@@ -231,7 +231,7 @@ def _is_of(name: str, layers: Set[str]) -> bool:
 
 
 def check_finite(module: nn.Module, folder: Path) -> None:
-    """Raise ModelLoadError, which names it, for a weight with a number that is not finite."""
+    """Raise ModelLoadError if a weight has a number that is not finite; the message names the weight."""
     with torch.inference_mode():
         for name, weight in module.named_parameters():
             if weight.numel() and not torch.stack(torch.aminmax(weight)).isfinite().all():

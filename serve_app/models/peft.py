@@ -52,7 +52,7 @@ def find_folder(source: str) -> Path:
 
 
 def read_folder(folder: Path, accepts: Accepts) -> list[Update]:
-    """The adapter in a folder of PEFT's. Raises ModelLoadError, which says what cannot be served."""
+    """The adapter in a folder that PEFT wrote. Raises ModelLoadError with what cannot be served."""
     rank, scale = _read_peft_config(folder / "adapter_config.json")
     path = folder / "adapter_model.safetensors"
     if not path.is_file():
@@ -98,7 +98,7 @@ def read_folder(folder: Path, accepts: Accepts) -> list[Update]:
 
 
 def _read_peft_config(path: Path) -> tuple[int, float]:
-    """The rank, and the scale of the product."""
+    """The rank, and the factor by which B @ A is scaled."""
     try:
         config: Any = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:

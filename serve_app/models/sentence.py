@@ -1,7 +1,7 @@
 """The settings for sentence vectors in a model folder, in sentence-transformers' layout.
 
-`modules.json` lists the parts: the transformer, its pooling, perhaps a normalisation. Any
-other part would change the vectors, so a model with one is refused by its name.
+`modules.json` lists the parts: the transformer, its pooling, perhaps a normalisation. Any other part would
+change the vectors, so a model with one is refused, and the error names the part.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def is_sentence_model(folder: Path) -> bool:
 
 
 def read_sentence_format(folder: Path) -> SentenceFormat:
-    """Raises ModelLoadError, which names it, for a part or a pooling that is not known."""
+    """Raises ModelLoadError for an unknown part or pooling; the message names it."""
     text = read_json(folder / "sentence_bert_config.json")
     prompts = read_json(folder / "config_sentence_transformers.json")
     limits = [

@@ -1,4 +1,4 @@
-"""The tensors in a folder's safetensors files, by their headers alone. No torch.
+"""The tensors in a folder's safetensors files, by their headers alone. Does not use torch.
 
 A header is eight bytes with its size, then JSON: the type, the shape and the place of each tensor's bytes.
 """
@@ -43,7 +43,7 @@ def stored_tensors(folder: Path) -> list[StoredTensor]:
 
 
 def tensors_of(path: Path) -> Iterator[StoredTensor]:
-    """The tensors of one file. Raises OSError or ValueError as `stored_tensors`."""
+    """The tensors of one file. Raises OSError or ValueError like `stored_tensors`."""
     with path.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
         if not 0 < size <= _MAX_HEADER_BYTES:

@@ -51,8 +51,9 @@ class StreamedTensor:
         return self
 
     def to(self, device: object = None, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """The tensor on our device, whatever `device` is. OSError where the file is shorter than it says."""
-        # The cast is the device's work; a processor would take longer for it than for the reading.
+        """The tensor on our device, whatever `device` is. Raises OSError if the file is shorter than its
+        header says."""
+        # The device does the cast; a CPU would take longer to cast than to read.
         return _read(self._stored).to(self._device).to(dtype)
 
 
@@ -71,7 +72,7 @@ def _read(stored: StoredTensor) -> torch.Tensor:
     dtype = _TYPES[stored.dtype]
     if not stored.num_bytes:
         return torch.empty(stored.shape, dtype=dtype)
-    # Pages of its own, which the system has back with the tensor. From malloc, the gaps between tensors of
+    # Pages of its own, which return to the system with the tensor. With malloc, the gaps between tensors of
     # several threads added up to most of a model.
     pages = mmap.mmap(-1, stored.num_bytes)
     with stored.path.open("rb") as file:

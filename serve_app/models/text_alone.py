@@ -48,7 +48,7 @@ def language_model(whole: PreTrainedModel) -> PreTrainedModel:
 
 
 def _logits(model: PreTrainedModel) -> torch.Tensor:
-    """[T, V] of a short prompt."""
+    """The logits [T, V] of a short prompt."""
     count = model.config.get_text_config().vocab_size
     ids = torch.randint(count, (1, TOKENS), generator=torch.Generator().manual_seed(0)).to(model.device)
     positions = torch.arange(TOKENS, device=model.device)[None]
@@ -77,7 +77,7 @@ def _causal(whole: PreTrainedModel) -> PreTrainedModel | None:
 
 
 def _other_parts(whole: PreTrainedModel) -> list[tuple[nn.Module, str, nn.Module]]:
-    """Every part outside decoder, embeddings and head, with its parent and its name there."""
+    """Every part outside decoder, embeddings and head, with its parent module and its name in the parent."""
     text = (whole.get_decoder(), whole.get_input_embeddings(), whole.get_output_embeddings())
     kept = {each for part in text if isinstance(part, nn.Module) for each in part.modules()}
     return [

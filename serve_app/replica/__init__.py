@@ -1,1 +1,1 @@
-"""One model in one process: text and engine wired together. Knows neither Ray nor HTTP."""
+"""One model in one process: text and engine wired together. Depends on neither Ray nor HTTP."""

@@ -136,7 +136,8 @@ def _load_halves(config: ModelConfig, progress: Progress) -> tuple[Engine, Loade
         tokens = thread.submit(lambda: _grammar_tokens(tokenizer.result(), model, model.vocab_size))
 
         def make_grammars(vocab_size: int) -> GrammarQueue | None:
-            """Grammars over the tokens; None, and a line of progress, if the tokenizer allows none."""
+            """The compiler of grammars over the tokens; None, and a line of progress, if the tokenizer does
+            not allow grammars."""
             try:
                 if vocab_size == model.vocab_size:
                     return GrammarQueue(tokens.result())

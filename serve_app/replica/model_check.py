@@ -1,4 +1,5 @@
-"""Whether a model can be served, by which layers, and in how much memory, from its configuration alone."""
+"""Finds out from a model's configuration alone whether it can be served, by which layers, and in how much
+memory."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from serve_app.models.errors import ModelLoadError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCheck:
-    """What was found out about a model that can be served, and fits."""
+    """The findings about a model that can be served and fits into memory."""
 
     model: Blueprint
     engine: Estimate | None  # None: it embeds
@@ -27,10 +28,10 @@ class ModelCheck:
 def check_model(
     config: ModelConfig, progress: Callable[[str], None], memory: int | None = None
 ) -> ModelCheck:
-    """Find the model of `config`, and find out what it takes.
+    """Find the model of `config`, and find out what is needed to serve it.
 
-    `memory`: bytes of a device elsewhere; None: this machine's. Raises ModelLoadError if the model is refused
-    or does not fit.
+    `memory`: the memory of a device elsewhere, in bytes; None: this machine's memory. Raises ModelLoadError
+    if the model is refused or does not fit.
     """
     device, own = device_memory(config.device)
     memory = memory or own

@@ -27,7 +27,7 @@ class PromptEncoder:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, answers: AnswerFormat) -> PromptEncoder:
-        """From the tokenizer's own files."""
+        """Made from the tokenizer's own files."""
         return cls(tokenizer, ChatTemplate.find(tokenizer), FillInTheMiddle.find(tokenizer), answers)
 
     async def encode(
@@ -36,8 +36,8 @@ class PromptEncoder:
         """Token ids of the prompt, at least one.
 
         Raises InvalidField, PromptTooLong, or UnsupportedField when the model has no chat
-        template or no fill-in-the-middle tokens. `check_fewest` gets the tokens that the prompt has
-        at least, before it is tokenised, and raises for too many.
+        template or no fill-in-the-middle tokens. `check_fewest` is called before tokenisation, with a lower
+        bound of the prompt's tokens, and raises if there are too many.
         """
         prompt = request.prompt
         if prompt.messages is not None:
@@ -67,7 +67,7 @@ class PromptEncoder:
         return messages if self.answers.tools is None else list(map(self.answers.tools.to_template, messages))
 
     async def bad_words(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
-        """Token sequences that spell `words`, at the start of a text and after a space."""
+        """Token sequences that spell `words`, both at the start of a text and after a space."""
         found: dict[tuple[int, ...], None] = {}
         for word in words:
             for text in (word, f" {word.lstrip()}"):
@@ -125,7 +125,7 @@ class PromptEncoder:
 
 
 def is_ranked(request: GenerateRequest) -> bool:
-    """Whether the choices are ranked by likelihood, which only the ends of the sequences can tell.
+    """Whether the choices are ranked by likelihood, which is known only when all sequences have ended.
 
     True with more candidates than choices, or with a length penalty in a request that does not stream.
     """

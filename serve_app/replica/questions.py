@@ -1,6 +1,6 @@
 """Questions that need no engine: the tokens of a prompt, the text of tokens, watermarks.
 
-Long questions are answered in the tokenizer's threads. Knows no sequences.
+Long questions are answered in the tokenizer's threads. Does not depend on sequences.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ class Questions:
 
 
 def check_answer(tokens: int, param: str, about: str = "") -> None:
-    """Raise PromptTooLong for more tokens than an answer may list. `about` precedes their number."""
+    """Raise PromptTooLong if there are more tokens than an answer may list. `about` comes before the number
+    in the message."""
     if tokens > MAX_QUESTION_TOKENS:
         raise PromptTooLong(
             param, f"has {about}{tokens} tokens; an answer holds at most {MAX_QUESTION_TOKENS}"
@@ -75,7 +76,7 @@ def check_answer(tokens: int, param: str, about: str = "") -> None:
 
 
 async def told_tokens(tokenizer: Tokenizer, ids: list[int], question: TokenizeRequest) -> Tokens:
-    """The answer to a question whose prompt has these ids. Raises PromptTooLong."""
+    """The answer to a question about a prompt with these ids. Raises PromptTooLong."""
     check_answer(len(ids), "messages" if question.prompt.text is None else "prompt")
     if question.longest is not None:
         ids = tokenizer.cut(ids, question.longest)
@@ -86,7 +87,7 @@ async def told_tokens(tokenizer: Tokenizer, ids: list[int], question: TokenizeRe
 
 
 async def told_text(tokenizer: Tokenizer, vocab_size: int, question: DetokenizeRequest) -> Detokenized:
-    """The answer to a question of these ids. Raises InvalidField."""
+    """The answer to a question about these ids. Raises InvalidField."""
     ids = question.token_ids
     if max(ids, default=0) >= vocab_size:
         raise InvalidField("tokens", f"must hold ids below {vocab_size}, the size of the model's vocabulary")

@@ -1,4 +1,4 @@
-"""The choice of the server that a model needs."""
+"""Chooses the kind of server that a model needs."""
 
 from __future__ import annotations
 

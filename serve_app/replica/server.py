@@ -2,7 +2,7 @@
 
 Wires the text layer to the engine. Everything here runs on one event loop; the engine
 steps in a thread of its own (see `engine/loop.py`) and hands over the outputs of each step in
-one call. Knows neither Ray nor HTTP nor any protocol.
+one call. Does not depend on Ray, HTTP or any protocol.
 """
 
 from __future__ import annotations
@@ -108,10 +108,10 @@ class ModelServer:
     async def generate(self, request: GenerateRequest, sink: DeltaSink) -> None:
         """Send the deltas of `request` to `sink`; returns after the last one.
 
-        With `resume` it continues an answer that another replica began: the first delta follows those that
+        With `resume`, an answer that another replica began is continued: the first delta follows those that
         the client has. Raises ServeError only before the first delta, for example Unavailable if other
-        weights began the answer; a later failure is a delta with finish ERROR. Cancelling the call aborts
-        the request and frees its blocks.
+        weights began the answer; a later failure is a delta with finish ERROR. Cancelling the call aborts the
+        request and frees its blocks.
         """
         if self._stopping:
             raise Unavailable("the model is shutting down; try again", retry_after_s=1.0)
@@ -178,7 +178,8 @@ class ModelServer:
                 self._driver.abort(request.id)
 
     async def ask(self, question: Question[ReplyT]) -> ReplyT:
-        """The answer to `question`. Raises ServeError; UnsupportedField if a generator has none."""
+        """The answer to `question`. Raises ServeError, in particular UnsupportedField for a question that a
+        generating model cannot answer."""
         if self._stopping:
             raise Unavailable("the model is shutting down; try again", retry_after_s=1.0)
         return await self._questions.answer(question)
@@ -188,7 +189,7 @@ class ModelServer:
     ) -> EngineRequest:
         """The request with its grammar compiled; the end token then ends the answer even with `ignore_eos`.
 
-        Raises as `GrammarCompiler.compile`; the error is about the field that `reader` names.
+        Raises the errors of `GrammarCompiler.compile`; the error is about the field that `reader` names.
         """
         try:
             compiled = await self._grammars.compile(grammar)
@@ -199,7 +200,7 @@ class ModelServer:
         return replace(request, grammar=compiled, sampling=replace(request.sampling, ignore_eos=False))
 
     async def _refused_tool(self, reader: AnswerReader) -> InvalidField | None:
-        """The error of the tool whose schema is refused, if it is found in time."""
+        """The error for the tool whose schema is refused, if that tool is found in time."""
         until = time.monotonic() + _NAMING_S
         for name, grammar in reader.call_grammars:
             if time.monotonic() > until:
@@ -211,7 +212,7 @@ class ModelServer:
         return None
 
     def _prompt_text(self, request: GenerateRequest, whole: list[int], token_ids: list[int]) -> str:
-        """The text of the prompt as computed, so of a shortened prompt the rest."""
+        """The text of the prompt as computed; if the prompt was shortened, the text of what is left."""
         if request.prompt.text is not None and len(token_ids) == len(whole):
             return request.prompt.text
         return self._encoder.tokenizer.decode(token_ids, skip_special_tokens=False)
@@ -262,7 +263,7 @@ class ModelServer:
         return self._driver.stats()
 
     def check_health(self) -> None:
-        """Raise Unavailable when the engine died or its heart stopped beating."""
+        """Raise Unavailable if the engine has died or its heartbeat has stopped."""
         self._driver.check_health(HEARTBEAT_LIMIT_S)
 
     async def stop(self) -> None:

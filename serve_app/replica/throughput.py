@@ -1,12 +1,11 @@
 """Measures one replica in tokens per second: a closed loop of requests straight into a `ModelServer`.
 
-As many requests as `Mix.concurrency` are always open. The first of each client has an
-output of its own length, so that requests end one by one from then on, as they do in
-service, and every step has decodes beside some prompt. Tokens are counted as they are
-delivered, over rounds of a fixed time, once all clients run. Prompts are random and share
-no prefix; sampling is at temperature 1, as clients have it by default.
+There are always `Mix.concurrency` open requests. Each client's first request has a different output length.
+From then on requests end one by one, as they do in service, and every step has decodes beside some prompt.
+Tokens are counted as they are delivered, over rounds of a fixed time, once all clients run. Prompts are
+random and share no prefix; sampling is at temperature 1, the default for clients.
 
-Knows neither Ray nor HTTP: what the gateway and the channel cost is not in the figures.
+Does not depend on Ray or HTTP: the figures leave out the cost of the gateway and the channel.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class Round:
 
     @property
     def tokens_per_s(self) -> float:
-        """Input and output together, as bought throughput counts them."""
+        """Input and output tokens together, as bought throughput counts them."""
         return (self.input_tokens + self.output_tokens) / self.seconds
 
     @property
@@ -83,7 +82,8 @@ class Throughput:
 
     @property
     def spread(self) -> float:
-        """From the slowest round to the fastest, as a share of the median; 0 where nothing was made."""
+        """The range from the slowest round to the fastest, as a share of the median; 0 if no tokens were
+        generated."""
         rates = [each.tokens_per_s for each in self.rounds]
         return (max(rates) - min(rates)) / self.tokens_per_s if self.tokens_per_s else 0.0
 

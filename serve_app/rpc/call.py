@@ -1,8 +1,8 @@
 """One gRPC call as its methods see it: the caller, messages in and out, and its end.
 
-Metadata are to a call what headers are to a request of HTTP, and are put in a scope of the same
-form, so that credentials, ids and the traffic split read them as they read headers. Messages are
-bytes here; none is read before the caller is authenticated.
+Metadata are to a gRPC call what headers are to an HTTP request. They are put into a scope of the same form,
+so that the code for credentials, ids and the traffic split can read them like headers. Messages are bytes
+here; no message is read before the caller is authenticated.
 """
 
 from __future__ import annotations
@@ -56,19 +56,19 @@ class RpcCall:
         self.peer = host_of(rpc.peer())
 
     async def read(self) -> bytes | None:
-        """The next message; None: the client has no more."""
+        """The next message; None: the client has sent all its messages."""
         raw = await self._rpc.read()
         return None if raw is grpc.aio.EOF else raw
 
     async def read_only(self, most: int = MAX_TENSOR_BODY_BYTES) -> bytes:
-        """The message of a call that has one. Raises InvalidBody, ReadTimeout or BodyTooLarge."""
+        """The message of a call that has exactly one. Raises InvalidBody, ReadTimeout or BodyTooLarge."""
         raw = await self.read_soon(most)
         if raw is None:
             raise InvalidBody("the call has no message")
         return raw
 
     async def read_soon(self, most: int) -> bytes | None:
-        """As `read`, of at most `most` bytes. Raises ReadTimeout or BodyTooLarge."""
+        """As `read`, for a message of at most `most` bytes. Raises ReadTimeout or BodyTooLarge."""
         try:
             async with asyncio.timeout(MAX_BODY_READ_S):
                 raw = await self.read()
@@ -79,7 +79,7 @@ class RpcCall:
         return raw
 
     async def write(self, message: bytes) -> None:
-        """Raises ClientGone when the client does not read in time, or has disconnected."""
+        """Send a message. Raises ClientGone if the client does not read in time, or has disconnected."""
         try:
             async with self._writing, asyncio.timeout(WRITE_TIMEOUT_S):
                 await self._rpc.write(message)
@@ -97,7 +97,7 @@ class RpcCall:
         self._rpc.set_trailing_metadata(_metadata(headers))
 
     async def abort(self, error: ServeError) -> None:
-        """End the call with the error. Always raises; that is how gRPC ends one."""
+        """End the call with the error. Always raises, since that is how gRPC ends a call."""
         context = context_of(self.scope)
         context.status = status_of(error)
         if context.recording is not None:
@@ -113,7 +113,7 @@ class RpcCall:
 
 
 def parsed(kind: type[Parsed], raw: bytes) -> Parsed:
-    """The message of this type in `raw`. Raises InvalidBody."""
+    """Parse `raw` as a message of this type. Raises InvalidBody."""
     try:
         message: Parsed = kind.FromString(raw)
     except DecodeError:
@@ -142,7 +142,7 @@ def message_of(error: ServeError) -> str:
 
 
 def status_of(error: ServeError) -> int:
-    """The status that HTTP has for it, for the journal and the metrics."""
+    """The HTTP status for `error`, as the journal and the metrics record it."""
     return render_error(error).status
 
 

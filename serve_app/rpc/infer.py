@@ -1,7 +1,7 @@
-"""ModelInfer and ModelStreamInfer: requests of tensors, one a call or many on one stream.
+"""ModelInfer and ModelStreamInfer: requests of tensors, one per call or many on one stream.
 
-A stream's requests run side by side, each in a task of its own and with a record of its own. They
-end with their last response, by a stop that comes on the stream or elsewhere, or with the call.
+A stream's requests run concurrently, each with its own task and its own record. A request ends with its last
+response, with a stop request (on this stream or elsewhere), or with the call.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Stream:
         self._services = services
 
     async def run(self) -> None:
-        """Raises ClientGone. What still runs when the call is cancelled is aborted."""
+        """Raises ClientGone. Aborts requests that are still running when the call is cancelled."""
         slots = asyncio.Semaphore(MAX_STREAM_REQUESTS)
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -147,7 +147,7 @@ class Stream:
                 await emit(_empty(asked, message.model_version or "1"))
 
     async def _fail(self, context: RequestContext, error: ServeError, id: str, model: str) -> None:
-        """Close a request of the stream with an error."""
+        """End a request of the stream with an error."""
         response = pb.ModelInferResponse(id=id[:1024], model_name=model[:256])
         response.parameters[FINAL].bool_param = True
         failed = pb.ModelStreamInferResponse(error_message=message_of(error), infer_response=response)
@@ -163,7 +163,7 @@ class Stream:
 async def answer(
     asked: Inference, scope: Scope, services: Services, emit: Emit, begun: Callable[[], None] = lambda: None
 ) -> None:
-    """Generate, and `emit` the response, or one a token. Raises ServeError.
+    """Generate, and `emit` the response, or one response per token. Raises ServeError.
 
     `begun` is called when the model answers.
     """
@@ -198,7 +198,7 @@ async def answer(
 
 
 async def answer_text(step: EnsembleStep, model: str, scope: Scope, services: Services, emit: Emit) -> None:
-    """Ask the tokenizer, and `emit` the response. Raises ServeError."""
+    """Tokenize or detokenize, and `emit` the response. Raises ServeError."""
     with admitted(services, step):
         async with answer_step(step, endpoint_name(services, scope, model), scope, services) as (_, response):
             context_of(scope).status = 200
@@ -208,10 +208,10 @@ async def answer_text(step: EnsembleStep, model: str, scope: Scope, services: Se
 async def _inference(
     message: pb.ModelInferRequest, scope: Scope, services: Services, emit: Emit, *, can_stream: bool
 ) -> Inference | None:
-    """The inference that a message asks for, recorded where its endpoint has an inference table.
+    """The inference that a message requests, recorded if its endpoint has an inference table.
 
-    None: it asks for a stop or for the tokenizer, and has its answer. Raises ModelNotFound first, then
-    InvalidField or UnsupportedField.
+    None: the message was a stop request or was for the tokenizer, and is answered already. Raises
+    ModelNotFound first, then InvalidField or UnsupportedField.
     """
     meant = meaning(services, scope, message.model_name)
     find_model(services, scope, meant.endpoint)

@@ -40,7 +40,7 @@ Handler = Callable[
 
 
 class Method(NamedTuple):
-    """One method. The scope must be given: None for an open method."""
+    """One method. The scope has no default; None means that the method is open."""
 
     scope: Scope | None
     run: Callable[[RpcCall, Services], Awaitable[None]]
@@ -59,7 +59,7 @@ async def _server_metadata(services: Services, scope: AsgiScope, message: Any) -
 
 
 async def _model_ready(services: Services, scope: AsgiScope, message: Any) -> Mapping[str, object]:
-    """A model that is not served is not ready, which is an answer and not an error."""
+    """If a model is not served, the answer is "not ready" and not an error."""
     try:
         return {"ready": is_ready(services, find(services, scope, _names(message)))}
     except (ModelNotFound, VersionNotFound):
@@ -101,7 +101,7 @@ async def _health(call: RpcCall, services: Services) -> None:
 
 
 def _names(message: Any) -> dict[str, str]:
-    """The model as a path names it."""
+    """The model and version, in the form of a route's path parameters."""
     version = {"version": message.version} if message.version else {}
     return {"model": message.name, **version}
 

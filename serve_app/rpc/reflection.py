@@ -23,7 +23,7 @@ for _file in _FILES:
 
 
 async def reflect(call: RpcCall, services: Services) -> None:
-    """Answer questions until the client has no more. Raises ServeError."""
+    """Answer requests until the client has sent its last. Raises ServeError."""
     while (raw := await call.read_soon(MAX_QUESTION_BYTES)) is not None:
         await call.write(answer(parsed(pb.ServerReflectionRequest, raw)).SerializeToString())
 

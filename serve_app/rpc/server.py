@@ -43,9 +43,9 @@ class RpcServer:
         self.port: int | None = None  # once it is started
 
     async def start(self, host: str, port: int) -> None:
-        """Listen at `host`, on a free port for 0. Raises OSError when that port is taken.
+        """Listen on `host`; port 0 means any free port. Raises OSError when that port is taken.
 
-        Gateways of one machine share a port: the system spreads connections among them.
+        Gateways on one machine share a port: the system spreads connections among them.
         """
         options = [
             ("grpc.so_reuseport", 1),
@@ -74,12 +74,12 @@ class RpcServer:
         logger.info("gRPC on %s", address)
 
     async def stop(self, grace_s: float) -> None:
-        """Accept no call any more; those that run have `grace_s` to end."""
+        """Accept no more calls; running calls have `grace_s` to end."""
         if self._server is not None:
             await self._server.stop(grace_s)
 
     async def answer(self, rpc: Any, path: str) -> None:
-        """One call, to its end."""
+        """Serve one call to its end."""
         call = RpcCall(rpc, path)
         context = open_context(call.scope, render_error)
         method = METHODS.get(path)

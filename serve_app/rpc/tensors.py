@@ -1,8 +1,8 @@
-"""Messages of gRPC to inference requests, and responses to messages.
+"""Converts gRPC messages to inference requests, and responses to messages.
 
-Inputs come as raw bytes, all of them or none, or each in the field of its datatype. Outputs always
-go out raw. Shared memory and classification are refused, as over HTTP. Inference tables keep both in the
-JSON form of /infer: an answer is one line for each response, or `{"error": ...}`.
+Either all inputs come as raw bytes, or each in the field of its datatype. Outputs are always
+sent as raw bytes. Shared memory and classification are refused, as over HTTP. Inference tables keep requests
+and answers in the JSON form of /infer: an answer has one line for each response, or `{"error": ...}`.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def decoded(message: pb.ModelInferRequest) -> InferRequest:
 
 
 def encoded(response: InferResponse, *, in_stream: bool) -> pb.ModelInferResponse:
-    """`in_stream`: whether more responses may follow, which each of them then says."""
+    """`in_stream`: more responses may follow, so each response says whether it is the last."""
     message = pb.ModelInferResponse(
         model_name=response.model,
         model_version=response.version,
@@ -172,7 +172,7 @@ def _lines(parts: Sequence[bytes]) -> Iterator[bytes]:
 
 
 def _response(message: pb.ModelInferResponse) -> InferResponse:
-    """A response of ours, whose outputs are always raw."""
+    """Decode one of our own responses, whose outputs are always raw."""
     outputs = zip(message.outputs, message.raw_output_contents, strict=True)
     return InferResponse(
         model=message.model_name,

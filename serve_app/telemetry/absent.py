@@ -13,14 +13,14 @@ KEPT_S: Final = 3600.0  # so that every scrape sees the last counts, and an enti
 
 
 class Absent:
-    """Remembers since when the catalogue has lacked an entity that has series."""
+    """For each entity with series, remembers since when it has been missing from the catalogue."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._since: dict[EntityName, float] = {}  # when an entity was first missed
 
     def gone(self, known: Iterable[EntityName], catalogue: Mapping[str, Collection[str]]) -> list[EntityName]:
-        """The entities of `known` that every catalogue of the last KEPT_S seconds lacked, each once.
+        """The entities of `known` that were in no catalogue of the last KEPT_S seconds, each returned once.
 
         `catalogue`: the entities of each endpoint.
         """

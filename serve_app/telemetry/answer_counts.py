@@ -22,9 +22,9 @@ class AnswerCounts:
     cancelled: int = 0  # of the failures: the client left
 
     def and_one(self, seconds: float, status: str) -> AnswerCounts:
-        """These counts and one more answer, which has just ended.
+        """These counts plus one more answer, which has just ended.
 
-        `status`: of HTTP, "cancelled", or the condition that broke a stream.
+        `status`: an HTTP status, "cancelled", or the condition that broke a stream.
         """
         last = time.time()
         if status == "200":

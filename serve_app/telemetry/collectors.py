@@ -1,4 +1,4 @@
-"""Metrics that are read at each scrape: of engines, of other counters, and of one endpoint."""
+"""Metrics that are read at each scrape: engine metrics, other counters, and those of one endpoint."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ENGINE: Final = (
 
 
 class EndpointPart(Collector):
-    """The samples of a registry that one endpoint, or one of some applications, labels."""
+    """The samples of a registry that are labelled with one endpoint or with one of some applications."""
 
     def __init__(self, registry: CollectorRegistry, endpoint: str, applications: Collection[str]) -> None:
         self._registry = registry
@@ -80,12 +80,12 @@ class EngineCollector(Collector):
 
 
 class CountCollector(Collector):
-    """A counter that is kept elsewhere, read at each scrape."""
+    """A counter kept by other code, and read at each scrape."""
 
     def __init__(
         self, name: str, help: str, labels: Sequence[str], read: Callable[[], Mapping[Any, float]]
     ) -> None:
-        """`read`: the counts by the values of `labels`."""
+        """`read` returns the counts by the values of `labels`."""
         self._family = partial(CounterMetricFamily, f"serve_app_{name}", help, labels=labels)
         self._read = read
 
@@ -97,9 +97,9 @@ class CountCollector(Collector):
 
 
 class StreamHistogram(Collector):
-    """A histogram that is cheap enough for every event of every stream. For one event loop alone.
+    """A histogram that is cheap enough for every event of every stream. For a single event loop.
 
-    `Histogram` locks twice an observation and walks over its buckets, which takes six times as long.
+    `Histogram` takes a lock twice per observation and walks over its buckets, which takes six times as long.
     """
 
     def __init__(

@@ -9,7 +9,7 @@ from typing import Any
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line. Line breaks and terminal escapes in values stay escaped."""
+    """One JSON object per line. Line breaks and terminal escapes in values stay escaped."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields: dict[str, Any] = {

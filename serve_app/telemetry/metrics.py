@@ -1,8 +1,8 @@
-"""The metrics of a gateway, by their names in Prometheus. Knows no HTTP, no engine and no model.
+"""The metrics of a gateway, by their names in Prometheus. Independent of HTTP, the engine and models.
 
-Labels are bounded: model names come from the catalogue, routes are templates. No
-string of a client becomes a label. Series of entities that left the catalogue end an hour after the first
-scrape that misses them.
+Labels are bounded: model names come from the catalogue, routes are templates. No string sent by a client
+becomes a label. The series of an entity that left the catalogue end an hour after the first scrape without
+that entity.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Metrics:
         return found
 
     def catalogue(self, entities: Callable[[], Mapping[str, Collection[str]]]) -> None:
-        """Read the entities of each endpoint at each scrape: series of others end after a while."""
+        """Read the entities of each endpoint at each scrape: series of other entities end after a while."""
         self._catalogue = entities
 
     def watch(self, **values: Callable[[], float]) -> None:
@@ -133,7 +133,7 @@ class Metrics:
         self._in_flight.set_function(lambda: float(count()))
 
     def migrations(self, counts: Callable[[], Mapping[tuple[str, str], int]]) -> None:
-        """Read from `counts` at each scrape how often answers went on elsewhere, by application and cause."""
+        """Read from `counts` at each scrape how many answers moved to another replica, and why."""
         help, labels = "Answers that went on in another replica.", ("application", "cause")
         self.registry.register(CountCollector("migrations", help, labels, counts))
 
@@ -168,7 +168,7 @@ class Metrics:
         self._cached.labels(endpoint, entity).inc(usage.cached_tokens)
 
     def copy_skipped(self, endpoint: str, entity: str) -> None:
-        """No copy was made for a shadow entity, because too many were under way."""
+        """No copy was made for a shadow entity, because too many copies were under way."""
         self._known.add((endpoint, entity))
         self._copies.labels(endpoint, entity, "skipped").inc()
 
@@ -194,7 +194,7 @@ class Metrics:
         return generate_latest(self.registry)
 
     def render_endpoint(self, endpoint: str, applications: Collection[str]) -> bytes:
-        """The part of `render` that is about one endpoint, or about the applications of its models."""
+        """The part of the output of `render` about one endpoint, or about the applications of its models."""
         self._forget()
         part = CollectorRegistry()
         part.register(EndpointPart(self.registry, endpoint, applications))
@@ -219,7 +219,7 @@ class Metrics:
 
 
 class Timings:
-    """Latency recorders of one served entity, looked up once a request instead of once an event."""
+    """Latency recorders of one served entity, looked up once per request instead of once per event."""
 
     def __init__(self, first: LatencyCounts, between: LatencyCounts, queue: Histogram) -> None:
         self.first = first.observe

@@ -1,1 +1,1 @@
-"""Text <-> token ids: tokenising, templates, detokenising, stop strings. Knows no engine, HTTP or Ray."""
+"""Text <-> token ids: tokenising, templates, detokenising, stop strings. Free of engine, HTTP and Ray."""

@@ -1,10 +1,9 @@
 """The contract: what crosses a process boundary, decided once.
 
 Plain frozen data, nothing else, so that every layer can import this module and
-`msgspec` can carry it as bytes: dataclasses of the standard library, and for what
-every token makes anew the structs of `msgspec`, which cost a tenth of their time.
-`msgspec.structs.replace` changes these. Nothing here is a torch object, a pydantic
-model or an HTTP notion.
+`msgspec` can carry it as bytes: dataclasses of the standard library, and `msgspec` structs for objects
+created per token, which take a tenth of the time to create. `msgspec.structs.replace` changes these. Nothing
+here depends on torch, pydantic or HTTP.
 
     HTTP body --dialect.parse--> GenerateRequest --replica--> EngineRequest
     EngineOutput --replica--> TokenDelta --dialect.render--> bytes

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Scope(StrEnum):
-    """What an API key may be allowed to do. Every route that is not open needs one."""
+    """What an API key may be allowed to do. Every route that is not open requires a scope."""
 
     INFERENCE = "inference"  # list models, generate
     METRICS = "metrics"  # read the server's metrics
@@ -17,7 +17,7 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonthlyBudget:
-    """A key's budget for a calendar month (UTC), and its spending by the ledger."""
+    """A key's budget for a calendar month (UTC), and its spending according to the ledger."""
 
     most: float
     currency: str
@@ -44,7 +44,7 @@ class Caller:
 
     @property
     def owner(self) -> str:
-        """Whose the key is. A key without a user is its own."""
+        """Whose the key is. A key without a user is its own owner."""
         return self.user or self.key_id
 
 
@@ -73,7 +73,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The answer to a claim: all draws of it were made, or none."""
+    """The answer to a claim: either all of its draws were made, or none."""
 
     granted: bool
     budgets: tuple[Budget, ...]  # in the order of the draws
@@ -84,7 +84,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageRecord:
-    """What one admitted request used. Each request has exactly one, however it ended."""
+    """What one admitted request used. Each request has exactly one record, however it ended."""
 
     id: str  # ours, unique
     key_id: str

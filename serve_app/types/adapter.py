@@ -15,8 +15,8 @@ class Adapter:
     """An adapter by name, with its weights if the client sends them.
 
     `name` is a folder adapter's name, or `task:` and the client's task id in decimals. A
-    task belongs to the tenant that sent its weights: it is kept under the request's salt.
-    Both tensors are as they came, and checked by the replica before they touch the model.
+    task belongs to the tenant that sent its weights: it is kept under the request's salt. Both tensors are as
+    the client sent them; the replica checks them before they touch the model.
     """
 
     name: str
@@ -25,5 +25,5 @@ class Adapter:
 
     @property
     def is_task(self) -> bool:
-        """Whether a client's own weights, not a folder of the operator's."""
+        """Whether the weights are a client's own, not those of an operator's folder."""
         return self.name.startswith(TASK_PREFIX)

@@ -1,4 +1,4 @@
-"""Requests of a replica to its engine, and the engine's outputs: token ids, no text."""
+"""Requests from a replica to its engine, and the engine's outputs: token ids, no text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from serve_app.types.sampling import DEFAULT_SAMPLING, Beam, SamplingParams
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRequest:
-    """A request of a replica to its engine: token ids, no text."""
+    """A request from a replica to its engine: token ids, no text."""
 
     id: str
     token_ids: tuple[int, ...]  # at least one
@@ -48,7 +48,7 @@ class EngineRequest:
 
 
 class EngineOutput(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The result of one step for one sequence: 0..k new tokens, or its end."""
+    """The result of one step for one sequence: 0..k new tokens, or the end of the sequence."""
 
     request_id: str
     index: int  # 0 .. n-1

@@ -1,10 +1,10 @@
-"""A decimal of a client's JSON that a float cannot hold."""
+"""A decimal number in a client's JSON that a float cannot represent exactly."""
 
 from __future__ import annotations
 
 
 class Numeral(float):
-    """A float in computations, and its own text where a schema is written."""
+    """Computes as a float, but is written into schemas with its original text."""
 
     text: str
 

@@ -1,4 +1,4 @@
-"""A request and its answer, in the bytes of the client, for an inference table."""
+"""A request and its answer, as the bytes on the wire, for an inference table."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class BodyForm(Protocol):
     """How bodies of a transport are written as text. Called in the writing thread, not in requests."""
 
     def request(self, body: bytes) -> str:
-        """Raises ValueError for a body that has no form as text."""
+        """The text of a request's body. Raises ValueError if it cannot be written as text."""
         ...
 
     def response(self, parts: Sequence[bytes]) -> str:
-        """The same, of an answer in its parts."""
+        """The text of an answer that was sent in `parts`. Raises as `request`."""
         ...
 
 
@@ -33,7 +33,7 @@ class TextBodies:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Payload:
-    """One request that ended. It stays in its process, and has no header and no key."""
+    """One request that ended. It never leaves its process, and contains no headers and no API key."""
 
     folder: tuple[str, str, str]  # catalogue, schema and table
     id: str  # ours, as in the usage journal and in the ids of answers

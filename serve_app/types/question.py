@@ -13,7 +13,8 @@ ReplyT = TypeVar("ReplyT")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question(Generic[ReplyT]):
-    """A question of a gateway in one call. `ReplyT` is the type of the reply (see `channel/calls.py`)."""
+    """A question from a gateway, answered in one call. `ReplyT` is the type of the reply (see
+    `channel/calls.py`)."""
 
     id: str  # made by us at the gateway, never the client's
     timeout_s: float | None = None  # from the moment the replica has the question
@@ -21,7 +22,7 @@ class Question(Generic[ReplyT]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Embeddings:
-    """One vector an input, in the order of the inputs."""
+    """One vector per input, in the order of the inputs."""
 
     vectors: Tensor  # FP32, (inputs, dimensions)
     prompt_tokens: int  # of all inputs, with what the model's own format and the instruction add
@@ -72,7 +73,7 @@ class DetokenizeRequest(Question[Detokenized]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatermarkScore:
-    """The evidence of the watermark in a text."""
+    """The evidence for the model's watermark in a text."""
 
     z_score: float  # standard deviations above what unmarked text has
     green_fraction: float  # 0 .. 1

@@ -1,4 +1,4 @@
-"""Requests of a gateway to a model replica."""
+"""Requests from a gateway to a model replica."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class ToolMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolChoice:
-    """The client's choice about calls of tools. The tools are in `Prompt.tools`."""
+    """The client's choice about tool calls. The tools are in `Prompt.tools`."""
 
     mode: ToolMode = ToolMode.AUTO
     name: str | None = None
@@ -77,7 +77,7 @@ class ToolChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateRequest:
-    """A request of a gateway to a model replica: one prompt, `n` choices."""
+    """A request from a gateway to a model replica: one prompt, `n` choices."""
 
     id: str  # made by us at the gateway, never the client's
     model: str  # the Serve application that serves it

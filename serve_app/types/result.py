@@ -10,7 +10,7 @@ import msgspec
 
 
 class FinishReason(StrEnum):
-    """Why a sequence ended. Each dialect has its own words for these."""
+    """Why a sequence ended. Each dialect has its own names for these."""
 
     EOS = "eos"  # the model's end-of-sequence token
     STOP = "stop"  # a stop string or stop token of the client
@@ -25,7 +25,7 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tensor:
-    """A tensor as it crosses a process: raw little-endian bytes, row-major."""
+    """A tensor as it crosses a process boundary: raw little-endian bytes, row-major."""
 
     dtype: str  # KServe names: FP32, FP16, BF16, INT32, INT64, BOOL, UINT8
     shape: tuple[int, ...]
@@ -105,7 +105,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTiming:
-    """The step that made a token, as its sequence saw it."""
+    """The step that made a token, as its sequence experienced it."""
 
     batch_size: int  # sequences in the step
     wait_s: float  # from the sequence's last token (the first: from arrival) to the step's begin
@@ -129,7 +129,7 @@ class Perf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCallDelta:
-    """A piece of a tool call: the first one of an index has `id` and `name`."""
+    """A piece of a tool call: the first piece for each index carries `id` and `name`."""
 
     index: int  # of the call in its choice
     id: str | None = None
@@ -139,7 +139,7 @@ class ToolCallDelta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorInfo:
-    """An error of errors.py as it crosses a process."""
+    """An error of errors.py as it crosses a process boundary."""
 
     kind: str  # class name in errors.py
     reason: str  # public text: no prompt, path, address or class name
@@ -149,7 +149,7 @@ class ErrorInfo:
 
 
 class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """The result of one step for one choice, as text. The last one carries `finish`."""
+    """The result of one step for one choice, as text. The last delta carries `finish`."""
 
     request_id: str
     index: int

@@ -1,6 +1,6 @@
-"""The delivered part of an answer, with which another replica continues it.
+"""The delivered part of an answer, from which another replica continues the answer.
 
-A replica with the same weights computes prompt and tokens again, as after a preemption, and continues with
+A replica with the same weights recomputes prompt and tokens, as after a preemption, and continues with
 the next token. Noise, masks and penalties follow from seed, choice and position, so the rest equals what
 the first replica would have sent.
 """
@@ -14,7 +14,7 @@ from serve_app.types.result import Timing, Usage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoiceSoFar:
-    """The part of one choice that its client has."""
+    """The part of one choice that the client has already received."""
 
     token_ids: tuple[int, ...] = ()  # all delivered tokens, in order
     finished: bool = False  # its last delta was delivered: nothing more is generated
@@ -23,7 +23,7 @@ class ChoiceSoFar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resume:
-    """A continued answer. At least one of its choices has a token or an end."""
+    """A continued answer. At least one choice has a delivered token or has ended."""
 
     weights: str  # `ModelInfo.weights` of the replica that made the tokens: another model refuses
     choices: tuple[ChoiceSoFar, ...]  # exactly `n`, by index

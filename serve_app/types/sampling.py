@@ -28,8 +28,8 @@ class LoopRule:
 class SamplingParams:
     """How the next token of a sequence is chosen, and when the sequence ends.
 
-    Ranges are the engine's own; a dialect may allow less. The order in which
-    these act on the logits is the order of `engine/sampler.py`.
+    Ranges are the engine's own; a dialect may allow less. `engine/sampler.py` defines the order in which they
+    act on the logits.
     """
 
     temperature: float = 1.0  # >= 0; 0 is greedy
@@ -94,7 +94,7 @@ NO_DEFAULTS: Final = SamplingDefaults()
 
 
 class EarlyStopping(StrEnum):
-    """When a beam search ends, once as many hypotheses as its width have ended."""
+    """When a beam search ends, given that it already has `width` finished hypotheses."""
 
     YES = "yes"  # at once
     NO = "no"  # when no running beam can beat the worst of them
@@ -103,7 +103,7 @@ class EarlyStopping(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beam:
-    """Beam search in place of sampling; filters, temperature and seeds have no effect in it."""
+    """Beam search in place of sampling; filters, temperature and seeds have no effect."""
 
     width: int  # >= 2, a multiple of `groups`
     length_penalty: float = 1.0  # score: sum of log-probabilities / length ** length_penalty
@@ -124,7 +124,7 @@ class GrammarKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MarkerRule:
-    """A rule of a grammar for a text in which the model may write control tokens instead of their names."""
+    """A grammar rule for a text that the model may write with control tokens instead of their names."""
 
     name: str
     text: str
@@ -133,7 +133,7 @@ class MarkerRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grammar:
-    """The form of the whole output. Spelled text is text, even if it is the name of a token."""
+    """The form of the whole output. Text that spells out a token's name remains plain text."""
 
     kind: GrammarKind
     text: str = ""
@@ -142,5 +142,5 @@ class Grammar:
 
     @property
     def is_json(self) -> bool:
-        """Whether all that matches is JSON."""
+        """Whether every text that the grammar accepts is JSON."""
         return self.kind in (GrammarKind.JSON, GrammarKind.SCHEMA)

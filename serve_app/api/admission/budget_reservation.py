@@ -1,7 +1,7 @@
 """Reserves the largest cost of a call from its key's monthly budget, like a limit: a bucket of money.
 
-The bucket is never refilled. It begins with the rest of the budget by the ledger, and each call settles its
-cost, so concurrent calls spend no more than consecutive ones. Knows neither keys nor the ledger.
+The bucket is never refilled. It starts with what the ledger says is left of the budget, and each call settles
+its cost, so concurrent calls spend no more than consecutive ones. Depends neither on keys nor on the ledger.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def cost(price: Price, usage: Usage) -> float:
 
 
 def is_budgeted(price: Price | None, caller: Caller | None) -> bool:
-    """Whether a call by this price counts against a budget of the caller's key."""
+    """Whether a call at this price counts against a budget of the caller's key."""
     if price is None or caller is None or caller.budget is None:
         return False
     return price.currency == caller.budget.currency
 
 
 def draw_of_budget(price: Price, caller: Caller, reserved: Usage) -> Draw:
-    """The draw of a budgeted call that uses at most `reserved`; at most the whole bucket."""
+    """The draw of a budgeted call that uses at most `reserved`, limited to the whole bucket."""
     budget = caller.budget
     if budget is None:
         raise ValueError("the caller has no budget")

@@ -12,7 +12,7 @@ from typing import Any
 
 
 class Copies:
-    """The tasks of all copies of one gateway. One event loop only, so no lock."""
+    """The tasks of all copies of one gateway. Used from one event loop only, so it needs no lock."""
 
     def __init__(self) -> None:
         self._tasks: defaultdict[str, set[asyncio.Task[None]]] = defaultdict(set)
@@ -23,7 +23,8 @@ class Copies:
         return len(self._tasks[endpoint])
 
     def start(self, endpoint: str, most: int, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
-        """Run `work` in a task of its own; False, and nothing is done, where `most` run or after `close`."""
+        """Run `work` in a task of its own. Does nothing and returns False if `most` copies run, or after
+        `close`."""
         if self._is_closed or self.under_way(endpoint) >= most:
             return False
         task = asyncio.create_task(work())

@@ -1,9 +1,9 @@
 """A request's draws from budgets: its key's limits or bought throughput, the AI gateway's rate limits
 (for the endpoint, users, groups and service principals), and its key's money.
 
-The endpoint's own rate limits count for every caller. Of the others one counts for calls and one for
-tokens: the caller's own limit, otherwise the largest of its groups' limits, otherwise the limit of each
-user. Knows neither how budgets are kept nor when a request ends.
+The endpoint's own rate limits count for every caller. Of the other limits, one applies to calls and one to
+tokens: the caller's own limit, otherwise the largest of its groups' limits, otherwise the default limit per
+user. Depends neither on how budgets are stored nor on when a request ends.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ _NAMES: Final = {REQUESTS: "requests", INPUT: "input tokens", OUTPUT: "output to
 
 
 def draws_of(endpoint: Endpoint, caller: Caller | None, ask: Callable[[], Usage]) -> list[Draw]:
-    """All draws of one call. `ask` returns its largest use; it is called only if there is a limit."""
+    """All draws of one call. `ask` returns the most that the call can use; it is called only if there is a
+    limit."""
     limits = () if endpoint.ai_gateway is None else endpoint.ai_gateway.rate_limits
     is_limited = endpoint.kind is Kind.PROVISIONED or endpoint.limits is not None or bool(limits)
     has_budget = is_budgeted(endpoint.price, caller)
@@ -47,7 +48,7 @@ def draws_of(endpoint: Endpoint, caller: Caller | None, ask: Callable[[], Usage]
 
 
 def settlement_of(draws: Sequence[Draw], usage: Usage, price: Price | None, *, is_free: bool) -> list[Draw]:
-    """The difference between use and draws. A free call gets all its draws back."""
+    """The differences between the actual use and the draws. A free call gets all its draws back."""
     used: dict[str, float] = {
         REQUESTS: 1,
         INPUT: usage.prompt_tokens,
@@ -83,7 +84,7 @@ def refusal_of(draws: Sequence[Draw], verdict: Verdict) -> QuotaExceeded:
 
 
 def tightest(budgets: Sequence[Budget]) -> tuple[Budget, ...]:
-    """One budget a unit but money: the one with the least left, as a share of its limit."""
+    """One budget for each unit except money: the budget with the smallest share of its limit left."""
     found: dict[str, Budget] = {}
     for budget in budgets:
         if budget.unit == COST:
@@ -147,7 +148,7 @@ def _of_rate_limits(
 
 
 def _in_force(limits: Sequence[RateLimit], caller: Caller | None) -> Iterator[tuple[RateLimit, str]]:
-    """The limits of one unit that count for `caller`, each with the name of those who share it."""
+    """The limits of one unit that apply to `caller`, each with the user or group that shares it."""
     of_all = [each for each in limits if each.key == "endpoint"]
     if of_all:
         yield min(of_all, key=_most), ""

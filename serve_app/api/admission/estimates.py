@@ -1,4 +1,4 @@
-"""Estimates the tokens of a request, and its largest use, before a model reads it."""
+"""Estimates a request's tokens and the most that it can use, before a model reads the request."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def tokens_in(*texts: str) -> int:
 def most_used(
     endpoint: Endpoint, requests: Sequence[GenerateRequest], models: Iterable[ModelInfo | None] = ()
 ) -> Usage:
-    """The largest use of `requests`; `models`: those that may answer, None for an unknown one."""
+    """The most that `requests` can use. `models` are the models that may answer; None is an unknown model."""
     lengths = [info.max_output_tokens or info.context_window if info else None for info in models]
     known = [length for length in lengths if length is not None]
     longest = max(known, default=None) if len(known) == len(lengths) else None
@@ -44,7 +44,7 @@ def most_used(
 
 
 def _output_tokens(endpoint: Endpoint, request: GenerateRequest, longest: int | None) -> int:
-    """`longest`: the limit of output of any of the models; more is clamped or refused."""
+    """`longest`: the largest output limit of the models; requests for more are clamped or refused."""
     default = endpoint.limits.default_output_tokens if endpoint.limits else DEFAULT_OUTPUT
     most = default if request.sampling.max_tokens is None else request.sampling.max_tokens
     most = most if longest is None else min(most, longest)

@@ -1,9 +1,9 @@
 """An admitted request's use of budgets, and its records in the journal.
 
-A request reserves before it runs: an estimate of its prompt, and the most that its output may become. It
-settles after: what it did not use goes back. Its usage is the work done, even if the client hung up: one
-request, and the tokens that were computed and generated. A failure of the server that left the client with
-nothing costs nothing. Knows neither how budgets are kept nor where the journal is.
+Before a request runs, it reserves an estimate for its prompt and the largest possible output. Afterwards it
+is settled: whatever it did not use is given back. Its usage is the work done, even if the client hung up: one
+request, and the tokens that were computed and generated. If the server fails and the client got nothing, the
+request is free. Depends neither on how budgets are stored nor on where the journal is.
 """
 
 from __future__ import annotations
@@ -67,12 +67,12 @@ class Meter:
 
     @property
     def is_open(self) -> bool:
-        """Whether requests may be admitted, as far as usage records are concerned."""
+        """Whether the state of the usage records allows requests to be admitted."""
         return not self._usage_required or self._journal.problem is None
 
     @property
     def problem(self) -> str | None:
-        """The reason why usage records are not in the journal; None: they are."""
+        """The reason why usage records cannot be written to the journal; None: they can."""
         if self._journal.problem is None:
             return None
         return (
@@ -85,12 +85,12 @@ class Meter:
     async def admit(
         self, endpoint: Endpoint, reserved: Callable[[], Usage], context: RequestContext
     ) -> AsyncIterator[Metered]:
-        """Account for one call. Raises QuotaExceeded, or Unavailable if usage must be written and cannot.
+        """Account for one call. Raises QuotaExceeded, or Unavailable if usage must be recorded but cannot be.
 
         A caller whose key has spent its budget gets a QuotaExceeded that says so.
 
-        `reserved` returns the most that the call may use. It may read every prompt, so only endpoints
-        with budgets call it. The block sets the usage of the `Metered`. However the block ends, the
+        `reserved` returns the most that the call may use. It may read every prompt, so it is called only for
+        endpoints with budgets. The block sets the usage of the `Metered`. However the block ends, the
         reservation is settled and one record is closed.
         """
         if not self.is_open:
@@ -132,7 +132,7 @@ class Meter:
 
 
 class Metered:
-    """One call under way. The caller sets `usage` when it is known, or names the source that knows it."""
+    """One running call. The caller sets `usage` when it is known, or names a source that reports it."""
 
     def __init__(self, endpoint: Endpoint, context: RequestContext, progress: Progress) -> None:
         self._endpoint = endpoint
@@ -175,7 +175,7 @@ class Metered:
         self._usage = usage
 
     def follow(self, source: UsageSource) -> None:
-        """Take the usage from `source` from now on, also while the client gets nothing."""
+        """Take the usage from `source` from now on, even before the client gets anything."""
         self._source = source
 
     def deliver(self) -> None:
@@ -183,11 +183,11 @@ class Metered:
         self._progress.begin(self.so_far)
 
     def so_far(self) -> UsageRecord:
-        """The record in case this gateway dies now."""
+        """The record that counts if this gateway dies now."""
         return replace(self.close("lost"), status=200)  # the status of a stream
 
     def give_up(self, error: BaseException, asked: Callable[[], Usage]) -> None:
-        """A question ended with `error`. A client that left, or ran out of time, pays for `asked`."""
+        """A question ended with `error`. If the client left or the deadline passed, the usage is `asked`."""
         if isinstance(error, (asyncio.CancelledError, DeadlineExceeded)):
             self.usage = asked()
 
@@ -215,5 +215,5 @@ class Metered:
 
 
 def _is_ours(error: Exception) -> bool:
-    """Whether the server failed, and neither the client nor a deadline."""
+    """Whether the error is the server's own failure, rather than the client's or a deadline's."""
     return isinstance(error, _OURS) or not isinstance(error, ServeError)

@@ -1,6 +1,6 @@
 """The gateway's limits on concurrent work: one permit for each prompt, and the bytes of bodies.
 
-Beyond either a request is refused at once; nothing here waits.
+A request that would exceed either limit is refused at once; nothing here waits.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ STOPPING = "the server is stopping; it finishes what it has begun and takes noth
 class BodyBytes:
     """Counts the bytes of all bodies from their arrival to the end of their requests.
 
-    Objects made from a body live as long as its request, so its bytes bound the memory of both. One event
-    loop only, so no lock.
+    Objects made from a body live as long as its request, so limiting the bytes limits the memory of both.
+    Used from one event loop only, so it needs no lock.
     """
 
     def __init__(self, most: int = MAX_BODIES_BYTES, small: int = SMALL_BODY_BYTES) -> None:
@@ -61,7 +61,7 @@ class Lease:
 
 
 class Admission:
-    """Counts the prompts in this gateway. One event loop only, so no lock."""
+    """Counts the prompts in this gateway. Used from one event loop only, so it needs no lock."""
 
     def __init__(self, max_in_flight: int) -> None:
         self._max = max_in_flight
@@ -83,7 +83,7 @@ class Admission:
         self.when_closed()
 
     def check(self, count: int = 1) -> None:
-        """Raises Overloaded unless there is room for `count` more, Unavailable once it is closed."""
+        """Raises Overloaded unless there is room for `count` more prompts, Unavailable after `close`."""
         if self._is_closed:
             raise Unavailable(STOPPING, retry_after_s=RETRY_ELSEWHERE_S)
         if self._in_flight + count > self._max:
@@ -91,9 +91,9 @@ class Admission:
 
     @contextmanager
     def permits(self, count: int) -> Iterator[None]:
-        """Hold `count` permits, one a prompt, for the duration of the block.
+        """Hold `count` permits, one per prompt, for the duration of the block.
 
-        Raises Overloaded or Unavailable, or InvalidField for more than there ever are.
+        Raises Overloaded or Unavailable, or InvalidField if `count` exceeds the total number of permits.
         """
         if count > self._max:
             raise InvalidField("prompt", f"must hold at most {self._max} prompts here")
@@ -106,5 +106,5 @@ class Admission:
 
 
 def deadline_s(asked: float | None, limit: float) -> float:
-    """Seconds a request may live: the client's wish, never more than the gateway's limit."""
+    """How many seconds a request may take: as the client wishes, but at most the gateway's limit."""
     return limit if asked is None else min(asked, limit)

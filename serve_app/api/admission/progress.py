@@ -1,7 +1,7 @@
-"""Records the progress of streams, so that a stream is never free when its gateway dies.
+"""Records the progress of streams, so that a stream is charged for even if its gateway dies.
 
-The first line is written before the client has its first token. Afterwards at most a second of tokens is
-missing when both the gateway and the replica die: a living replica reports the rest.
+A stream's first line is written before the client gets its first token. Afterwards, if both the gateway and
+the replica die, at most a second of tokens is lost; if the replica survives, it reports the rest.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Stream = Callable[[], UsageRecord]  # a streamed request: its record as it is no
 
 
 class Progress:
-    """The streams of one gateway. One timer for all of them, while there are some."""
+    """The streams of one gateway. They share one timer, which runs only while there are streams."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal

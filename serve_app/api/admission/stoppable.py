@@ -1,7 +1,7 @@
-"""Requests that their clients may stop by an id of their own, while this gateway runs them.
+"""Running requests of this gateway that clients may stop by the ids that they chose.
 
-Another gateway of the same server knows nothing of them: a stop reaches a request only
-through the gateway that runs it.
+They are not shared with other gateways: a stop takes effect only if it is sent to the gateway that runs the
+request.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from serve_app.api.context import RequestContext
 
 
 class StopKey(NamedTuple):
-    """The caller, the endpoint and the client's id of a request, so that no caller stops another's."""
+    """Identifies a request by caller, endpoint and client's id, so no caller can stop another's requests."""
 
     key_id: str
     endpoint: str
@@ -27,7 +27,7 @@ class StopKey(NamedTuple):
 
 
 class Stoppable:
-    """The running requests that can be stopped. Several may have one key."""
+    """The running requests that can be stopped. Several requests may have the same key."""
 
     def __init__(self) -> None:
         self._stops: dict[StopKey, list[Callable[[], None]]] = {}
@@ -46,7 +46,7 @@ class Stoppable:
                 del self._stops[key]
 
     def stop(self, key: StopKey) -> bool:
-        """Stop the newest request of `key`. Returns whether there was one."""
+        """Stop the newest request of `key`. Returns whether there was such a request."""
         stops = self._stops.get(key)
         if not stops:
             return False

@@ -1,4 +1,4 @@
-"""The requests under way, and the tokens that they used since the last call of `take`."""
+"""The running requests, and the tokens that they used since the last call of `take`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Working(Protocol):
 
     @property
     def who(self) -> EntityName:
-        """The endpoint, and the entity that answers, or was tried last."""
+        """The endpoint, and the entity that answers or was tried last."""
         ...
 
     @property
@@ -33,7 +33,7 @@ class TokenCounts:
 
 
 class UnderWay:
-    """The admitted requests of one gateway. `take` costs one step for each."""
+    """The admitted requests of one gateway. `take` takes time proportional to their number."""
 
     def __init__(self) -> None:
         self._counted: dict[Working, Usage] = {}  # -> its usage at the last `take`
@@ -47,11 +47,11 @@ class UnderWay:
         del self._counted[request]
 
     def in_flight(self) -> Counter[EntityName]:
-        """How many requests are under way."""
+        """The number of running requests per entity."""
         return Counter(request.who for request in self._counted)
 
     def take(self) -> dict[EntityName, TokenCounts]:
-        """The tokens since the last call. An entity without any is left out."""
+        """The tokens used since the last call. Entities that used none are left out."""
         for request in self._counted:
             self._count(request)
         used, self._used = self._used, {}

@@ -1,1 +1,1 @@
-"""What every request passes before its route: ids, authentication, body, connection, hints."""
+"""The layers that every request passes before its route: ids, authentication, body, connection, hints."""

@@ -29,9 +29,9 @@ def caller_of(
 ) -> Caller:
     """The caller of a request. `allowed_hosts`: names of the server, for callers without a key.
 
-    A page whose name was made to point here (DNS rebinding) has this server's origin in its browser,
-    and could read every answer. Browsers always send `Host`; other clients may leave it out.
-    Raises Unauthenticated or PermissionDenied.
+    If another site's name is made to resolve to this server (DNS rebinding), the browser treats the site's
+    page as the server's own, and the page could read every answer. Browsers always send `Host`; other clients
+    may leave it out. Raises Unauthenticated or PermissionDenied.
     """
     caller = accounts.authenticate(credentials_of(scope), peer_of(scope))
     host = header(scope, b"host")
@@ -68,12 +68,13 @@ class Authentication:
 
 
 class Scoped:
-    """An ASGI app for callers whose key has the scope `needed`. Metrics count it by the route's template."""
+    """An ASGI app that is open only to callers whose key has the scope `needed`. Metrics count its requests
+    by the route's template."""
 
     def __init__(
         self, app: ASGIApp, needed: Scope | None, route: str, others: tuple[Scope, ...] = ()
     ) -> None:
-        """`others`: a key with one of these scopes may come in as well."""
+        """`others`: a key with one of these scopes is admitted as well."""
         self._app = app
         self.needed = needed  # None: open to everyone
         self.scopes = () if needed is None else tuple(dict.fromkeys((needed, *others)))
@@ -93,9 +94,9 @@ class Scoped:
 
 
 def _refuse_other_sites(scope: AsgiScope) -> None:
-    """Raises PermissionDenied for a page that a browser of this machine got elsewhere.
+    """Raises PermissionDenied for a request from another site's page in a browser on this machine.
 
-    Such a page can make the browser send a request, and the browser is on loopback, where no key is needed.
+    Such a page can make the browser send a request over loopback, where no key is needed.
     `Host` was checked before.
     """
     origin = header(scope, b"origin")

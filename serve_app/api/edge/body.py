@@ -1,8 +1,8 @@
 """From a socket to a checked wire model: capped reading, then strict JSON.
 
 Covered: size (declared and real), slow senders, encodings, nesting, NaN and overflow in any value,
-lone surrogates, byte-order marks and UTF-16. An error never repeats the input. Of duplicate keys
-the last one wins, as everywhere in Python. Not covered: what fields mean, which dialects know.
+lone surrogates, byte-order marks and UTF-16. An error never repeats the input. If a key is duplicated, its
+last value wins, as everywhere in Python. Not covered: the meaning of fields, which is up to the dialects.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class ClientGone(Exception):
 
 
 class WireModel(BaseModel):
-    """The base of all wire models. Unknown fields are kept apart: they are listed, and not used.
+    """The base of all wire models. Unknown fields are kept apart: they are reported, but not used.
 
-    A field's annotation has all that is known of it: its type with the range, its `FieldDoc`, its marks.
+    A field's annotation contains everything about the field: its type and range, its `FieldDoc`, its marks.
     """
 
     may_be_infinite: ClassVar[tuple[str, ...]] = ()  # unknown fields whose numbers the dialect checks
@@ -44,7 +44,7 @@ class WireModel(BaseModel):
 
     @classmethod
     def docs(cls) -> dict[str, FieldDoc]:
-        """The words of each field by its name, and of its members by their paths."""
+        """The documentation of each field by its name, and of the field's members by their paths."""
         found: dict[str, FieldDoc] = {}
         for name, info in cls.model_fields.items():
             nested = wire_model_in(info.annotation)
@@ -61,12 +61,12 @@ class WireModel(BaseModel):
 
     @property
     def extra(self) -> dict[str, Any]:
-        """The unknown fields with a value, as the client spelt them."""
+        """The unknown fields that are not null, as the client spelt them."""
         return {name: value for name, value in (self.__pydantic_extra__ or {}).items() if value is not None}
 
     @property
     def names(self) -> dict[str, str]:
-        """The client's names of fields, by the replica's names, for errors."""
+        """The client's names of fields, by the names that the replica uses in errors."""
         fields = type(self).model_fields
         return {
             name: path
@@ -82,13 +82,13 @@ class WireModel(BaseModel):
 
 
 def wire_model_in(annotation: Any) -> type[WireModel] | None:
-    """The model of a field that is an object, or absent; None: the field has no model of its own."""
+    """The wire model of a field that is an object or null; None: the field has no model of its own."""
     kinds = get_args(annotation) or (annotation,)
     return next((each for each in kinds if isinstance(each, type) and issubclass(each, WireModel)), None)
 
 
 def _by_path(name: str, doc: Any, nested: Mapping[str, FieldDoc]) -> dict[str, FieldDoc]:
-    """The words of a field, and of its members: those of their own model, and those that the field has."""
+    """The documentation of a field and its members, from the members' own model and from its `FieldDoc`."""
     found = {f"{name}.{member}": each for member, each in nested.items()}
     if isinstance(doc, FieldDoc):
         found |= {name: doc, **{f"{name}.{member}": each for member, each in doc.members.items()}}
@@ -97,7 +97,7 @@ def _by_path(name: str, doc: Any, nested: Mapping[str, FieldDoc]) -> dict[str, F
 
 @cache
 def _sets(model: type[WireModel]) -> dict[str, str]:
-    """What a replica calls some fields -> their paths."""
+    """A replica's names for some fields -> the paths of these fields."""
     found: dict[str, str] = {}
     for field, info in model.model_fields.items():
         found |= {each.name: field for each in info.metadata if isinstance(each, Sets)}
@@ -113,7 +113,7 @@ def _unanswered(model: type[WireModel]) -> frozenset[str]:
 
 @cache
 def _unchecked(model: type[WireModel]) -> tuple[str, ...]:
-    """Fields whose values may contain numbers that no type has checked."""
+    """Fields whose values may contain numbers that were not checked by any type."""
     return tuple(
         name
         for name, info in model.model_fields.items()
@@ -139,7 +139,7 @@ async def read_body(
     idle_s: float = limits.BODY_READ_TIMEOUT_S,
     total_s: float = limits.MAX_BODY_READ_S,
 ) -> bytes:
-    """The body of a JSON request. Raises InvalidBody, BodyTooLarge, ReadTimeout or ClientGone.
+    """Read the body of a JSON request. Raises InvalidBody, BodyTooLarge, ReadTimeout or ClientGone.
 
     `take` is called with the size of every piece that arrives. It raises to refuse the piece.
     """
@@ -181,7 +181,7 @@ def _check_headers(scope: Scope, max_bytes: int) -> None:
 
 
 def check_type(content_type: str | None) -> None:
-    """Raises InvalidBody for a Content-Type that is not one of JSON."""
+    """Raises InvalidBody for a Content-Type that JSON bodies may not have."""
     if (content_type or "").partition(";")[0].strip().lower() not in _BODY_TYPES:
         raise InvalidBody(f"Content-Type must be {JSON_TYPE}")
 
@@ -241,7 +241,7 @@ def _may_hold_long_numbers(raw: bytes) -> bool:
 
 
 def _restore(body: WireModel, exact: dict[str, Any]) -> None:
-    """Replace the floats inside of a body's lists and objects by the numbers that the client wrote."""
+    """Replace the floats inside a body's lists and objects by the exact numbers that the client wrote."""
     for values in (body.__dict__, body.__pydantic_extra__ or {}):
         for name, value in values.items():
             if isinstance(value, WireModel) and isinstance(exact.get(name), dict):
@@ -255,7 +255,7 @@ _STEPS: Final = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # +1 and -1 as si
 
 
 def _check_structure(raw: bytes) -> None:
-    """Refuse a body that nests too deep or holds too many containers, before a parser sees it.
+    """Refuse a body that nests too deeply or contains too many lists and objects, before a parser sees it.
 
     Counts the brackets outside of strings. The parser checks whether brackets match.
     """

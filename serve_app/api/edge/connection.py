@@ -1,6 +1,6 @@
-"""The connection of one client: it may leave, stop reading, or wait too long.
+"""The connection of one client, who may leave, stop reading, or wait too long.
 
-Each watch costs a fixed amount per request, and nothing per event.
+Watching for each of these costs a fixed amount per request, and nothing per event.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WRITE_TIMEOUT_S: Final = 30.0  # a client that does not read for this long is gi
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
-    """Run `work` to its end, or cancel it when the client leaves and raise ClientGone."""
+    """Run `work` to its end. If the client leaves, cancel it and raise ClientGone."""
     task = asyncio.ensure_future(work)
     watch = asyncio.ensure_future(_disconnect(receive))
     try:
@@ -50,9 +50,8 @@ async def cancel(task: asyncio.Future[Any]) -> None:
 class Writer:
     """Sends a response, and drops a client that stops reading.
 
-    A server's `send` waits while its socket buffer is full, so a request has at most one write
-    under way. One timer per request watches that write: a timer per write would cost more than
-    the write.
+    A server's `send` waits while its socket buffer is full, so each request has at most one write in
+    progress. One timer per request watches that write: a timer per write would cost more than the write.
     """
 
     def __init__(self, send: Send, timeout_s: float = WRITE_TIMEOUT_S) -> None:
@@ -81,7 +80,7 @@ class Writer:
 
     @property
     def is_writing(self) -> bool:
-        """Whether a write is under way."""
+        """Whether a write is in progress."""
         return self._since is not None
 
     async def send(self, message: Message) -> None:
@@ -99,7 +98,7 @@ class Writer:
         await self.send(head(status, headers))
 
     def body(self, data: bytes, *, more: bool = False) -> Coroutine[Any, Any, None]:
-        """As `send`, without a coroutine of its own, because it runs for each event."""
+        """As `send`, but not itself a coroutine function, to save time for each event."""
         return self.send({"type": "http.response.body", "body": data, "more_body": more})
 
     def _look(self) -> None:
@@ -126,12 +125,12 @@ async def reply(send: Send, status: int, headers: dict[str, str], body: bytes) -
 async def reply_json(
     send: Send, value: object, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> None:
-    """Send `value` as a whole response of JSON; `headers`: beside its type."""
+    """Send `value` as a complete JSON response; `headers` are sent beside its Content-Type."""
     await reply(send, status, {"content-type": JSON_TYPE, **(headers or {})}, msgspec.json.encode(value))
 
 
 class JsonPage:
-    """An ASGI app for a route without a body: JSON, made of the request's scope."""
+    """An ASGI app for a route without a body: it answers with JSON made from the request's scope."""
 
     def __init__(self, answer: Callable[[Scope], object]) -> None:
         self._answer = answer
@@ -142,7 +141,8 @@ class JsonPage:
 
 
 async def reply_in_parts(send: Send, status: int, headers: dict[str, str], parts: Iterable[bytes]) -> None:
-    """Send a long response in parts, each made after the one before; other answers run in between."""
+    """Send a long response in parts. Each is made after the previous one was sent; other requests run in
+    between."""
     await send(head(status, headers))
     for part in parts:
         await send({"type": "http.response.body", "body": part, "more_body": True})

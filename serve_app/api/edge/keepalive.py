@@ -1,6 +1,6 @@
 """A stream of events that is kept alive by comments while there are no events.
 
-Proxies between a client and this server may end a connection on which nothing moves.
+Proxies between a client and this server may close an idle connection.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class KeptAlive(Writer):
         await super().__aexit__(kind, error, trace)
 
     def allow(self, headers: dict[str, str]) -> None:
-        """Allow comments; the first one sends these headers if it begins the answer."""
+        """Allow comments; the first comment sends these headers if it begins the answer."""
         self._headers = headers
         if self._next is None:
             self._sent = self._loop.time()
@@ -59,7 +59,7 @@ class KeptAlive(Writer):
         self._sent = self._loop.time()
 
     async def _quiet(self) -> None:
-        """Wait until no comment is under way: a server takes one write at a time."""
+        """Wait until no comment is being written, since a server accepts only one write at a time."""
         if self._comment is not None:
             await self._comment
 

@@ -101,7 +101,7 @@ class Edge:
             log_done(self._metrics, context, scope["method"], status)
 
     def _of_router(self, error: Exception, scope: Scope) -> ServeError | None:
-        """The router's own refusal, as an error of ours; None for any other error."""
+        """The router's own refusal as a ServeError; None for any other error."""
         if not isinstance(error, HTTPException):
             return None
         told = {404: self._guide.not_found, 405: self._guide.wrong_method}.get(error.status_code)
@@ -119,7 +119,7 @@ class Edge:
 
 
 def log_done(metrics: Metrics, context: RequestContext, method: str, status: int) -> None:
-    """Count a request that ended, and log it. `status` is that of HTTP; 0: there was no answer."""
+    """Count a request that ended, and log it. `status` is the HTTP status; 0: there was no answer."""
     seconds = time.monotonic() - context.started
     outcome = context.outcome or (str(status) if status else "cancelled")
     metrics.request_done(context.endpoint, context.entity, context.route, outcome, seconds)
@@ -162,6 +162,6 @@ def public_error(error: Exception) -> ServeError:
 
 
 def _http_headers(error: Exception) -> dict[str, str]:
-    """The header `Allow` of a 405, which the router writes."""
+    """The header `Allow` that the router sets on a 405."""
     allow = (error.headers or {}).get("Allow") if isinstance(error, HTTPException) else None
     return {} if allow is None else {"allow": ", ".join(sorted(allow.split(", ")))}

@@ -27,7 +27,8 @@ def checked_query(raw: bytes) -> Mapping[str, str]:
 
 
 def integer(query: Mapping[str, str], name: str, low: int, high: int) -> int | None:
-    """An integer from `low` to `high`; None: the query has none. Raises InvalidField."""
+    """The integer parameter `name`, from `low` to `high`; None: the query does not set it. Raises
+    InvalidField."""
     text = query.get(name)
     if text is None:
         return None
@@ -37,7 +38,7 @@ def integer(query: Mapping[str, str], name: str, low: int, high: int) -> int | N
 
 
 def flag(query: Mapping[str, str], name: str) -> bool:
-    """Whether the query says true; false without it. Raises InvalidField."""
+    """Whether the parameter `name` is true; it is false by default. Raises InvalidField."""
     word = query.get(name, "false")
     if word not in ("true", "false"):
         raise InvalidField(name, "must be true or false")

@@ -1,8 +1,7 @@
-"""The headers with the state of a caller's budgets, under OpenAI's names.
+"""The response headers that report the state of a caller's budgets, with OpenAI's names.
 
-`x-ratelimit-{limit,remaining,reset}-{requests,input-tokens,output-tokens,tokens}`. Where input
-and output have limits of their own, `tokens` repeats the limit with fewer tokens left, for clients
-that read `tokens` alone.
+`x-ratelimit-{limit,remaining,reset}-{requests,input-tokens,output-tokens,tokens}`. If input and output have
+separate limits, `tokens` repeats the limit that has fewer tokens left, for clients that read only `tokens`.
 
 `x-budget-warning` says in words that a key has spent its soft budget of the month.
 """
@@ -19,7 +18,7 @@ BUDGET_WARNING: Final = b"x-budget-warning"
 
 
 def budget_headers(budgets: Sequence[Budget], caller: Caller | None) -> list[tuple[bytes, bytes]]:
-    """Raw ASGI headers: three a budget, and the warning of the caller's key."""
+    """Raw ASGI headers: three per budget, and the budget warning for the caller's key."""
     headers = [pair for budget in _with_tokens(budgets) for pair in _of(budget)]
     if caller is not None and caller.over_soft_budget:
         headers.append((BUDGET_WARNING, _one_line(caller.over_soft_budget)))

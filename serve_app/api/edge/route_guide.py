@@ -1,6 +1,6 @@
-"""The error for a request that no route serves: its method, its path, and the route it may have meant.
+"""The error for a request that no route serves: the method, the path, and the route that was perhaps meant.
 
-Knows the table of routes. Knows neither bodies nor protocols.
+Depends on the table of routes, but not on bodies or protocols.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class RouteGuide:
     """Errors that name the route nearest to the requested one."""
 
     def __init__(self, routes: Iterable[tuple[str, str]]) -> None:
-        """`routes` are pairs of a method and a path. A path is a template of Starlette."""
+        """`routes` are pairs of a method and a path. A path is a Starlette path template."""
         self._routes = [(method, path, compile_path(path)[0]) for method, path in routes]
         self._plain = sorted({path for _, path, _ in self._routes if "{" not in path})
 
@@ -71,7 +71,7 @@ class RouteGuide:
         return MethodNotAllowed(f"{asked(method, path)}: this route takes {allowed}")
 
     def no_socket(self, path: str) -> RouteNotFound:
-        """The error for a WebSocket, which no route has."""
+        """The error for a WebSocket, which no route supports."""
         over_http = f"; {asked('POST', path)} answers over HTTP" if self._method(path) == "POST" else ""
         return RouteNotFound(f"{asked('GET', path)}: WebSockets are not served{over_http}")
 
@@ -105,7 +105,7 @@ def asked(method: str, path: str) -> str:
 
 
 def _variants(path: str) -> Iterator[str]:
-    """Other spellings of a path: without a slash at its end, with a base, or with one base less."""
+    """Other spellings of a path: without a trailing slash, with a base added, or without its first part."""
     plain = re.sub("/{2,}", "/", path).rstrip("/").lower()
     yield plain
     for base in _BASES:

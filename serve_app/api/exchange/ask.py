@@ -1,7 +1,7 @@
-"""A POST route that asks a model a question or several: body, endpoint, permit, entity, answer.
+"""A POST route that asks a model one or more questions: body, endpoint, permit, entity, answer.
 
-Like `generate`, but nothing streams. Tokenising is work too: a question draws a request and its tokens,
-as input, from the caller's budgets. A question has no price. Knows no question.
+Like `generate`, but nothing is streamed. Tokenising is work too: a question counts as a request, and its
+tokens as input, against the caller's budgets. A question has no price. Independent of particular questions.
 """
 
 from __future__ import annotations
@@ -118,11 +118,11 @@ async def asked_of(
     tokens: Callable[[list[Any]], int],
     version: str | None = None,
 ) -> AsyncIterator[EntityReply]:
-    """The replies to all `questions`, one after the other, from one entity of the endpoint `model`.
+    """The replies to all `questions`, asked one after the other, from one entity of the endpoint `model`.
 
-    Over any transport. `estimate`: the tokens of all questions, which it may read; `tokens`: those in the
-    replies. The tokens are drawn from the caller's budgets, and recorded once the block ends. Raises
-    ServeError.
+    For any transport. `estimate` estimates the tokens of all questions, and may read them; `tokens` counts
+    the tokens in the replies. The tokens are drawn from the caller's budgets, and recorded once the block
+    ends. Raises ServeError.
     """
     backend = services.backend
     endpoint = services.endpoints(scope).find(model)
@@ -156,7 +156,7 @@ class QuestionRoute:
         services: Services,
         render_error: RenderError | None = None,
     ) -> None:
-        """`render_error`: of a route whose errors a setting decides; None: those of the path's protocol."""
+        """`render_error`: given if a setting decides the form of errors; None: the path's protocol does."""
         self._parse = parse
         self._services = services
         self._render_error = render_error

@@ -1,6 +1,6 @@
 """The deltas of one call: those of all its prompts, checked and counted.
 
-Knows no HTTP. The reader of a stream closes it, which aborts what still runs.
+Independent of HTTP. The reader of a stream must close it, which aborts the requests that are still running.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class CallStream:
     ) -> None:
         """Sends the requests. Raises ServeError.
 
-        `at_once`: the most prompts under way, so that one call never overflows an idle queue.
+        `at_once` limits the prompts in flight, so that a single call never overflows an idle queue.
         """
         self._requests = requests
         self._prompts = {request.id: prompt for prompt, request in enumerate(requests)}
@@ -45,14 +45,14 @@ class CallStream:
 
     @property
     def migrations(self) -> int:
-        """The number of moves of answers to another replica so far."""
+        """How often an answer was moved to another replica so far."""
         return self._source.migrations
 
     async def get(self) -> list[PromptDelta]:
-        """All deltas that came since the last call, waiting for the first; [] once every choice ended.
+        """All deltas since the last call; waits until there is at least one. [] once every choice has ended.
 
-        Deltas of progress only change `usage`. Raises ServeError, also for a stream that ends before
-        its choices do.
+        Progress deltas only change `usage`. Raises ServeError, also if the stream ends before all its choices
+        have ended.
         """
         while deltas := await self._source.get():
             if found := self._checked(deltas):
@@ -66,22 +66,23 @@ class CallStream:
         raise GenerationFailed(INCOMPLETE)
 
     def stop(self) -> None:
-        """Abort the requests. Arrived deltas can still be read; then open choices end with ABORT."""
+        """Abort the requests. Deltas that have arrived can still be read; after them the open choices end
+        with ABORT."""
         self._is_stopped = True
         self._source.close()
 
     def cut(self) -> list[PromptDelta]:
-        """Deltas that end every open choice with LENGTH; [] unless all requests ask for that."""
+        """Deltas that end every open choice with LENGTH; [] unless all requests allow truncation."""
         if any(request.overflow is not Overflow.TRUNCATE for request in self._requests):
             return []
         return self._ended(FinishReason.LENGTH)
 
     def close(self) -> None:
-        """Abort what still runs."""
+        """Abort the requests that still run."""
         self._source.close()
 
     def _checked(self, deltas: list[TokenDelta]) -> list[PromptDelta]:
-        """Count `deltas`, and drop progress deltas. Raises the ServeError that one carries."""
+        """Count `deltas`, and drop progress deltas. If a delta carries a ServeError, raises it."""
         found = []
         for delta in deltas:
             prompt = self._prompts[delta.request_id]

@@ -1,8 +1,8 @@
-"""From a call to the served entities that may answer it, and on to the first that does.
+"""Finds the served entities that may answer a call, and tries them until one answers.
 
-`endpoints.split` draws the entity. This module passes it the facts: the routing key, the entity that a
-privileged caller names, and the models that can answer now. Another entity is tried only while nothing was
-delivered.
+`endpoints.split` draws the entity. This module gives it the facts: the routing key, the entity that a
+privileged caller names, and the models that can answer now. Another entity is tried only if nothing was
+delivered yet.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def choose(
     context: RequestContext,
     backend: Backend,
 ) -> tuple[ServedEntity, ...]:
-    """The entities to try, best first. `entity`: the one that the route names, if any.
+    """The entities to try, best first. `entity` is the entity that the route names, if any.
 
     Raises InvalidField, ModelNotFound, VersionNotFound, or PermissionDenied for a choice that the
     caller's scopes do not allow.
@@ -89,7 +89,7 @@ def choose(
 
 
 def _check_may_choose(context: RequestContext, what: str) -> None:
-    """Raises PermissionDenied unless the caller may go past the traffic split."""
+    """Raises PermissionDenied unless the caller may bypass the traffic split."""
     if context.caller is None or Scope.ROUTING not in context.caller.scopes:
         raise PermissionDenied(f"the API key lacks the scope '{Scope.ROUTING}', to choose {what}")
 
@@ -109,7 +109,7 @@ def of_version(endpoint: Endpoint, version: str) -> tuple[ServedEntity, ...]:
 
 @dataclass(slots=True)
 class Attempt:
-    """An entity that answers: its first deltas, and the stream of the rest."""
+    """An entity that has begun to answer: its first deltas, and the stream of the rest."""
 
     entity: ServedEntity
     info: ModelInfo
@@ -118,7 +118,7 @@ class Attempt:
 
     @classmethod
     async def begin(cls, entity: ServedEntity, info: ModelInfo, stream: CallStream) -> Attempt:
-        """The attempt of `stream`, once it has deltas. Raises ServeError, and then closes `stream`."""
+        """Wait for the first deltas of `stream`. If that fails, closes `stream` and raises ServeError."""
         try:
             return cls(entity, info, await stream.get(), stream)
         except BaseException:
@@ -154,7 +154,7 @@ class Candidates:
             entities = sorted(entities, key=lambda entity: not self.backend.is_ready(entity.app))
 
     def _note(self, entity: ServedEntity) -> None:
-        """`entity` is tried now; the one before it, if any, has failed."""
+        """Note that `entity` is tried now, so the entity tried before it, if any, has failed."""
         if self.context is None:
             return
         if self.has_tried and self.context.entity not in self.context.failed_over:
@@ -181,7 +181,7 @@ class Candidates:
 def candidates_of(
     endpoint: Endpoint, call: Target, entity: str | None, scope: AsgiScope, services: Services
 ) -> Candidates:
-    """The candidates of `call`; `entity`: the one that the route names. Raises as `choose`."""
+    """The candidates for `call`; `entity` is the entity that the route names, if any. Raises as `choose`."""
     context, backend, config = context_of(scope), services.backend, services.config
     limit_s = deadline_s(call.timeout_s, config.request_timeout_s)
     deadline = asyncio.get_running_loop().time() + limit_s
@@ -203,7 +203,7 @@ def too_late() -> ServeError:
 
 
 def _check_task(endpoint: Endpoint, task: Task) -> None:
-    """A chat model completes raw prompts too, but needs a template to chat."""
+    """A chat model can also complete raw prompts, but chatting requires a template."""
     fits = task is endpoint.task or (task is Task.COMPLETIONS and endpoint.task is Task.CHAT)
     if not fits:
         raise InvalidField("model", f"the endpoint's task is {endpoint.task}, not {task}")

@@ -1,7 +1,6 @@
 """A POST route that embeds: body, endpoint, permit, budget, entity, vectors, answer.
 
-It is the same for every dialect, and like `generate` but for one thing: one call replaces the stream of
-deltas.
+It is the same for every dialect, and like `generate`, except that one call replaces the stream of deltas.
 """
 
 from __future__ import annotations
@@ -115,7 +114,7 @@ def _check_size(request: EmbedRequest, info: ModelInfo) -> None:
 
 
 def _checked(embeddings: Embeddings, request: EmbedRequest) -> Embeddings:
-    """One vector an input, or GenerationFailed."""
+    """`embeddings`, if there is one vector per input. Raises GenerationFailed otherwise."""
     vectors = embeddings.vectors
     if len(vectors.shape) != 2 or vectors.shape[0] != len(request.inputs):
         raise GenerationFailed("the answer is incomplete; the request may be retried")

@@ -1,6 +1,6 @@
-"""The frame of every exchange: the way of a body to its answer, and the permits held until its end.
+"""The frame of every exchange: the steps from a body to its answer, and the permits held meanwhile.
 
-Knows no protocol and no kind of answer.
+Independent of protocols and kinds of answers.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Exchange(ABC, Generic[WorkT]):
         max_bytes: int = MAX_BODY_BYTES,
         form: BodyForm = TEXT,
     ) -> None:
-        """`max_bytes`: of the body. `form`: how an inference table reads bodies."""
+        """`max_bytes`: of the body. `form`: how bodies are written as text for an inference table."""
         self._max_bytes = max_bytes
         self._form = form
         self._dialect = dialect
@@ -70,7 +70,7 @@ class Exchange(ABC, Generic[WorkT]):
 
     @abstractmethod
     async def _answer(self, work: WorkT, entity: str | None) -> None:
-        """Answer the body; its permits are held."""
+        """Answer the body, while its permits are held."""
 
 
 async def exchange(
@@ -105,14 +105,14 @@ async def exchange(
 
 @contextmanager
 def admitted(services: Services, work: Work) -> Iterator[None]:
-    """Hold the permits of `work`, and name its fields in errors as the client does."""
+    """Hold the permits of `work`. Errors in the block name its fields as the client does."""
     with in_words_of(work.names), services.admission.permits(work.num_prompts):
         yield
 
 
 @contextmanager
 def in_words_of(names: Mapping[str, str]) -> Iterator[None]:
-    """Errors in the block name fields of `names` as the client does."""
+    """In errors raised in the block, replace field names by the client's names, as given by `names`."""
     try:
         yield
     except FieldError as error:

@@ -123,11 +123,11 @@ async def under_way(
     services: Services,
     on_entity: Callable[[ServedEntity, ModelInfo], None] = lambda entity, info: None,
 ) -> AsyncIterator[tuple[Attempt, float]]:
-    """The entity that answers `call`, and the deadline in the event loop's time; over any transport.
+    """The attempt of the entity that answers `call`, and the deadline in the event loop's time.
 
-    Finds the endpoint, draws from its budgets and tries its entities. The end of the block aborts
-    what still runs and accounts for the tokens. `entity` is the one that the route names, if any.
-    `on_entity` is called before each entity is asked. Raises ServeError.
+    For any transport. Finds the endpoint, draws from its budgets and tries its entities. The end of the block
+    aborts requests that are still running, and accounts for the tokens. `entity` is the entity that the route
+    names, if any. `on_entity` is called before each attempt. Raises ServeError.
     """
     context, backend = context_of(scope), services.backend
     endpoint, adapter = services.endpoints(scope).resolve(call.model, backend)
@@ -179,7 +179,7 @@ async def under_way(
 
 
 def _ignored_by(info: ModelInfo, call: Call) -> tuple[str, ...]:
-    """Fields without effect, some of them only with this model."""
+    """The body's fields that have no effect with this model."""
     has_budget = any(request.thinking_tokens is not None for request in call.requests)
     if not has_budget or info.limits_thoughts:
         return call.ignored
@@ -189,9 +189,9 @@ def _ignored_by(info: ModelInfo, call: Call) -> tuple[str, ...]:
 def _complete(
     call: Call, context: RequestContext, timeout_s: float, adapter: str | None, overflow: Overflow
 ) -> list[GenerateRequest]:
-    """The requests with the server's own fields: ids, the tenant's salt, the deadline, a named adapter.
+    """The requests with the fields that the server sets: ids, the tenant's salt, the deadline, an adapter.
 
-    `overflow`: of requests that leave it to the operator.
+    `overflow` applies to requests that leave it to the operator.
     """
     salt = context.caller.salt if context.caller else ""
     requests = [
@@ -225,7 +225,7 @@ def answer_headers(ignored: Sequence[str], content_type: str) -> dict[str, str]:
 
 
 def clamped_headers(call: Call, attempt: Attempt) -> dict[str, str]:
-    """The header with the length of the answer, if it is less than requested."""
+    """The header that states the output limit, if that is lower than requested."""
     most = attempt.stream.clamped
     return {} if most is None else {CLAMPED_FIELDS: f"{call.names.get(_LENGTH, _LENGTH)}={most}"}
 

@@ -1,6 +1,6 @@
 """The guardrails of one request: its prompts and its answer pass through them.
 
-All protocols and transports use it. Knows no rule.
+All protocols and transports use it. Independent of particular rules.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Guarding:
     """One request of an endpoint with guardrails."""
 
     def __init__(self, guard: Guard, services: Services, context: RequestContext, deadline: float) -> None:
-        """`deadline`: of the request, in the event loop's time."""
+        """`deadline`: the request's deadline, in the event loop's time."""
         self._guard = guard
         self._services = services
         self._context = context
@@ -49,7 +49,7 @@ class Guarding:
             raise
 
     async def inputs(self, request: EmbedRequest) -> EmbedRequest:
-        """As `prompts`, of what becomes vectors."""
+        """As `prompts`, for inputs that are to be embedded."""
         if self._guard.input is None:
             return request
         try:

@@ -1,7 +1,7 @@
-"""The model that judges texts for a guardrail: any endpoint that chats, under a grammar of two words.
+"""The model that judges texts for a guardrail: any chat endpoint, with a grammar that allows only two words.
 
-What cannot be judged does not pass: the caller gets Unavailable, and the request 503. The model's tokens
-count in the metrics of its endpoint, and are not charged. Knows no rule.
+A text that cannot be judged does not pass: the caller gets Unavailable, and the client a 503. The model's
+tokens count in the metrics of its endpoint, but are not charged. Independent of particular rules.
 """
 
 from __future__ import annotations
@@ -40,14 +40,15 @@ class ModelJudge:
     def __init__(
         self, services: Services, context: RequestContext, model: str | None, deadline: float
     ) -> None:
-        """`model`: name of the endpoint. `deadline`: of the request, in the event loop's time."""
+        """`model`: the endpoint's name. `deadline`: the request's deadline, in the event loop's time."""
         self._services = services
         self._context = context
         self._model = model or ""
         self._deadline = deadline
 
     async def __call__(self, inquest: Inquest, text: str) -> bool:
-        """Whether `text` passes. Raises Unavailable, or DeadlineExceeded with the request's own deadline."""
+        """Whether `text` passes. Raises Unavailable, or DeadlineExceeded if the request's own deadline has
+        passed."""
         try:
             return await self._passes(inquest, text)
         except ServeError as error:

@@ -1,6 +1,6 @@
-"""Kept responses: fetched for a body that refers to them, and stored when an answer ends.
+"""Stored responses: fetches those that a body refers to, and stores an answer when it ends.
 
-Knows neither what is in them nor where they are.
+Depends neither on their content nor on where they are stored.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ WorkT = TypeVar("WorkT")
 
 
 async def completed(services: Services, context: RequestContext, work: WorkT | Referring[WorkT]) -> WorkT:
-    """`work` with the responses that it refers to. Raises ServeError; Unavailable if the store is away."""
+    """`work`, completed with the responses that it refers to. Raises ServeError; Unavailable if the store is
+    down."""
     if not isinstance(work, Referring):
         return work
     if context.caller is None:
@@ -46,7 +47,7 @@ async def keep(
     usage: Usage,
     choices: Iterable[Choice] = (),
 ) -> None:
-    """Store the answer if it is to be kept. Never fails: an answer that could not be stored says so."""
+    """Store the answer if required. Never fails: an answer that could not be stored says so."""
     if services.responses is None or context.caller is None or not isinstance(renderer, KeepsAnswer):
         return
     kept = renderer.to_keep(usage, choices)

@@ -14,7 +14,7 @@ UNREAD: Final = 256
 
 
 class MergedStream:
-    """A `DeltaStream` of several requests, at most `at_once` of them under way."""
+    """A `DeltaStream` of several requests, at most `at_once` of them running."""
 
     def __init__(self, backend: Backend, requests: Sequence[GenerateRequest], at_once: int) -> None:
         self._backend = backend

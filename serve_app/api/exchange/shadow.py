@@ -1,8 +1,8 @@
 """Shadow traffic: a share of an endpoint's requests is copied to another of its entities.
 
-A copy starts when another entity has begun to answer. It has a task, a deadline and a usage record of its
-own; its answer is thrown away. It draws from no budget, has no price, and waits behind all other requests
-where its model serves others too. Whatever happens to the copy, it does not affect the original request.
+A copy starts when another entity has begun to answer. It has its own task, deadline and usage record; its
+answer is discarded. It draws from no budget, has no price, and is queued behind all other requests to the
+same model. Whatever happens to the copy, it does not affect the original request.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ID_SUFFIX: Final = "-shadow"  # of a copy's id, after that of its request
 
 @dataclass(slots=True)
 class _Progress:
-    """How far a copy is."""
+    """The progress of a copy."""
 
     started: float  # by time.monotonic
     usage: Callable[[], Usage] = Usage  # so far
@@ -65,7 +65,7 @@ def copy_generation(
     attempt: Attempt,
     record: UsageRecord,
 ) -> None:
-    """Copy `requests`, which `attempt` answers, where the endpoint has a shadow and the draw says so.
+    """Copy `requests`, which `attempt` answers, if the endpoint has a shadow and they are drawn for it.
 
     Returns at once and never raises.
     """
@@ -103,7 +103,7 @@ def copy_embedding(
     answered: ServedEntity,
     record: UsageRecord,
 ) -> None:
-    """As `copy_generation`, of a request that embeds."""
+    """As `copy_generation`, for a request that embeds."""
 
     async def work(entity: ServedEntity, progress: _Progress) -> None:
         await services.backend.model(entity.app)
@@ -127,9 +127,9 @@ def _copy(
     size: Callable[[], int],
     work: Work,
 ) -> None:
-    """Start `work` for the shadow of `endpoint`, if it has one that did not answer itself.
+    """Start `work` for the shadow of `endpoint`, if it has one and the shadow did not itself answer.
 
-    `size`: about how many bytes the copy holds.
+    `size` estimates how many bytes the copy keeps in memory.
     """
     shadow = endpoint.shadow
     if shadow is None or shadow.entity == answered.name or not _is_drawn(shadow):

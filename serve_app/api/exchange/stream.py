@@ -1,8 +1,8 @@
 """An answer as a stream of events, or as one body.
 
-The status line waits for the first deltas, so that an early failure is a proper status; a comment that keeps
-the connection alive may come before them. After the status line a failure is an error event: a broken stream
-never ends like a complete one.
+The status line waits for the first deltas, so that an early failure gets a proper status, unless a comment
+that keeps the connection alive was sent before. After the status line a failure becomes an error event, so a
+broken stream never ends like a complete one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ async def send_stream(
     started = has_tensors = False
 
     def emit(deltas: list[PromptDelta]) -> Awaitable[None]:
-        """Runs for each event. Only the first and large ones need a coroutine here."""
+        """Runs for each event. Only the first event and large ones need a coroutine here."""
         if not started or _has_tensors(deltas):
             return emit_slowly(deltas)
         events = _render(renderer, deltas)
@@ -87,8 +87,8 @@ async def follow(
 ) -> ServeError | None:
     """Pass all deltas to `emit`; returns the error that ended the stream too early, if any.
 
-    Errors of `emit` at the first deltas pass through, ClientGone at any. A stream that its deadline may cut
-    ends without an error.
+    Errors that `emit` raises for the first deltas are passed on, and ClientGone always. If the requests allow
+    truncation, a stream that reaches its deadline ends without an error.
     """
     timings = metrics.timings(context.endpoint, context.entity)
     failure: ServeError | None = None
@@ -126,7 +126,7 @@ async def follow(
 
 
 def note_broken(failure: ServeError, context: RequestContext) -> None:
-    """Record the error that ended an answer after its begin."""
+    """Record the error that ended an answer after its first byte."""
     context.outcome = failure.condition.value
     logger.warning("request %s: broken after its first byte: %s", context.id, type(failure).__name__)
 

@@ -1,7 +1,7 @@
 """Answers, checked on their way to the client: the deltas of one call, streamed or not.
 
-Text is held back until no rule can find anything in it any more. Everything else of a delta goes on at once,
-so that a protocol with an event a token keeps its events. Knows no protocol.
+Text is held back until no rule can find anything in it any more. The other parts of a delta are passed on at
+once, so that a protocol with one event per token keeps its events. Independent of protocols.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class PromptStream(Protocol):
 
 
 def check_can_be_guarded(call: Call, requests: Sequence[GenerateRequest]) -> None:
-    """Raises UnsupportedField for fields that would show the answer in a form that no rule reads."""
+    """Raises UnsupportedField for fields that would show the answer in a form that the rules cannot check."""
     if call.shows_ids is not None:
         raise UnsupportedField(call.shows_ids, _refusal("token ids"))
     for request in requests:
@@ -84,7 +84,7 @@ class GuardedStream:
         judge: Judge,
         triggered: Callable[[str], None],
     ) -> None:
-        """`triggered` is called with the check that a choice does not pass."""
+        """`triggered` is called with the name of the check that a choice fails."""
         self._source = source
         self._ends_choice = call.tells_filtered
         self._rules = rules
@@ -111,9 +111,9 @@ class GuardedStream:
         return self._source.clamped
 
     async def first(self, deltas: list[PromptDelta]) -> list[PromptDelta]:
-        """All up to the first delta that a client can see, so that an early finding is a proper error.
+        """All deltas up to the first visible one, so that an early finding becomes a proper error.
 
-        `deltas` are those that were read already.
+        `deltas` were already read from the stream.
         """
         while deltas:
             await self._pass(deltas)
@@ -157,7 +157,7 @@ class GuardedStream:
         return found
 
     async def _pass(self, deltas: list[PromptDelta]) -> None:
-        """Check `deltas`. After a cancellation, `_found` has what had passed."""
+        """Check `deltas`. After a cancellation, `_found` contains the deltas that had passed."""
         for prompt, delta in deltas:
             choice = self._choices.get((prompt, delta.index))
             if choice is None:  # a guardrail has ended it
@@ -177,10 +177,10 @@ class GuardedStream:
 
 
 class _GuardedChoice:
-    """One choice: its text, its thoughts and its calls of tools."""
+    """One choice: its text, its thoughts and its tool calls."""
 
     def __init__(self, rules: Rules, judge: Judge, request: GenerateRequest) -> None:
-        """A mask would break the form of an answer under a grammar, so that answer is refused instead."""
+        """Under a grammar a mask would break the answer's form, so personal data is refused."""
         self._rules = rules
         grammar = request.grammar
         self._masks = grammar is None
@@ -194,7 +194,7 @@ class _GuardedChoice:
         self._last: TokenDelta | None = None  # the newest that came
 
     async def pass_on(self, delta: TokenDelta) -> TokenDelta:
-        """`delta` with what passes now. Raises Blocked."""
+        """`delta`, reduced to the parts that may be sent now. Raises Blocked."""
         self._last = delta
         is_end = delta.finish is not None
         reasoning = await self._reasoning.push(delta.reasoning) if delta.reasoning else ""
@@ -210,14 +210,14 @@ class _GuardedChoice:
         return structs.replace(delta, text=text, reasoning=reasoning, tool_calls=calls)
 
     def end_of_last(self) -> TokenDelta | None:
-        """The end of the choice that replaces one that arrived and was not judged; None: none arrived."""
+        """An end for the choice, in place of an end that arrived but was not judged; None: no end arrived."""
         if self._last is None or self._last.finish is None:
             return None
         unjudged = {"text": "", "reasoning": "", "tool_calls": (), "stop": None}
         return structs.replace(self._last, finish=FinishReason.LENGTH, **unjudged)
 
     def cut(self, delta: TokenDelta) -> TokenDelta:
-        """`delta`, which ends the choice, with the text that passes without a model."""
+        """`delta`, which ends the choice, with the held-back text that needs no judging model."""
         try:
             return structs.replace(delta, reasoning=self._reasoning.cut(), text=self._text.cut())
         except Blocked:
@@ -244,7 +244,7 @@ class _GuardedChoice:
 
 
 class _GuardedText:
-    """One text, read by the rules and then by the models that judge."""
+    """One text, checked by the rules and then by the judging model."""
 
     def __init__(self, filter: TextFilter, rules: Rules, judge: Judge) -> None:
         self._filter = filter
@@ -258,11 +258,12 @@ class _GuardedText:
         return await self._judged(self._filter.push(text), is_end=False)
 
     async def end(self, stop: str | None = None) -> str:
-        """The rest; another text may follow. `stop` is read after it, and not sent. Raises Blocked."""
+        """The rest of the text; another text may follow. `stop` is checked after it, but not sent. Raises
+        Blocked."""
         return await self._judged(self._filter.end(stop), is_end=True)
 
     def cut(self) -> str:
-        """The rest that needs no model. Raises Blocked."""
+        """The rest of the text, unless a model would have to judge it. Raises Blocked."""
         return "" if self._inquests else self._filter.end()
 
     async def _judged(self, text: str, *, is_end: bool) -> str:
@@ -285,7 +286,7 @@ class _GuardedText:
 
 
 def _tools_with_a_form(request: GenerateRequest) -> frozenset[str]:
-    """Names of tools whose calls must match more than types, so that a mask could break them."""
+    """Names of tools whose schemas restrict values beyond their types, so that a mask could break a call."""
     if request.tool_choice.mode not in (ToolMode.REQUIRED, ToolMode.NAMED):
         return frozenset()
     functions = (tool.get("function", {}) for tool in request.prompt.tools)
@@ -303,7 +304,7 @@ def _is_seen(delta: TokenDelta) -> bool:
 
 
 def _filtered(delta: TokenDelta) -> TokenDelta:
-    """The end of a choice that did not pass."""
+    """The end of a choice that a guardrail stopped."""
     return TokenDelta(
         request_id=delta.request_id,
         index=delta.index,

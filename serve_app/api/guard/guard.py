@@ -1,6 +1,6 @@
-"""The guardrails of one endpoint, ready for use, and where they are kept.
+"""The guardrails of one endpoint, ready for use, and the collection of all endpoints' guardrails.
 
-Knows the rules; `prompts` and `answers` beside this module apply them.
+Defines the rules; the modules `prompts` and `answers` apply them.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ class Rules:
 
     @property
     def knows_pii(self) -> bool:
-        """Whether personal data is looked for."""
+        """Whether the rules look for personal data."""
         return self._finder is not None
 
     def masked(self, text: str) -> str:
-        """`text` with its personal data masked, also where it would be blocked."""
+        """`text` with its personal data masked, even if the rules would block it."""
         return text if self._finder is None else masked(text, self._finder)
 
     def filter(self, *, masks: bool = True, is_json: bool = False) -> TextFilter:
-        """A filter for one text. Without `masks`, personal data is refused where it would be masked.
+        """A filter for one text. Without `masks`, personal data is refused instead of masked.
 
-        `is_json`: the text is JSON, and may hide what the rules look for behind escapes.
+        `is_json`: the text is JSON, whose escapes may hide what the rules look for.
         """
         keywords = None if self._keywords is None else KeywordFilter(self._keywords)
         return TextFilter(keywords, self._pii(blocks=not (self.masks and masks)), is_json=is_json)
@@ -68,7 +68,7 @@ class Rules:
         return None if self._finder is None else PiiFilter(self._finder, blocks=blocks)
 
     def triggered(self, check: Check) -> GuardrailTriggered:
-        """The error for a finding, which does not quote it."""
+        """The error for a finding, without quoting the text that was found."""
         what = "prompt" if self.side == INPUT else "answer"
         return GuardrailTriggered(
             f"the {what} {check.finding}, which the endpoint's {self.side} guardrail `{check}` does not let "
@@ -79,7 +79,7 @@ class Rules:
 
 
 class Guard:
-    """Both sides of one endpoint. None: nothing is checked."""
+    """The rules for both sides, input and output, of one endpoint. None: nothing is checked."""
 
     def __init__(self, settings: Guardrails) -> None:
         self.settings = settings
@@ -95,7 +95,7 @@ class Guards:
         self._guards: dict[str, Guard] = {}
 
     def of(self, endpoint: Endpoint) -> Guard | None:
-        """The guard of `endpoint`; None where nothing is checked."""
+        """The guard of `endpoint`; None if nothing is checked."""
         settings = endpoint.ai_gateway.guardrails
         if settings is None or not (settings.input or settings.output):
             return None

@@ -23,9 +23,9 @@ _NO_IDS: Final = "must be text, as the endpoint's input guardrail cannot read to
 async def checked_requests(
     requests: Sequence[GenerateRequest], rules: Rules, judge: Judge
 ) -> list[GenerateRequest]:
-    """`requests` after the rules, with personal data masked if they say so.
+    """`requests` after the rules were applied, with personal data masked if the rules say so.
 
-    Raises GuardrailTriggered, UnsupportedField for what cannot be read, and Unavailable without a verdict.
+    Raises GuardrailTriggered, UnsupportedField for token ids, and Unavailable if the judge gives no verdict.
     """
     found = []
     for request in requests:
@@ -39,7 +39,7 @@ async def checked_requests(
 
 
 async def checked_inputs(request: EmbedRequest, rules: Rules, judge: Judge) -> EmbedRequest:
-    """`request` after the rules; raises as `checked_requests`."""
+    """`request` after the rules were applied; raises as `checked_requests`."""
     texts = [each for each in request.inputs if isinstance(each, str)]
     if len(texts) != len(request.inputs):
         raise UnsupportedField("input", _NO_IDS)
@@ -103,7 +103,7 @@ async def _judged(request: GenerateRequest, rules: Rules, judge: Judge) -> None:
 
 
 async def _ask(inquest: Inquest, texts: Sequence[str], rules: Rules, judge: Judge) -> None:
-    """Raises GuardrailTriggered unless all pass, and PromptTooLong for more than may be asked."""
+    """Raises GuardrailTriggered unless all `texts` pass, and PromptTooLong if they are too long to judge."""
     most = MAX_PIECES * PIECE_CHARS
     texts = [text for text in texts if text.strip()]
     is_long = sum(map(len, texts)) > most  # checked before megabytes are cut into pieces

@@ -1,4 +1,4 @@
-"""Checks of plain JSON values: every string of a value is a text of its own."""
+"""Checks of plain JSON values: every string in a value is checked as a separate text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def texts_of(value: Any) -> Iterator[str]:
 def checked(value: Any, whole: Callable[[str], str], *, numbers: bool = False) -> Any:
     """`value` with each string replaced by `whole(string)`; unchanged parts stay the same objects.
 
-    `numbers`: a number that holds personal data becomes a string with its mask. Raises Blocked.
+    `numbers`: a number that contains personal data is replaced by a string with the mask. Raises Blocked.
     """
     if isinstance(value, str):
         return whole(value)
@@ -41,9 +41,9 @@ def checked(value: Any, whole: Callable[[str], str], *, numbers: bool = False) -
 
 
 def checked_arguments(arguments: str, rules: Rules, *, masks: bool = True) -> str:
-    """The arguments of a tool's call, JSON in a string, as `rules` let them pass. Raises Blocked.
+    """The arguments of a tool call, a string of JSON, after `rules` were applied. Raises Blocked.
 
-    The text stays as the model wrote it where nothing is masked. Without `masks`, personal data is refused.
+    If nothing is masked, the text stays as the model wrote it. Without `masks`, personal data is refused.
     """
     try:
         value = json.loads(arguments)

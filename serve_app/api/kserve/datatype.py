@@ -53,7 +53,8 @@ WIDENED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 
 
 def checked(name: str, datatype: object, shape: Sequence[object], data: bytes) -> Tensor:
-    """A tensor whose parts fit together. Raises InvalidField, which names it."""
+    """Make a tensor after checking that its datatype, shape and data fit together. Raises InvalidField, which
+    names the tensor."""
     if not isinstance(datatype, str) or (datatype not in ELEMENTS and datatype != BYTES):
         raise InvalidField(name, f"datatype must be one of: {', '.join((*ELEMENTS, BYTES))}")
     sizes = checked_shape(name, shape)
@@ -79,13 +80,14 @@ def checked_shape(name: str, shape: Sequence[object]) -> tuple[int, ...]:
 
 
 def check_datatype(name: str, tensor: Tensor, wanted: str) -> None:
-    """Raises InvalidField unless `tensor` may stand for one of datatype `wanted`."""
+    """Raises InvalidField unless `tensor` can be used as one of datatype `wanted`."""
     if tensor.dtype not in WIDENED[wanted]:
         raise InvalidField(name, f"datatype must be {' or '.join(WIDENED[wanted])}")
 
 
 def integers(name: str, tensor: Tensor, low: int, high: int) -> npt.NDArray[Any]:
-    """The elements of an integer tensor, all from `low` to `high`, flat. Raises InvalidField."""
+    """The elements of an integer tensor as a flat array. All must be from `low` to `high`. Raises
+    InvalidField."""
     numbers = np.frombuffer(tensor.data, ELEMENTS[tensor.dtype])
     # As Python's integers: no type of numpy's holds both an INT64's and a UINT64's.
     if numbers.size and (int(numbers.min()) < low or int(numbers.max()) > high):
@@ -94,9 +96,9 @@ def integers(name: str, tensor: Tensor, low: int, high: int) -> npt.NDArray[Any]
 
 
 def floats(name: str, tensor: Tensor, *, may_exclude: bool = False) -> npt.NDArray[np.float32]:
-    """The elements as FP32, flat. Raises InvalidField for what is not finite there.
+    """The elements as a flat FP32 array. Raises InvalidField for numbers that are not finite in FP32.
 
-    `may_exclude`: -inf, which excludes something, is welcome too.
+    `may_exclude`: -inf, which means exclusion, is accepted as well.
     """
     numbers = np.frombuffer(tensor.data, ELEMENTS[tensor.dtype])
     if tensor.dtype == BF16:
@@ -142,6 +144,7 @@ def tensor_of_strings(items: Sequence[str], shape: tuple[int, ...]) -> Tensor:
 
 
 def tensor_of(datatype: str, numbers: npt.ArrayLike, shape: tuple[int, ...]) -> Tensor:
-    """Numbers as a tensor; the caller knows that they fit. `shape` has as many elements as `numbers`."""
+    """Numbers as a tensor; the caller has checked that they fit the datatype. `shape` has as many elements as
+    `numbers`."""
     array = np.asarray(numbers, ELEMENTS[datatype])
     return Tensor(dtype=datatype, shape=shape, data=array.reshape(shape).tobytes())

@@ -1,7 +1,7 @@
-"""The bodies of /infer on HTTP: JSON, and after it the binary tensors of the extension of that name.
+"""The bodies of /infer on HTTP: JSON, followed by tensors of the binary tensor data extension.
 
-`Inference-Header-Content-Length` says where the JSON ends; each binary tensor follows in the
-order of the JSON, `binary_data_size` bytes of it. Shared memory and classification are refused.
+`Inference-Header-Content-Length` says where the JSON ends. The binary tensors follow, in the
+order of the JSON, each with `binary_data_size` bytes. Shared memory and classification are refused.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SHARED_MEMORY: Final = "shared_memory_region"
 
 
 class InferBody(WireModel):
-    """The JSON of a request, as far as every model has it."""
+    """The JSON fields of a request that are common to all models."""
 
     # -Infinity means something in some tensors, so each input looks at its own numbers.
 
@@ -78,7 +78,7 @@ def decode(
 
 
 def encode(response: InferResponse, binary: BinaryOutputs) -> tuple[bytes, int | None]:
-    """The body of an answer, and the length of its JSON where tensors follow it."""
+    """The body of an answer, and the length of its JSON if binary tensors follow."""
     outputs: list[dict[str, Any]] = []
     tail: list[bytes] = []
     for name, tensor in response.outputs.items():
@@ -94,13 +94,13 @@ def encode(response: InferResponse, binary: BinaryOutputs) -> tuple[bytes, int |
 
 
 def envelope(response: InferResponse) -> dict[str, Any]:
-    """What stands around the outputs."""
+    """The fields of a response beside the outputs."""
     own_id = {} if response.id is None else {"id": response.id}
     return {"model_name": response.model, "model_version": response.version, **own_id}
 
 
 def request_id(value: object) -> str | None:
-    """A client's id: any string; the empty one is none. Raises InvalidField."""
+    """A client's id: any string; an empty string counts as no id. Raises InvalidField."""
     if value is not None and (type(value) is not str or len(value) > limits.MAX_TENSOR_ID_CHARS):
         raise InvalidField("id", f"must be a string of up to {limits.MAX_TENSOR_ID_CHARS} characters")
     return value or None
@@ -131,7 +131,7 @@ class _Entry:
 
 
 def _entries(field: str, value: object) -> list[_Entry]:
-    """The objects of `inputs` or `outputs`, each under a name of its own."""
+    """The objects of `inputs` or `outputs`. Their names must be distinct."""
     items = [] if value is None else value
     if not isinstance(items, list) or len(items) > MAX_INPUTS:
         raise InvalidField(field, f"must be a list of up to {MAX_INPUTS} tensors")

@@ -19,10 +19,10 @@ ENCODINGS: Final = ("gzip", "deflate")
 
 
 class Inflated:
-    """`receive` for the unpacked body. After its end the messages are those that come."""
+    """A `receive` that unpacks the body. After the body's end it passes messages on unchanged."""
 
     def __init__(self, receive: Receive, encoding: str | None) -> None:
-        """`encoding`: the header Content-Encoding. Raises InvalidBody for one that is unknown."""
+        """`encoding`: the header Content-Encoding. Raises InvalidBody for an unknown encoding."""
         word = (encoding or "identity").strip().lower() or "identity"
         if word not in (*ENCODINGS, "identity"):
             raise InvalidBody(f"Content-Encoding must be one of: {', '.join(ENCODINGS)}, identity")
@@ -55,7 +55,7 @@ class Inflated:
         return {"type": "http.request", "body": piece, "more_body": True}
 
     async def _last(self, piece: bytes) -> Message:
-        """The piece at the end of the packed data, after which nothing may come."""
+        """The last piece of the body. Raises InvalidBody if data follows the end of the packed data."""
         if self._unpack is not None and self._unpack.unused_data:
             raise InvalidBody("data follows the end of the compressed body")
         while self._more:

@@ -32,7 +32,7 @@ _EXACT_POWER: Final = 22  # 10 ** 22 is the largest power of ten that is exact i
 
 
 def tensor_from_json(name: str, datatype: object, shape: Sequence[object], data: object) -> Tensor:
-    """The tensor that a JSON value holds. Raises InvalidField, which names it."""
+    """The tensor given by a JSON value. Raises InvalidField, which names the tensor."""
     if datatype == BF16:
         raise InvalidField(name, "BF16 has no form in JSON; send it as binary data")
     if not isinstance(datatype, str) or (datatype not in ELEMENTS and datatype != BYTES):
@@ -45,7 +45,7 @@ def tensor_from_json(name: str, datatype: object, shape: Sequence[object], data:
 
 
 def encoded(name: str, datatype: str, shape: tuple[int, ...], values: list[Any]) -> Tensor:
-    """`values` as elements of `datatype`; there are as many as `shape` has. Raises InvalidField."""
+    """`values` as elements of `datatype`; their number fits `shape`. Raises InvalidField."""
     kinds = set(map(type, values))
     if datatype == BYTES:
         if not kinds <= {str}:
@@ -73,14 +73,14 @@ def encoded(name: str, datatype: str, shape: tuple[int, ...], values: list[Any])
 
 
 def flat(data: list[Any]) -> list[Any]:
-    """The elements of a list that may be nested, in order."""
+    """The elements of a possibly nested list, in order."""
     while any(type(item) is list for item in data):
         data = [inner for item in data for inner in (item if type(item) is list else [item])]
     return data
 
 
 def shape_of(value: object) -> tuple[int, ...]:
-    """The shape that a value's nesting shows along its first elements; of a bare element ()."""
+    """The shape of a nested list, judged by its first elements; () for a bare element."""
     sizes: list[int] = []
     while isinstance(value, list):
         sizes.append(len(value))
@@ -116,9 +116,9 @@ def _listed(numbers: npt.NDArray[Any]) -> bytes:
 
 
 def _shortest(numbers: npt.NDArray[np.float32]) -> list[float]:
-    """FP64s whose shortest decimal form is that of the FP32s: -0.41 and not -0.4099999964237213.
+    """FP64s that are printed as briefly as the FP32s: -0.41 and not -0.4099999964237213.
 
-    Where powers of ten are not exact (below about 1e-13, above 1e22) the exact value instead.
+    If powers of ten are not exact (below about 1e-13, above 1e22), the exact value is used instead.
     """
     exact = numbers.astype(np.float64)
     found = exact.copy()

@@ -1,4 +1,4 @@
-"""One inference as every transport brings it, and its answer: named tensors and parameters.
+"""One inference and its answer, the same for every transport: named tensors and parameters.
 
 HTTP bodies and protobuf messages are decoded to an `InferRequest` and encoded from `InferResponse`s;
 between the two the transport does not matter.
@@ -22,7 +22,7 @@ _LIKE_DEFAULT: Final = _HIGHEST + limits.MAX_PRIORITY
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferRequest:
-    """Every tensor was checked by `datatype.checked`; names are those of the client."""
+    """An inference request. Every tensor was checked by `datatype.checked`; names are the client's."""
 
     model: str  # as the path or the message names it
     version: str | None = None
@@ -34,7 +34,7 @@ class InferRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferResponse:
-    """One answer of possibly many."""
+    """One response of possibly several."""
 
     model: str  # as the request named it
     version: str  # that answered
@@ -44,13 +44,15 @@ class InferResponse:
 
 
 def timeout_s(parameters: Mapping[str, Parameter]) -> float | None:
-    """`timeout`, which is in microseconds; 0 or absent: none. Raises InvalidField."""
+    """The parameter `timeout`, given in microseconds, as seconds; None if it is 0 or absent. Raises
+    InvalidField."""
     asked = _integer(parameters, "timeout")
     return min(asked / 1e6, limits.MAX_TIMEOUT_S) if asked else None
 
 
 def engine_priority(parameters: Mapping[str, Parameter]) -> int:
-    """`priority` as a replica understands it: larger runs earlier. Raises InvalidField."""
+    """The parameter `priority`, converted to the replica's scale, on which larger runs earlier. Raises
+    InvalidField."""
     asked = _integer(parameters, "priority")
     return max(-limits.MAX_PRIORITY, _LIKE_DEFAULT - asked) if asked else 0
 
@@ -65,7 +67,7 @@ def _integer(parameters: Mapping[str, Parameter], name: str) -> int:
 
 
 def flag(parameters: Mapping[str, Parameter], name: str) -> bool | None:
-    """A parameter that is true or false; None: absent. Raises InvalidField."""
+    """The boolean parameter `name`; None if it is absent. Raises InvalidField."""
     value = parameters.get(name)
     if value is not None and type(value) is not bool:
         raise InvalidField(f"parameters.{name}", "must be true or false")

@@ -1,6 +1,6 @@
-"""The paths below /v2 that name a model, with and without a version of it.
+"""The paths below /v2 that name a model, with or without a version.
 
-Names of models may hold slashes, so the order of a table matters: a longer route comes first.
+Names of models may contain slashes, so the order of the table matters: longer routes come first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _POSTED: Final = ("infer", "generate", "generate_stream", "stopInfer")
 
 
 class PageName(Convertor[str]):
-    """The name of a model whose page is asked for: anything that is no route of another method."""
+    """A model's name in the path of its page: anything that is not a route of another method."""
 
     regex = f"(?!.*/(?:{'|'.join(_POSTED)})$).+"
 

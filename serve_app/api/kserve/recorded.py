@@ -28,11 +28,11 @@ class HttpTensors:
     """Bodies of /infer as text; a `types.payload.BodyForm`."""
 
     def __init__(self, header_length: str | None) -> None:
-        """`header_length`: of the request's JSON, as its header says; None: the request is JSON alone."""
+        """`header_length`: the length of the request's JSON, from its header; None: it is only JSON."""
         self._header_length = header_length
 
     def request(self, body: bytes) -> str:
-        """Raises ValueError for what is no text."""
+        """The text of a request's body. Raises ValueError if it cannot be written as text."""
         if self._header_length is None:
             return body.decode()
         return _without_tail(body, int(self._header_length))
@@ -46,13 +46,13 @@ class HttpTensors:
 
 
 class Elements:
-    """Writes the elements of tensors while there is room for them."""
+    """Writes the elements of tensors until the size limit is reached."""
 
     def __init__(self, most: int = MAX_ELEMENTS_BYTES) -> None:
         self._left = most
 
     def entry(self, name: str, tensor: Tensor) -> dict[str, Any]:
-        """A tensor as /infer has it."""
+        """A tensor in the JSON form of /infer."""
         entry = {"name": name, "datatype": tensor.dtype, "shape": tensor.shape}
         return {**entry, **self.data(name, tensor)}
 
@@ -66,7 +66,7 @@ class Elements:
 
 
 def request_json(request: InferRequest) -> bytes:
-    """A request, with the name of its model: only HTTP has it in the path."""
+    """A request as JSON, including the model's name, which over HTTP is in the path."""
     elements = Elements()
     outputs = {} if request.outputs is None else {"outputs": [{"name": name} for name in request.outputs]}
     return msgspec.json.encode(
@@ -82,7 +82,7 @@ def request_json(request: InferRequest) -> bytes:
 
 
 def response_json(response: InferResponse, elements: Elements) -> bytes:
-    """One response; `elements` is of all responses to the request."""
+    """One response as JSON. All responses to a request share one `elements`."""
     outputs = [elements.entry(name, tensor) for name, tensor in response.outputs.items()]
     return msgspec.json.encode({**envelope(response), "outputs": outputs})
 
@@ -110,7 +110,7 @@ def _without_tail(body: bytes, json_size: int) -> str:
 
 
 def _elements(name: str, tensor: Tensor) -> bytes | None:
-    """The elements as a flat JSON list; None: JSON has no form for them."""
+    """The elements as a flat JSON list; None: they cannot be written as JSON."""
     if tensor.dtype == BF16:  # JSON has no BF16, but every BF16 is an FP32
         halves = np.frombuffer(tensor.data, ELEMENTS[BF16])
         wide = (halves.astype("<u4") << 16).view("<f4")

@@ -1,4 +1,4 @@
-"""Live figures: of all gateways if a control plane sums them up, otherwise of this one."""
+"""Live figures: of all gateways if a control plane sums them up, otherwise only of this gateway."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Live:
         self.pulse.on_slot = cluster.tell
 
     async def after(self, number: int) -> Seen:
-        """The slots with higher numbers. While the control plane is away they are this gateway's own."""
+        """The slots after slot `number`. While the control plane is down, only this gateway's own."""
         if self._cluster is None:
             return Seen(self.pulse.slots.after(number), is_whole=False)
         try:

@@ -22,7 +22,7 @@ EARLY_S: Final = 0.05  # a timer may fire this much before its time by the clock
 
 
 class Pulse:
-    """The slots of one gateway. One event loop only."""
+    """The slots of one gateway. To be used from one event loop only."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Pulse:
         )
 
     def _forget(self, who: EntityName) -> None:
-        """The series of an entity ended: if it comes back, its counts begin at 0."""
+        """The series of an entity has ended. If the entity comes back, its counts start at 0."""
         for before in (self._answered, self._first_token, self._inter_token):
             before.pop(who, None)
 
@@ -111,7 +111,7 @@ class Pulse:
 def _new(
     counts: Mapping[tuple[str, ...], LatencyCounts], before: dict[tuple[str, ...], list[int]]
 ) -> dict[EntityName, dict[int, int]]:
-    """The increase of `counts` over `before`; then sets `before` to `counts`."""
+    """The increase of `counts` since `before`. Updates `before` to `counts`."""
     found = {}
     for labels, each in counts.items():
         endpoint, entity = labels
@@ -122,7 +122,7 @@ def _new(
 
 
 def _busy(apps: Mapping[str, Mapping[str, EngineStats]]) -> dict[str, ReplicaLoad]:
-    """The replicas that have something to do."""
+    """The replicas that are not idle."""
     return {
         replica: ReplicaLoad(
             app=app,

@@ -80,7 +80,7 @@ class ConfigJson(TypedDict):
 
 
 class PendingConfigJson(ConfigJson):
-    """The configuration that comes up."""
+    """The configuration that is being started."""
 
     start_time: int
 
@@ -94,7 +94,7 @@ class StateJson(TypedDict):
 
 
 class ShadowJson(TypedDict):
-    """Copies of a share of the requests, in percent, to a served entity."""
+    """The share of the requests, in percent, that is copied to a served entity."""
 
     entity: str
     percentage: int
@@ -134,7 +134,7 @@ class EndpointListJson(TypedDict):
 
 
 class SettingsJson(TypedDict):
-    """What is asked of an endpoint's traffic."""
+    """The settings for an endpoint's traffic."""
 
     rate_limits: NotRequired[list[dict[str, Any]]]
     guardrails: NotRequired[dict[str, Any]]
@@ -185,14 +185,14 @@ class PermissionsJson(TypedDict):
 
 
 class LevelJson(TypedDict):
-    """What a grant may say."""
+    """One permission level that a grant may have."""
 
     permission_level: LevelName
     description: str
 
 
 class LevelsJson(TypedDict):
-    """All that a grant may say."""
+    """All permission levels that a grant may have."""
 
     permission_levels: list[LevelJson]
 

@@ -55,7 +55,8 @@ class Asked(Generic[BodyT]):
         return self.services.directory.seen_by(self.caller)
 
     async def endpoint(self) -> EndpointShown:
-        """The endpoint that the path names. Raises ModelNotFound, also where the caller may not see it."""
+        """The endpoint that the path names. Raises ModelNotFound, also if the caller may not see the
+        endpoint."""
         name = self.path["endpoint"]
         if not self.view.shows(name):
             raise ModelNotFound("name", f"there is no endpoint {name!r}")
@@ -83,7 +84,7 @@ class Asked(Generic[BodyT]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """An answer that is not JSON: `body`, or `parts` if it is long."""
+    """An answer that is not JSON: the whole `body`, or `parts` if it is long."""
 
     body: bytes = b""
     parts: Iterable[bytes] | None = None
@@ -151,14 +152,14 @@ def command_entry(
     scope: Scope = Scope.MANAGE,
     *others: Scope,
 ) -> Entry:
-    """The entry of a route whose `operation` has the model of its body; `others`: as of an `Entry`."""
+    """The entry of a route. `operation` gives the model of its body; `others` is `Entry.other_scopes`."""
     body = operation.bodies[0].type if operation.bodies else NoBody
     app = CommandRoute(services, handle, body)
     return Entry(method, path, app, scope, operation=operation, other_scopes=others)
 
 
 def _checked_path(path: Mapping[str, str]) -> Mapping[str, str]:
-    """Raises ModelNotFound for a name that is longer than any."""
+    """Raises ModelNotFound for a name that is longer than endpoint names can be."""
     for name, value in path.items():
         if len(value) > MAX_MODEL_NAME_CHARS:
             raise ModelNotFound(name, "there is nothing of this name")

@@ -1,4 +1,4 @@
-"""Calls of Databricks' packages that have nothing to do with serving: refused with a clear error."""
+"""Calls that Databricks' packages make for other purposes than serving: refused with a clear error."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _EXTERNAL: Final = management(
 
 
 def routes(services: Services) -> Iterator[Entry]:
-    """All of them."""
+    """All routes of this module."""
     yield command_entry(services, "POST", f"{BASE}/external-function", _refuse, _EXTERNAL, Scope.INFERENCE)
 
 
 async def _refuse(asked: Asked[NoBody]) -> NoReturn:
-    """Raises UnsupportedField, whatever is asked."""
+    """Always raises UnsupportedField."""
     raise UnsupportedField(
         "connection_name", "this server calls no other services for its clients; call the service yourself"
     )

@@ -12,7 +12,7 @@ from serve_app.limits import MAX_STORED_CHARS, MAX_STORED_TEXTS
 
 
 def ListOf(low: int, high: int, what: str = "objects") -> BeforeValidator:
-    """A list of `low` to `high` items. The type after this one checks the items."""
+    """A list of `low` to `high` items. The annotated type checks the items afterwards."""
 
     def check(value: Any) -> Any:
         if value is not None and (type(value) is not list or not low <= len(value) <= high):
@@ -23,7 +23,7 @@ def ListOf(low: int, high: int, what: str = "objects") -> BeforeValidator:
 
 
 def Matching(pattern: str, told: str) -> PlainValidator:
-    """A string that `pattern` matches as a whole; `told` describes such a string."""
+    """A string that fully matches `pattern`; `told` describes such a string in errors."""
     compiled = re.compile(pattern)
 
     def check(value: Any) -> str:

@@ -1,6 +1,6 @@
 """Live figures of all gateways: `GET /api/2.0/live`.
 
-This route is not Databricks' own. Without a control plane it covers only the gateway that answers.
+Databricks has no such route. Without a control plane the figures are only those of the gateway that answers.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _QUANTILES: Final = ("p50", "p95", "p99")
 
 
 class LatencyJson(TypedDict):
-    """Quantiles in seconds, of streams; null where nothing was measured."""
+    """Latency quantiles of streams, in seconds; null if nothing was measured."""
 
     p50: float | None
     p95: float | None
@@ -50,7 +50,7 @@ class LatencyJson(TypedDict):
 
 
 class FiguresJson(TypedDict):
-    """The window: rates over all of it, latencies of all in it, and what was under way at its end."""
+    """Figures of the window: average rates, latencies, and the number of requests in flight at its end."""
 
     requests_per_s: float
     errors_per_s: float
@@ -63,7 +63,7 @@ class FiguresJson(TypedDict):
 
 
 class LatencySeriesJson(TypedDict):
-    """Quantiles in seconds, a value for each of `times`."""
+    """Quantiles in seconds, with one value for each of `times`."""
 
     p50: list[float | None]
     p95: list[float | None]
@@ -71,7 +71,7 @@ class LatencySeriesJson(TypedDict):
 
 
 class SeriesJson(TypedDict):
-    """The same figures, each with a value for each of `times`."""
+    """The same figures as time series: each has one value for each of `times`."""
 
     requests_per_s: list[float]
     errors_per_s: list[float]
@@ -110,7 +110,7 @@ class LoadSeriesJson(TypedDict):
 
 
 class LiveApplicationJson(TypedDict):
-    """The replicas of one application. `kv_use` is the share of their KV caches that is in use."""
+    """The replicas of one application. `kv_use` is the fraction of their KV caches in use."""
 
     application: str
     replicas: int
@@ -121,7 +121,7 @@ class LiveApplicationJson(TypedDict):
 
 
 class LiveJson(TypedDict):
-    """`gateways` says whose figures these are: those of all gateways, or of the one that answers."""
+    """`gateways` says whose figures these are: those of all gateways, or only of the gateway that answers."""
 
     gateways: Literal["all", "one"]
     slot_s: float
@@ -207,7 +207,7 @@ class _Asked:
 
     @property
     def before(self) -> int:
-        """The number of the slot before the first that is needed."""
+        """The number of the slot before the first required slot."""
         window = self.newest - round(self.window_s / SLOT_S)
         return min(window, self.points.start - 1)
 

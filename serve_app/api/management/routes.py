@@ -1,4 +1,4 @@
-"""The routes of the management API, group by group. The first that matches answers."""
+"""The routes of the management API, group by group. The first matching route is used."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from serve_app.api.services import Services
 
 
 def routes(services: Services) -> Iterator[Entry]:
-    """All of them."""
+    """All routes of the management API."""
     yield from usage.routes(services)
     yield from live.routes(services)
     yield from keys.routes(services)

@@ -1,4 +1,4 @@
-"""Bodies of the management API: every field is known by name, at every depth."""
+"""Bodies of the management API: unknown fields are refused, at every depth."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class StrictBody(WireModel):
 
 
 class NoBody(StrictBody):
-    """Of a route that reads no body."""
+    """The body of a route that reads none."""
 
 
 StrictT = TypeVar("StrictT", bound=StrictBody)
@@ -33,7 +33,7 @@ def parse_strict(model: type[StrictT], raw: bytes) -> StrictT:
 
 
 def _unknown(value: object) -> Iterator[str]:
-    """The names of unknown fields, at every depth of models."""
+    """The names of unknown fields, including those of nested models."""
     if isinstance(value, StrictBody):
         yield from value.extra
         for each in value.__dict__.values():

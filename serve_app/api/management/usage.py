@@ -1,6 +1,6 @@
 """Sums over the usage ledger, as JSON or CSV: `GET /api/2.0/usage`.
 
-This route is not Databricks' own. A key with the scope `manage` sees all usage, another one its own.
+Databricks has no such route. A key with the scope `manage` sees all usage, any other key only its own.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LATEST_S: Final = 253_402_300_800.0  # the year 10000
 
 
 class UsageRowJson(TypedDict):
-    """The sum over requests that agree in the fields of `by`, which are the first members."""
+    """The sum over requests that agree in the fields of `by`; these fields are the row's first members."""
 
     endpoint: NotRequired[str]
     entity: NotRequired[str]
@@ -66,7 +66,8 @@ class UsageRowJson(TypedDict):
 
 
 class UsageJson(TypedDict):
-    """The sums, in the order of their groups. `count` is the number of all, also beyond `limit`."""
+    """The sums, in the order of their groups. `count` is the number of all sums, including those beyond
+    `limit`."""
 
     by: list[str]
     count: int
@@ -146,7 +147,8 @@ def _only_key(caller: Caller) -> str | None:
 
 
 def _fields(text: str) -> tuple[str, ...]:
-    """Each once; none at all for an empty text, which sums up everything."""
+    """The fields to group by, without duplicates. For an empty text there are none, so everything is summed
+    up."""
     return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
@@ -186,7 +188,7 @@ def _row(by: Sequence[str], row: UsageRow) -> UsageRowJson:
 
 
 def _csv(report: UsageReport) -> Iterator[bytes]:
-    """Part by part, with a column for each currency that there is, and for each way to end."""
+    """The CSV, part by part, with a column for each currency in the report and for each outcome."""
     currencies = sorted({currency for row in report.rows for currency in row.cost})
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\r\n")

@@ -1,1 +1,1 @@
-"""The OpenAPI document of all routes, and the page that shows it. Knows no protocol and no backend."""
+"""The OpenAPI document of all routes, and the page that shows it. Independent of protocols and backends."""

@@ -1,7 +1,7 @@
-"""The OpenAPI document of a table of routes: every operation, each protocol's shape of it, one file.
+"""The OpenAPI document of a table of routes: every operation in the shape of each protocol, in one file.
 
-Made once, when the app is. A path of several protocols is one operation here, with the header that
-chooses between them. Knows no protocol: routes bring their own descriptions.
+Made once, together with the app. A path that several protocols share is one operation here, with the header
+that chooses between the protocols. Independent of protocols, since routes bring their own descriptions.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class About:
 def document(
     routes: Sequence[Path], about: About, errors: Mapping[Family, Errors], v1: Family
 ) -> dict[str, Any]:
-    """The document; `v1` is the protocol of /v1 unless a request says which."""
+    """The document; `v1` is the protocol of /v1 unless a request selects another."""
     types = [*_types(routes), *(each.type for each in errors.values())]
     by_key, components = schemas({repr(each): each for each in types})
     writer = _Writer(by_key, errors, v1)
@@ -82,12 +82,12 @@ def document(
 
 
 def plain(template: str) -> str:
-    """A path of Starlette's as OpenAPI writes it: without converters."""
+    """A Starlette path in OpenAPI's notation, which has no converters."""
     return _PLACE.sub(r"{\g<name>}", template)
 
 
 def _operations(path: Path) -> list[tuple[Family | None, Operation]]:
-    """The operation of each protocol on a path; None: it is the same for all."""
+    """The operations on a path, each with its protocol; None: the operation is the same for all protocols."""
     return [(each.family, each.operation) for each in path.entries if each.operation is not None]
 
 
@@ -102,7 +102,7 @@ def _types(routes: Iterable[Path]) -> Iterator[Any]:
 
 
 def _used(paths: Any, components: dict[str, Any]) -> dict[str, Any]:
-    """The components that paths refer to, and those that these refer to."""
+    """The components to which paths refer, directly or through other components."""
     found: dict[str, Any] = {}
     pending = [paths]
     while pending:
@@ -115,7 +115,7 @@ def _used(paths: Any, components: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Writer:
-    """Writes operations. Knows the schema of every type."""
+    """Writes operations, given the schema of every type."""
 
     def __init__(
         self, schemas: Mapping[Hashable, dict[str, Any]], errors: Mapping[Family, Errors], v1: Family
@@ -243,7 +243,7 @@ class _Writer:
         }
 
     def _told_errors(self, path: Path, operation: Operation) -> Iterator[tuple[type[ServeError], Errors]]:
-        """The errors, each with its shape."""
+        """The possible errors, each with its shape."""
         usual = self._errors[family_of(None, None, path.template, self._v1)]
         yield from ((error, operation.errors or usual) for error in _conditions(path, operation))
         if any(entry.family is not None for entry in path.entries):
@@ -288,7 +288,7 @@ def _event(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _conditions(path: Path, operation: Operation) -> Iterator[type[ServeError]]:
-    """The errors of an operation: its own, and those of every route."""
+    """The errors of an operation: its own, and those that every route may raise."""
     found: list[type[ServeError]] = [*operation.conditions]
     if path.scope is not None:
         found += [Unauthenticated, PermissionDenied]
@@ -309,7 +309,7 @@ def _path_parameter(name: str, kind: str | None) -> dict[str, Any]:
 
 
 def _id(path: Path) -> str:
-    """A name for the operation, of which clients are generated: get_v1_models."""
+    """A name for the operation, such as get_v1_models, after which generated clients name a method."""
     words = re.findall(r"[A-Za-z0-9]+", plain(path.template))
     return "_".join([path.method.lower(), *words, *(["slash"] if path.template.endswith("/") else [])])
 
@@ -348,5 +348,5 @@ _MESSAGES: Final[Mapping[Condition, str]] = {
 
 
 def _phrase(status: int) -> str:
-    """The phrase of a status; HTTP has none for Anthropic's status of a full queue."""
+    """The reason phrase of a status. HTTP has none for 529, Anthropic's status for a full queue."""
     return "Overloaded" if status == 529 else HTTPStatus(status).phrase

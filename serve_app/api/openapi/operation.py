@@ -1,7 +1,7 @@
-"""What a route takes and answers, as its protocol describes it: the data of one OpenAPI operation.
+"""The requests and answers of a route, as its protocol describes them: the data of one OpenAPI operation.
 
 A protocol makes one `Operation` for each of its routes. Types stand for schemas: wire models for bodies,
-typed dictionaries for answers. Knows no protocol, no route and no document.
+typed dictionaries for answers. Independent of protocols, routes and documents.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Body:
-    """What a request of one Content-Type holds."""
+    """The body of a request with a given Content-Type."""
 
     type: Any  # a wire model, or any type that pydantic knows
     media: str = JSON
@@ -76,7 +76,7 @@ class Body:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """One shape of an answer. There may be several of one status and Content-Type."""
+    """One shape of an answer. There may be several shapes for one status and Content-Type."""
 
     what: str  # one sentence
     type: Any = None  # of the whole body; of the data of each event in a stream; None: no body
@@ -96,7 +96,7 @@ class Errors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One route in the words of one protocol."""
+    """One route as one protocol describes it."""
 
     summary: str  # a few words, without a full stop
     tag: str  # under which the page lists it: the protocol's name
@@ -112,7 +112,7 @@ class Operation:
 def asking(
     tag: str, errors: Errors | None, summary: str, what: str, body: Body, *answers: Answer
 ) -> Operation:
-    """A route that asks a model; `errors` None: those of the path's protocol."""
+    """A route that calls a model. If `errors` is None, the errors are those of the path's protocol."""
     return Operation(
         summary=summary,
         tag=tag,

@@ -1,7 +1,7 @@
 """The routes of the OpenAPI document, and of a page that shows it: Swagger UI from this server's own files.
 
-All bytes are made once, at the first request. The page loads nothing from elsewhere, and its policy lets a
-browser load nothing else. Their scope is `inference`.
+All bytes are made once, at the first request. The page loads nothing from other servers, and its content
+security policy makes browsers enforce that. The routes require the scope `inference`.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class DocsPage:
 
 
 class FilePage:
-    """GET /docs/{file}: what the page loads."""
+    """GET /docs/{file}: the files that the page loads."""
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         """Raises RouteNotFound."""
@@ -148,7 +148,7 @@ _FILE: Final = Operation(
 
 
 def routes(document: Callable[[], Mapping[str, Any]]) -> Iterator[Entry]:
-    """All of them; `document` writes the document."""
+    """All routes of this module; `document` writes the document."""
     yield Entry("GET", "/openapi.json", DocumentPage(document), Scope.INFERENCE, operation=_DOCUMENT)
     yield Entry("GET", PAGE, DocsPage(), Scope.INFERENCE, operation=_PAGE)
     yield Entry("GET", f"{PAGE}/{{file}}", FilePage(), Scope.INFERENCE, operation=_FILE)

@@ -1,7 +1,7 @@
-"""JSON Schemas of wire models and typed dictionaries, as an OpenAPI document has them.
+"""JSON Schemas of wire models and typed dictionaries, for an OpenAPI document.
 
-A field that may be absent may be null too; only its description has a default.
-Knows types; not routes and not protocols.
+An optional field may also be null; its default is stated only in its description.
+Depends on types, but not on routes or protocols.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NULL: Final = {"type": "null"}
 
 
 class _Schemas(GenerateJsonSchema):
-    """Pydantic's schemas without what only Python has, and with what wire models say of their fields."""
+    """Pydantic's schemas, without Python-only details, and with the wire models' field descriptions."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
@@ -38,7 +38,7 @@ class _Schemas(GenerateJsonSchema):
         return super().default_schema(schema)
 
     def typed_dict_schema(self, schema: core_schema.TypedDictSchema) -> JsonSchemaValue:
-        """Answers hold what is listed and nothing else."""
+        """Answers have the listed members and no others."""
         found = super().typed_dict_schema(schema)
         found.pop("title", None)
         found.setdefault("additionalProperties", False)
@@ -78,7 +78,7 @@ def schemas(types: Mapping[Hashable, Any]) -> tuple[dict[Hashable, dict[str, Any
 
 
 def _short(name: str) -> str:
-    """The name of a type that several modules have: with its protocol before it."""
+    """A component's short name. If several modules define the name, its protocol is put before it."""
     found = _LONG.fullmatch(name)
     if found is None:
         return name
@@ -87,7 +87,7 @@ def _short(name: str) -> str:
 
 
 def _renamed(value: Any, names: Mapping[str, str]) -> Any:
-    """`value` with its references to components under their new names, those of discriminators too."""
+    """`value` with its references to components renamed, including those of discriminators."""
     if isinstance(value, str) and value.startswith(_REFERS):
         return REF.format(model=names[value.removeprefix(_REFERS)])
     if isinstance(value, dict):
@@ -96,7 +96,7 @@ def _renamed(value: Any, names: Mapping[str, str]) -> Any:
 
 
 def any_of(listed: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """The schema of what one of `listed` accepts."""
+    """The schema that accepts whatever any of `listed` accepts."""
     distinct: list[dict[str, Any]] = []
     for schema in listed:
         for each in schema["anyOf"] if schema.keys() == {"anyOf"} else [schema]:

@@ -1,4 +1,4 @@
-"""The shapes of the pages that no protocol owns."""
+"""The shapes of the pages that belong to no protocol."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class Live(TypedDict):
 
 
 class Ready(TypedDict):
-    """Every endpoint can be answered; the reasons why it is degraded are for those who may list models."""
+    """Every endpoint can answer. The reasons for `degraded` are shown only to callers who may list models."""
 
     status: Literal["ready", "degraded"]
     reasons: NotRequired[list[str]]
 
 
 class NotReady(TypedDict):
-    """An endpoint has no entity that can answer, or the gateway shuts down."""
+    """An endpoint has no entity that can answer, or the gateway is shutting down."""
 
     status: Literal["not ready"]
     reasons: NotRequired[list[str]]
@@ -29,7 +29,7 @@ class NotReady(TypedDict):
 
 @final
 class Precision(TypedDict, total=False):
-    """The type of a model's weights, and what linear layers are quantised to."""
+    """The data type of a model's weights, and the quantisation of its linear layers."""
 
     dtype: str
     quantization: str

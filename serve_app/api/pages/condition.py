@@ -1,6 +1,6 @@
 """The condition of a gateway: whether it can answer, and everything that is wrong.
 
-Each transport reports it in its own words: /readyz, KServe's readiness, gRPC's health.
+Each transport reports it in its own form: /readyz, KServe's readiness, gRPC's health.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ UNKNOWN_KEYS: Final = "API keys made at run time are not known: the control plan
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Whether requests are answered, and the reasons why not, or why not as they are to be."""
+    """Whether requests are answered, and the reasons why they are not, or not as configured."""
 
     is_ready: bool
     reasons: tuple[str, ...] = ()
@@ -37,8 +37,8 @@ class Condition:
 def condition(services: Services) -> Condition:
     """The condition now.
 
-    Usage that is not written down leaves a gateway ready: to send its clients elsewhere would help
-    neither them nor the records. If records are required, it refuses every request.
+    A gateway that cannot write usage records is still ready, since sending its clients elsewhere would help
+    neither them nor the records. If records are required, the gateway refuses every request.
     """
     directory, backend, meter = services.directory, services.backend, services.meter
     if services.admission.is_closed:

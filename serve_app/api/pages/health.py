@@ -1,4 +1,4 @@
-"""Whether the gateway lives and is ready, and its metrics."""
+"""Whether the gateway is live and ready, and its metrics."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Live:
 class Ready:
     """GET /readyz and /health: 503 when an endpoint has no entity that can answer, else 200.
 
-    A server that is `degraded` answers every endpoint, though not with all that it is to have.
-    The reasons name models, so only those get them who could also list the models.
+    A server that is `degraded` can answer for every endpoint, but something is missing. The reasons name
+    models, so they are shown only to callers who may list the models.
     """
 
     def __init__(self, services: Services) -> None:

@@ -33,7 +33,7 @@ class Models:
         self._backend = services.backend
 
     def listed(self, scope: Scope) -> ModelList | AnthropicModels:
-        """All of them. Raises InvalidField for a page of Anthropic's that cannot be."""
+        """All models. Raises InvalidField for invalid paging parameters of Anthropic's list."""
         entries: list[ModelEntry] = []
         for endpoint in filter(self._is_ready, self._services.endpoints(scope)):
             adapters = adapters_of(endpoint, self._backend)
@@ -43,7 +43,7 @@ class Models:
         return {"object": "list", "data": entries}
 
     def named(self, scope: Scope) -> ModelEntry | AnthropicModel:
-        """One of them. Raises ModelNotFound, or Unavailable while no entity can answer."""
+        """One model. Raises ModelNotFound, or Unavailable while no entity can answer."""
         name = scope["path_params"]["name"]
         if len(name) > MAX_MODEL_NAME_CHARS:
             raise ModelNotFound("model", "no such model")
@@ -59,7 +59,7 @@ class Models:
         return any(self._backend.is_ready(entity.app) for entity in endpoint.served_entities)
 
     def _adapter_entry(self, endpoint: Endpoint, adapter: str) -> ModelEntry:
-        """As vLLM lists them: `parent` is what is adapted."""
+        """As vLLM lists them: `parent` is the adapted model."""
         return {**self._entry(endpoint), "id": f"{endpoint.name}:{adapter}", "parent": endpoint.name}
 
     def _entry(self, endpoint: Endpoint) -> ModelEntry:
@@ -85,7 +85,7 @@ class Models:
     def _entity(
         self, endpoint: Endpoint, entity: endpoints.ServedEntity, info: ModelInfo | None
     ) -> ServedEntity:
-        """`info`: its model; None while it is unknown."""
+        """`info`: the facts about the entity's model; None while they are unknown."""
         precision: Precision = {}
         defaults: dict[str, float | None] = {}
         if info is not None:

@@ -70,7 +70,7 @@ _BASES: Final = ("/v1", "/v3", "/v3/v1", "/serving-endpoints", "/ai-gateway/mlfl
 
 
 def routes(services: Services) -> Iterator[Entry]:
-    """All of them."""
+    """All routes of this module."""
     ready = Ready(services)
     models = Models(services)
     listed, named = JsonPage(models.listed), JsonPage(models.named)

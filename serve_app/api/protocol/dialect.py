@@ -1,6 +1,6 @@
-"""What every dialect is to the HTTP layer: a body becomes a `Call`, deltas become bytes.
+"""The interface of every dialect to the HTTP layer: a body becomes a `Call`, deltas become bytes.
 
-Knows no protocol, no sockets and no backend.
+Independent of protocols, sockets and backends.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Find = Callable[[], object]  # raises ModelNotFound
 
 @dataclass(slots=True)
 class ToolCall:
-    """A call of a tool, put together from its deltas."""
+    """A tool call, put together from its deltas."""
 
     id: str
     name: str
@@ -61,7 +61,7 @@ class ToolCall:
 
 @dataclass(slots=True)
 class Choice:
-    """All of one choice, for answers that are sent whole."""
+    """The complete content of one choice, for answers that are not streamed."""
 
     text: str = ""
     reasoning: str = ""
@@ -120,11 +120,11 @@ class Renderer(Protocol):
         ...
 
     def end(self, usage: Usage) -> bytes:
-        """What closes a complete stream."""
+        """The bytes that close a complete stream."""
         ...
 
     def broken(self, error: ServeError) -> bytes:
-        """What closes a stream that failed."""
+        """The bytes that close a stream that failed."""
         ...
 
     def whole(self, choices: Iterable[Choice], usage: Usage) -> bytes:
@@ -134,27 +134,28 @@ class Renderer(Protocol):
 
 @runtime_checkable
 class OwnHeaders(Protocol):
-    """A renderer whose whole answer has headers of its own, known once it is written."""
+    """A renderer that adds its own headers to an answer that is not streamed, once the body is written."""
 
     headers: Mapping[str, str]
 
 
 @runtime_checkable
 class KeepsAnswer(Protocol):
-    """A renderer whose answer later requests may refer to. It is kept before the client hears of its end."""
+    """A renderer whose answer is stored, so that later requests may refer to it. The answer is stored before
+    the client reads that it is complete."""
 
     def to_keep(self, usage: Usage, choices: Iterable[Choice] = ()) -> KeptResponse | None:
-        """What is to be kept; `choices`: those of an answer that is not streamed. None: nothing."""
+        """The response to store; None: nothing. `choices` are given for an answer that is not streamed."""
         ...
 
     def not_kept(self) -> None:
-        """It could not be kept, which the answer has to say."""
+        """The answer could not be stored, and must say so."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The parts of a call that decide which entity answers, and until when."""
+    """The parts of a call that decide which entity answers, and by when."""
 
     task: Task
     version: str | None = None  # of the model, where the client names one
@@ -166,7 +167,7 @@ class Target:
 class Call(Target):
     """A checked body: what to generate and how to answer.
 
-    `requests` lack what only the server knows: ids, the tenant's salt and the deadline.
+    `requests` lack the fields that the server sets: ids, the tenant's salt and the deadline.
     """
 
     model: str  # name of the endpoint
@@ -189,7 +190,7 @@ class Call(Target):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Referring(Generic[WorkT]):
-    """A checked body that refers to kept responses, without which nothing can be asked of a model."""
+    """A checked body that refers to stored responses, which must be fetched before a model can be called."""
 
     model: str  # name of the endpoint
     ids: tuple[str, ...]  # of responses
@@ -210,10 +211,10 @@ class Parser(Protocol[ParsedT]):
     """The part of a route's protocol that reads bodies and renders errors."""
 
     def parse(self, raw: bytes, endpoint: str | None = None) -> ParsedT | Referring[ParsedT]:
-        """Parse a body; `endpoint` where the path names it, and not the body.
+        """Parse a body. `endpoint` is set if the path names it, rather than the body.
 
-        Raises InvalidBody, InvalidField or PromptTooLong; ModelNotFound where the endpoint decides
-        what a body may hold.
+        Raises InvalidBody, InvalidField or PromptTooLong; ModelNotFound if the body's form depends on the
+        endpoint.
         """
         ...
 
@@ -230,7 +231,7 @@ class Dialect(Parser[Call], Protocol):
 
 
 class ChosenDialect:
-    """Stands for another dialect, which a body may still change; for one request."""
+    """Stands for another dialect during one request; the body may still change which one."""
 
     def __init__(self, dialect: Dialect) -> None:
         self._chosen = dialect
@@ -240,7 +241,7 @@ class ChosenDialect:
         return self._chosen.stream_type
 
     def parse(self, raw: bytes, endpoint: str | None = None) -> Call | Referring[Call]:
-        """Raises as the dialect."""
+        """Raises as the dialect's `parse`."""
         return self._chosen.parse(raw, endpoint)
 
     def render_error(self, error: ServeError) -> ErrorReply:
@@ -255,6 +256,6 @@ class KnownModel(ChosenDialect):
         self._find = find
 
     def parse(self, raw: bytes, endpoint: str | None = None) -> Call | Referring[Call]:
-        """Raises ModelNotFound, or as the dialect."""
+        """Raises ModelNotFound, or as the dialect's `parse`."""
         self._find()
         return super().parse(raw, endpoint)

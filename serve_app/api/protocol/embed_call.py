@@ -1,6 +1,6 @@
-"""What every dialect of embeddings is to the HTTP layer: a body becomes an `EmbedCall`, vectors become bytes.
+"""The interface of embeddings dialects to the HTTP layer: body to `EmbedCall`, vectors to bytes.
 
-Knows no protocol, no sockets and no backend.
+Independent of protocols, sockets and backends.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PIECE_NUMBERS: Final = 32_768  # written at a time: about 2 ms of work and 700 k
 class EmbedCall(Target):
     """A checked body: what to embed and how to answer.
 
-    `request` lacks what only the server knows: its id and the deadline.
+    `request` lacks the fields that the server sets: its id and the deadline.
     """
 
     model: str  # name of the endpoint

@@ -1,6 +1,6 @@
-"""What errors have in common in every protocol: headers that follow from the condition, and a bound.
+"""What errors of all protocols have in common: headers that follow from the condition, and a size limit.
 
-Knows no shape of a body.
+Independent of the shape of the body.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _UNREAD_INPUT: Final = frozenset(
 
 
 def headers_of(error: ServeError, status: int) -> dict[str, str]:
-    """When to come back, or that it is no use; who may come, and whether the connection lasts."""
+    """Headers that say when, if ever, to retry, how to authenticate, and whether the connection is closed."""
     headers = {"content-type": "application/json"}
     if status in _WAIT and error.retryable:
         headers["retry-after"] = str(whole_seconds(error.retry_after_s or 1.0))
@@ -34,12 +34,12 @@ def headers_of(error: ServeError, status: int) -> dict[str, str]:
 
 
 def whole_seconds(seconds: float) -> int:
-    """A wait as `Retry-After` has it: at least one second, and never a hair's breadth more."""
+    """A wait in whole seconds for `Retry-After`: at least one, rounded up from whole milliseconds."""
     return max(1, math.ceil(round(seconds, 3)))
 
 
 def bounded(message: str, encode: Callable[[str], bytes]) -> bytes:
-    """`encode(message)`, or that of the message's beginning where it would reach MAX_ERROR_BYTES."""
+    """`encode(message)`, with the message cut if the result would reach MAX_ERROR_BYTES."""
     body = encode(message)
     # Cut by characters: one takes at most six bytes of JSON.
     return body if len(body) < MAX_ERROR_BYTES else encode(message[: MAX_ERROR_BYTES // 12])

@@ -1,11 +1,11 @@
-"""Which protocol a request speaks, decided before its body is looked at.
+"""Decides which protocol a request uses, before its body is read.
 
 The header `X-API-Dialect` decides, else a prefix of the path (`/mindie/v1/...`), else the
-route. `/v1` belongs to two protocols; a setting of the gateway says to which, and an endpoint
-may say otherwise of its chat (mindie/shared_with_openai). Messages below it are Anthropic's, and
-so is what Databricks has of that protocol. `/infer`, `/generate`, `/generate_stream` and `/` are
-MindIE's. `/v2` is Triton's but for MindIE's routes of text, whose bodies may yet be Triton's
-(mindie/shared_with_triton), `/v3` OpenVINO Model Server's, `/serving-endpoints`, `/ai-gateway` and
+route. `/v1` is shared by two protocols: a setting of the gateway chooses one, and an endpoint can choose
+the other for its chats (mindie/shared_with_openai). `/v1/messages` is Anthropic's, and so are
+Databricks' paths for Anthropic's protocol. `/infer`, `/generate`, `/generate_stream` and `/` are
+MindIE's. `/v2` is Triton's except for MindIE's text routes, which also accept Triton's bodies
+(mindie/shared_with_triton). `/v3` is OpenVINO Model Server's; `/serving-endpoints`, `/ai-gateway` and
 `/api/2.0` are Databricks'.
 """
 
@@ -18,7 +18,7 @@ from serve_app.errors import InvalidField
 
 
 class Family(StrEnum):
-    """A protocol, by the word that forces it in header and prefix."""
+    """A protocol, by the word that selects it in the header or the path's prefix."""
 
     ANTHROPIC = "anthropic"
     OPENAI = "openai"
@@ -50,7 +50,7 @@ MINDIE_ENDS: Final = ("/generate", "/generate_stream", "/stopInfer")  # of paths
 
 
 def split_prefix(path: str) -> tuple[Family | None, str]:
-    """The protocol that the path's first part forces, and the path without that part."""
+    """The protocol that the path's first part selects, if any, and the path without that part."""
     first, slash, rest = path.removeprefix("/").partition("/")
     family, inner = WORDS.get(first), slash + rest
     if family is not None and path.startswith("/") and (inner.startswith(OWNED) or inner == V2_PAGE):

@@ -1,4 +1,4 @@
-"""What a field of a body does, in words: for the OpenAPI document and the tables of docs/protocols.md."""
+"""Descriptions of body fields, for the OpenAPI document and the tables of docs/protocols.md."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from pydantic import Field
 
 @dataclass(frozen=True, slots=True)
 class FieldDoc:
-    """The words of one field. `doc` makes them its value in the body; the range is in its annotation."""
+    """The description of one field. `doc` makes it the field's value in the model; the range is in the
+    annotation."""
 
     does: str = ""  # if it begins with one of ",:(", it goes on with the default's sentence
     accepts: str = ""  # what the range of its type leaves open; or all, where a range says nothing
@@ -41,7 +42,7 @@ class FieldDoc:
         return ". ".join(word for word in (self.meaning, self.accepts.lstrip(";, ")) if word)
 
     def __call__(self, schema: dict[str, Any]) -> None:
-        """Add the description to a field's JSON Schema, and its default where that is one value."""
+        """Add the description to a field's JSON Schema, and its default if that is a single value."""
         if self.text:
             schema["description"] = self.text
         if self.default is not None:

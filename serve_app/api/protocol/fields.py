@@ -1,8 +1,8 @@
-"""Types of wire fields: strict about types and ranges, uniform in what they say.
+"""Types of wire fields: strict about types and ranges, with uniform error messages.
 
-Every type takes null for "absent" and keeps it as None. A message names the accepted range and
-never the value that it refused. Each type carries the JSON Schema of what it accepts, with the same
-bounds, for the OpenAPI document. Knows no dialect.
+Every type accepts null as "absent" and stores None. An error message names the accepted range, never the
+refused value. Each type carries the JSON Schema of what it accepts, with the same bounds, for the OpenAPI
+document. Independent of dialects.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ MAX_TOKEN_ID: Final = 2**31 - 1
 
 
 def refusal(message: str) -> PydanticCustomError:
-    """A validation error with our own words, in which braces have no meaning."""
+    """A validation error with our own message, in which braces have no special meaning."""
     return PydanticCustomError("field", "{message}", {"message": message})
 
 
 def as_integer(value: Any) -> int | None:
-    """`value` as an integer if JSON means one (3 and 3.0, not true), else None."""
+    """`value` as an integer if it is one in JSON (3 and 3.0, but not true), else None."""
     if type(value) is int:
         return value
     if type(value) is float and value.is_integer():
@@ -39,7 +39,7 @@ def as_integer(value: Any) -> int | None:
 
 
 class Mark(Enum):
-    """What a field's annotation has besides its type and its words."""
+    """Marks that a field's annotation may contain besides the type and the description."""
 
     UNANSWERED = auto()  # an answer does not look back at it; bodies live as long as their answers
     SELF_CHECKED = auto()  # its reader refuses numbers that are not finite
@@ -47,14 +47,14 @@ class Mark(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Sets:
-    """What the field sets in a request, by the name that a replica's errors have for it."""
+    """The name that a replica's errors use for what this field sets in a request."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """The schema of a field whose own parser checks it later: that of `shape`. Checks nothing."""
+    """Gives a field the schema of `shape`. Checks nothing, since the field's own parser checks it later."""
 
     shape: Shape
 
@@ -66,7 +66,7 @@ class Described:
 
 @with_config(extra="allow")
 class Open(TypedDict):
-    """The base of an object's shape that may have members beside those that are listed."""
+    """The base for shapes of objects that may have further members beside the listed ones."""
 
 
 def words(listed: Iterable[str]) -> WithJsonSchema:
@@ -75,7 +75,7 @@ def words(listed: Iterable[str]) -> WithJsonSchema:
 
 
 def checked(check: Callable[[Any], Any], shape: Shape) -> PlainValidator:
-    """The values that `check` returns, and null. `shape` is what `check` accepts."""
+    """A type with the values that `check` returns, and null. `shape` is the type that `check` accepts."""
     return PlainValidator(
         lambda value: None if value is None else check(value), json_schema_input_type=shape | None
     )
@@ -145,7 +145,7 @@ def Text(low: int, high: int) -> PlainValidator:
 
 
 def Texts(count: int, chars: int, *, single: bool = False) -> PlainValidator:
-    """Up to `count` strings of 1 to `chars` characters; `single`: or one bare string."""
+    """Up to `count` strings of 1 to `chars` characters; `single`: one bare string is accepted, too."""
     one = "a string or " if single else ""
     told = f"must be {one}a list of up to {count} strings of 1 to {chars} characters"
 

@@ -1,4 +1,4 @@
-"""Errors as one string: the shape of Triton, which OpenVINO Model Server took over."""
+"""Errors as one string: Triton's format, which OpenVINO Model Server adopted."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ def error_object(error: ServeError) -> bytes:
 
 
 def error_reply(error: ServeError, status: int | None = None) -> ErrorReply:
-    """The answer with this status, or with that of the error's condition."""
+    """The reply with this status, or by default with the status of the error's condition."""
     status = status or error.condition.status
     return ErrorReply(status, headers_of(error, status), error_object(error))

@@ -1,4 +1,4 @@
-"""Responses kept by the control plane, so that every gateway has them, also one that starts later."""
+"""Responses kept by the control plane, so that every gateway has them, even one that starts later."""
 
 from __future__ import annotations
 

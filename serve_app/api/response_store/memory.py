@@ -1,4 +1,5 @@
-"""Responses kept in this gateway's memory: for servers without a control plane, and until it stops."""
+"""Responses kept in this gateway's memory: for servers without a control plane. They are lost when the
+gateway stops."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ class _Kept:
 
 @dataclass(slots=True)
 class _Owner:
-    """What one key has, the longest unused first."""
+    """The responses of one key, the least recently used first."""
 
     kept: OrderedDict[str, _Kept] = field(default_factory=OrderedDict)
     size: int = 0
@@ -53,7 +54,7 @@ class ResponsesInMemory:
         most: int = MAX_KEPT_IN_MEMORY_BYTES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`most`: bytes of all keys."""
+        """`most`: the limit in bytes, for all keys together."""
         self._config = config
         self._most = most
         self._clock = clock
@@ -94,7 +95,7 @@ class ResponsesInMemory:
         return owner is not None and owner.remove(id)
 
     def _sweep(self) -> None:
-        """Remove old responses of all keys, now and then."""
+        """Remove the expired responses of all keys, at most once per sweep interval."""
         now = self._clock()
         if now < self._swept + min(SWEEP_S, self._config.keep_s):
             return
@@ -106,7 +107,7 @@ class ResponsesInMemory:
 
 
 def _chain(owner: _Owner, last: str) -> Iterator[str]:
-    """The response `last` and all earlier ones of its conversation."""
+    """The response `last` and all earlier responses of its conversation."""
     for _ in range(MAX_MESSAGES):
         kept = owner.kept.get(last)
         if kept is None:

@@ -1,4 +1,4 @@
-"""`serve-app batch`: requests out of a file, answers into another."""
+"""`serve-app batch`: reads requests from a file, and writes the answers to another."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ SHOW_S: Final = 0.2
 def batch(server: Server, requests: BinaryIO, answers: Path, concurrency: int, patience: float) -> None:
     """Answer a file of requests.
 
-    REQUESTS has a line of JSON for each, as OpenAI's Batch API wants it: custom_id, method (POST), url and
+    REQUESTS has a line of JSON per request, as in OpenAI's Batch API: custom_id, method (POST), url and
     body. The url is any path of the server, such as /v1/chat/completions, /v1/embeddings or /v1/messages.
     `-` reads standard input. ANSWERS gets a line for each answer, in the order in which they come.
 
-    A request is repeated while the server is busy or away. Run the command again to go on after an
-    interruption: what ANSWERS has already is not asked again. The exit status is 0 if every request has an
-    answer and none of this run was refused.
+    A request is repeated while the server is busy or away. After an interruption, run the command again to
+    continue: requests already in ANSWERS are not sent again. The exit status is 0 if every request has an
+    answer and no request of this run was refused.
     """
     progress, began = Progress(), time.monotonic()
     total = _count(requests)
@@ -83,7 +83,7 @@ def batch(server: Server, requests: BinaryIO, answers: Path, concurrency: int, p
 
 
 def _count(file: BinaryIO) -> int | None:
-    """The lines of a file that can be read twice; None: of a pipe."""
+    """The number of lines of a file that can be read twice; None for a pipe."""
     if not file.seekable():
         return None
     count = sum(1 for line in file if line.strip())
@@ -94,7 +94,7 @@ def _count(file: BinaryIO) -> int | None:
 async def _watched(
     work: Coroutine[None, None, None], progress: Progress, done: int, total: int | None
 ) -> None:
-    """Await `work`. A terminal has a bar meanwhile. Raises what `work` raises."""
+    """Await `work`. In a terminal, a progress bar is shown meanwhile. Raises what `work` raises."""
     console = Console(stderr=True)
     if not console.is_terminal:
         return await work

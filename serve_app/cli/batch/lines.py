@@ -1,4 +1,4 @@
-"""Requests and answers of a batch, a line of JSON each. Knows no server.
+"""Requests and answers of a batch, each on a line of JSON. Knows no server.
 
 A request is `{"custom_id", "method": "POST", "url", "body"}`. An answer is `{"id", "custom_id", "response":
 {"status_code", "request_id", "body"}, "error": null}`: a request without an answer has no line.
@@ -74,7 +74,7 @@ def _request(value: Any) -> Line:
 
 
 class Answers:
-    """The file of answers, to which lines are added. Lines of an interrupted run stay."""
+    """The file of answers, to which lines are appended. The lines of an interrupted run are kept."""
 
     def __init__(self, path: Path) -> None:
         """Reads existing answers, and removes an incomplete last line.

@@ -92,7 +92,7 @@ class Batch:
 
 
 async def _ask(client: httpx.AsyncClient, line: Line) -> httpx.Response | None:
-    """None: the server is away, or the connection broke."""
+    """None if the server cannot be reached or the connection broke."""
     headers = _JSON | (OPENAI if line.url in _OF_OPENAI else {})
     content = json.dumps(line.body).encode()  # escapes what is no valid text, and leaves it to the server
     try:
@@ -102,7 +102,7 @@ async def _ask(client: httpx.AsyncClient, line: Line) -> httpx.Response | None:
 
 
 def _wait(response: httpx.Response | None, pause: float) -> float:
-    """Wait as long as the server asks, or a while; with jitter, so that retries do not coincide."""
+    """Wait as long as the server asks, or a default time; with jitter, so that retries do not coincide."""
     retry_after = "" if response is None else response.headers.get("retry-after", "")
     return random.uniform(1.0, 1.5) * max(
         LEAST_PAUSE_S, float(retry_after) if retry_after.isdigit() else pause

@@ -39,7 +39,7 @@ def running_rollout(server: Server, name: str) -> str | None:
 
 
 def config_of(endpoint: Endpoint) -> Mapping[str, Any]:
-    """The configuration that serves, or else the one that comes up; empty where there is none."""
+    """The configuration that is serving, or else the one that is starting; empty if there is none."""
     found: Mapping[str, Any] = endpoint.get("config") or endpoint.get("pending_config") or {}
     return found
 
@@ -50,7 +50,7 @@ def update_state(endpoint: Endpoint) -> str:
 
 
 def progress_of(endpoint: Endpoint) -> list[str]:
-    """One line for each entity of the configuration that comes up, or that serves."""
+    """One line for each entity of the configuration that is starting, or else of the one that is serving."""
     config = endpoint.get("pending_config") or endpoint.get("config") or {}
     lines = []
     for entity in config.get("served_entities", ()):

@@ -1,4 +1,4 @@
-"""Options of the command line as bodies of the management API. Knows no server."""
+"""Command-line options -> request bodies of the management API. Knows no server."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def sizes_of(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def entities_of(models: Sequence[str], sizes: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Served entities of arguments like `harbor-8b@2`, all of the same size."""
+    """Served entities from arguments like `harbor-8b@2`, all of the same size."""
     found = []
     for model in models:
         name, _, version = model.rpartition("@") if "@" in model else (model, "", "")
@@ -54,7 +54,7 @@ def entities_of(models: Sequence[str], sizes: Mapping[str, Any]) -> list[dict[st
 
 
 def resized(entities: Sequence[Mapping[str, Any]], sizes: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Entities from an answer of the API as a body for it, with another size."""
+    """Entities from an API answer, turned into a request body with another size."""
     dropped = _TOLD | (set(SIZES.values()) if sizes.keys() & set(SIZES.values()) else set())
     return [
         {**{name: value for name, value in entity.items() if name not in dropped}, **sizes}
@@ -63,7 +63,7 @@ def resized(entities: Sequence[Mapping[str, Any]], sizes: Mapping[str, Any]) -> 
 
 
 def traffic_of(shares: Sequence[tuple[str, int]]) -> dict[str, Any]:
-    """The `traffic_config` of pairs of an entity and its percentage."""
+    """The `traffic_config` for pairs of an entity and its percentage."""
     routes = [{"served_entity_name": name, "traffic_percentage": share} for name, share in shares]
     return {"routes": routes}
 

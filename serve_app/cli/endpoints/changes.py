@@ -88,8 +88,8 @@ def create(
 ) -> None:
     """Make an endpoint NAME of one or more models.
 
-    With units, a throughput, a concurrency or a size the endpoint has replicas of its own. Without any of
-    these it uses replicas that the server has already.
+    With units, a throughput, a concurrency or a size, the endpoint gets replicas of its own. Without any of
+    these, it uses replicas that the server already has.
     """
     config = {**body.get("config", {}), **_config(models, bodies.sizes_of(sizes), traffic)}
     whole = {**body, "name": name, "config": config}
@@ -118,8 +118,8 @@ def update(
 ) -> None:
     """Replace what answers as NAME, its size, or its split.
 
-    The former configuration serves until the new one is ready, and no request is lost. Without
-    models the entities stay, with another size or another split.
+    The former configuration serves until the new one is ready, and no request is lost. Without models, the
+    entities stay, but with the new size or split.
     """
     size = bodies.sizes_of(sizes)
     if not (models or traffic or size or body):
@@ -138,8 +138,7 @@ def update(
 def promote(server: Server, name: str, entity: str, wait: bool, timeout_s: float) -> None:
     """Send all requests of NAME to one of its served entities.
 
-    The others stay where they are, without traffic, until an update leaves them out. A rollout that
-    runs ends.
+    The other entities stay, without traffic, until an update leaves them out. A running rollout is ended.
     """
     there = [str(each.get("name")) for each in _entities(read(server, name))]
     if entity not in there:
@@ -157,7 +156,7 @@ def delete(server: Server, name: str) -> None:
 
 
 def _promoted(server: Server, name: str, entity: str, there: Sequence[str]) -> Endpoint:
-    """The endpoint after the request that gives `entity`, one of those that are there, all traffic."""
+    """The endpoint after a request that sends all traffic to `entity`, one of its existing entities."""
     rollout = running_rollout(server, name)
     if rollout == entity:  # through the rollout, so that it does not move the traffic back
         server.ask("POST", path_of(name, "rollout", "promote"))

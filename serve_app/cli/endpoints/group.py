@@ -1,4 +1,4 @@
-"""`serve-app endpoints`: the group of commands; without one of them the endpoints are listed."""
+"""`serve-app endpoints`: the command group; without a subcommand, it lists the endpoints."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OWN: Final = ("url", "key", "form")
 def endpoints(context: click.Context, server: Server, form: str) -> None:
     """List, make, change and remove endpoints.
 
-    Without a command: one line for each served entity of the endpoints that can answer.
+    Without a command, prints one line for each served entity of the endpoints that can answer.
     """
     if context.invoked_subcommand is None:
         print_endpoints(server, form)
@@ -67,7 +67,7 @@ def print_endpoints(server: Server, form: str) -> None:
 
 
 def _rows(entry: dict[str, Any]) -> list[dict[str, str]]:
-    """One row an entity, with only what the server said."""
+    """One row per entity, with only what the server reported."""
     known = {"endpoint": entry.get("id"), "task": entry.get("task"), "kind": entry.get("kind")}
     known["context"] = entry.get("max_model_len")
     own = {name: str(value) for name, value in known.items() if value is not None}

@@ -42,7 +42,7 @@ def get(server: Server, name: str, form: str) -> None:
 def logs(server: Server, name: str, entity: str | None, build: bool) -> None:
     """Show what the replicas of a served ENTITY of NAME logged.
 
-    Without ENTITY: of all served entities, one after the other.
+    Without ENTITY, shows the logs of all served entities, one after the other.
     """
     there = [str(each.get("name")) for each in _all_entities(read(server, name))]
     if entity is not None and entity not in there:
@@ -88,7 +88,7 @@ def _print_entities(config: Endpoint) -> None:
 
 
 def _all_entities(endpoint: Endpoint) -> list[Endpoint]:
-    """Those that serve and those that come up, each name once."""
+    """The entities that are serving and those that are starting, each name once."""
     listed = [
         entity
         for config in (config_of(endpoint), endpoint.get("pending_config") or {})

@@ -1,4 +1,4 @@
-"""API keys: their list, a form that makes one and shows it once, and forms that change and revoke each."""
+"""API keys: their list, a form that creates a key and shows it once, and forms to change and revoke keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens now: pictures and tables of rates, latencies and loads, which a script keeps up to date."""
+"""Live figures: charts and tables of rates, latencies and loads, which a script keeps up to date."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def routes() -> Iterator[Route]:
 
 async def _live(request: Request) -> Response:
     console = console_of(request)
-    seen, problem = await console.api.found(API, since=time.time(), window=2)  # names alone, and no points
+    seen, problem = await console.api.found(API, since=time.time(), window=2)  # only names, no data points
     names = [] if seen is None else [each["endpoint"] for each in seen["endpoints"]]
     chosen = request.query_params.get("endpoint", "")
     return render(

@@ -28,7 +28,7 @@ SCOPES: Final = frozenset({"inference"})
 PATH: Final = "/console/playground"
 ROUTING: Final = "routing"  # the scope of a key that may choose an entity
 
-# What fills an empty field at a press of a button.
+# The example that a button puts into an empty field.
 TOOLS_EXAMPLE: Final = json.dumps(
     [
         {
@@ -60,7 +60,7 @@ SCHEMA_EXAMPLE: Final = json.dumps(
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """An endpoint to choose from, as the list of models has it."""
+    """An endpoint to choose from, as in the list of models."""
 
     name: str
     task: str
@@ -96,7 +96,7 @@ async def _page(request: Request) -> Response:
 
 
 async def _options(request: Request) -> Response:
-    """The form of options alone, for a script that replaces the former one."""
+    """The form of options alone, with which a script replaces the previous form."""
     choices = await _choices(request)
     if not choices:
         return JSONResponse({"error": "there is no endpoint that generates text"}, HTTPStatus.NOT_FOUND)
@@ -104,7 +104,7 @@ async def _options(request: Request) -> Response:
 
 
 async def _code(request: Request) -> Response:
-    """The request of the form's field `request`, as JSON, in every protocol of the same prompt."""
+    """The form's `request` as code, in JSON: one entry for every protocol with the same kind of prompt."""
     console = console_of(request)
     document = (await console.api.get("/openapi.json")).body
     try:
@@ -143,7 +143,7 @@ async def _choices(request: Request) -> list[Choice]:
 
 
 async def _form(request: Request, choices: Sequence[Choice]) -> dict[str, Any]:
-    """What the form of options shows, for the endpoint and protocol of the query or the first ones."""
+    """The values for the form of options, for the query's endpoint and protocol or else the first ones."""
     query = request.query_params
     choice = next((each for each in choices if each.name == query.get("endpoint")), choices[0])
     spoken = protocols_of(choice.task)
@@ -161,7 +161,7 @@ async def _form(request: Request, choices: Sequence[Choice]) -> dict[str, Any]:
 
 
 def _unknown(query: Mapping[str, str], choices: Sequence[Choice]) -> str:
-    """The notice about an endpoint or entity of the query that is not available; "" if both are."""
+    """The notice that the query's endpoint or entity is not available; "" if both are available."""
     name, entity = query.get("endpoint"), query.get("entity")
     choice = next((each for each in choices if each.name == name), None)
     if name and choice is None:
@@ -172,7 +172,7 @@ def _unknown(query: Mapping[str, str], choices: Sequence[Choice]) -> str:
 
 
 def _data(document: Json, protocol: Protocol) -> Mapping[str, bool]:
-    """Which members the page itself writes into a body of `protocol`."""
+    """Which members of the body the page itself writes for `protocol`."""
     members = members_of(document, protocol).keys()
     return {
         "names_model": protocol.names_model,

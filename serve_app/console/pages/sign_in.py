@@ -31,12 +31,12 @@ def routes(sessions: Sessions) -> list[Route]:
         key, place = console.form.text("key"), _place(console.form.text("next"))
         try:
             if not key.isascii() or not key.isprintable() or len(key) > MAX_KEY_CHARS:
-                key = "?"  # the API's error for an unknown key is the message
+                key = "?"  # the message is the API's error for an unknown key
             await console.api.with_key(key or "?").get(ME)
         except ApiError as error:
             return render(request, "sign_in.html", error, next=place)
         answer = RedirectResponse(place, HTTPStatus.SEE_OTHER)
-        # A new session: a token from before signing in is not valid after it.
+        # A new session, so that a token from before signing in is no longer valid.
         answer.headers["set-cookie"] = sessions.cookie(sessions.begin(key), secure=is_secure(request))
         return answer
 
@@ -53,6 +53,6 @@ def routes(sessions: Sessions) -> list[Route]:
 
 
 def _place(given: str | None) -> str:
-    """Where to go after signing in: only a page of the console, whatever the link names."""
+    """Where to go after signing in: always a page of the console, whatever address the link gives."""
     is_ours = given is not None and (given == HOME or given.startswith(f"{HOME}/"))
     return given if is_ours and given is not None and given.isprintable() and "\\" not in given else HOME

@@ -1,4 +1,4 @@
-"""Usage: sums over the ledger for a period, as totals, as a picture of days, as a table and as a CSV file."""
+"""Usage: sums over the ledger for a period, as totals, a chart by day, a table and a CSV file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TITLE: Final = "Usage"
 SCOPES: Final = frozenset({"inference", "manage"})
 PATH: Final = "/console/usage"
 API: Final = "/api/2.0/usage"
-MOST_ROWS: Final = 200  # of one page of the table; the CSV has all
+MOST_ROWS: Final = 200  # on one page of the table; the CSV file has all rows
 _NOTHING: Final[dict[str, Any]] = {"by": [], "count": 0, "total": {}, "rows": []}
 
 
@@ -79,7 +79,7 @@ async def _report(api: PublicApi, query: Mapping[str, str]) -> dict[str, Any]:
 
 
 async def _names(api: PublicApi, chosen: Chosen, now: datetime, field: str) -> list[str]:
-    """The endpoints, or the keys, to choose from: those with requests in the period, and the chosen one."""
+    """The endpoints or keys to choose from: those with requests in the period, and the chosen one."""
     report = await _report(api, replace(chosen, endpoint="", key="").query(now, (field,)))
     found = {row[field] for row in report["rows"]}
     return sorted(found | ({getattr(chosen, field)} - {""}))

@@ -1,4 +1,4 @@
-"""The client packages of copied programs, by the shape of the request."""
+"""The client packages that copied programs use, by the shape of the request."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The options of a request as controls of a form, made from the OpenAPI document.
+"""The options of a request as form controls, made from the OpenAPI document.
 
 A member that this module does not know still gets a control, whose kind follows from its schema.
-Knows nothing of HTML.
+Does not deal with HTML.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OTHER_NAMES: Final[Mapping[Shape, Set[str]]] = {
     "text": {"max_completion_tokens"},
 }
 TOOL_CHOICE: Final = "tool_choice"
-# The member of a body that has the form of an answer, and the words for calls of tools.
+# By shape: the body's member for the answer's format, and the values of `tool_choice`.
 FORMS: Final[Mapping[Shape, str]] = {
     "chat": "response_format",
     "messages": "output_config.format",
@@ -42,7 +42,7 @@ _CHOICES: Final[Mapping[Shape, tuple[str, ...]]] = {
 }
 # Initial values of required members.
 _AT_FIRST: Final[Mapping[Shape, str]] = {"text": "64", "messages": "1024"}
-# Triton's tensors that the text model has another name for, that are not text, or that change no answer.
+# Triton's tensors that have another name for the text model, are not text, or do not affect the answer.
 _TENSORS: Final = {
     "request_output_len", "streaming", "stop", "runtime_top_k", "runtime_top_p", "len_penalty", "min_length",
     "random_seed", "return_context_logits", "return_generation_logits", "exclude_input_in_output",
@@ -52,7 +52,7 @@ _FAMILIES_OF_TENSORS: Final = (
     "lookahead_", "retention_",
 )  # fmt: skip
 
-_WIDE: Final = 2**31 - 1  # a bound as large as this is the width of a number, and means none
+_WIDE: Final = 2**31 - 1  # a bound this large only reflects the number's width, so it counts as none
 
 MORE: Final = "More"
 GROUPS: Final[Mapping[str, Sequence[str]]] = {
@@ -88,7 +88,7 @@ GROUPS: Final[Mapping[str, Sequence[str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One control. Bounds are None where the schema has none; `choices` are texts of JSON."""
+    """One control. Bounds are None if the schema has none; `choices` are JSON texts."""
 
     path: str
     kind: Kind
@@ -101,26 +101,26 @@ class Option:
     choices: tuple[str, ...] = ()
     default: str | None = None  # as a person writes it
     required: bool = False
-    at_first: str = ""  # what a required one has before a person writes
+    at_first: str = ""  # initial value of a required option
 
     @property
     def name(self) -> str:
-        """The name to show: with the object that contains it, unless that object contains all options."""
+        """The name to show, with the containing object unless that is `parameters`, which has all options."""
         return self.path.removeprefix("parameters.")
 
     @property
     def least(self) -> str:
-        """`minimum` as a person writes it, or nothing."""
+        """`minimum` as a person writes it; "" if there is none."""
         return "" if self.minimum is None else _written(self.minimum)
 
     @property
     def most(self) -> str:
-        """`maximum` as a person writes it, or nothing."""
+        """`maximum` as a person writes it; "" if there is none."""
         return "" if self.maximum is None else _written(self.maximum)
 
     @property
     def range(self) -> str:
-        """The bounds in words. A bound that is only the width of a number is not said."""
+        """The bounds in words. A bound that only reflects the number's width is left out."""
         if self.kind != "number":
             return ""
         least = "" if self.minimum is None or self.minimum <= -_WIDE else self.least
@@ -141,9 +141,9 @@ class Group:
 
 
 def groups_of(document: Json, protocol: Protocol, defaults: Mapping[str, float]) -> list[Group]:
-    """The options of `protocol` in groups, those without a group last.
+    """The options of `protocol` in groups; those without a group come last.
 
-    `defaults` are the model's own, by name. A protocol that states its defaults keeps them.
+    `defaults` are the model's own, by name. Defaults that the protocol states take precedence.
     """
     options = options_of(document, protocol, defaults)
     by_name = {each.name: each for each in options}
@@ -201,7 +201,7 @@ def _option(document: Json, path: str, member: Json, defaults: Mapping[str, floa
 
 
 def _is_scalar_in_brackets(schema: Json) -> bool:
-    """Whether it is a list of one, as Triton accepts for every scalar."""
+    """Whether this is a list of one element, which Triton accepts in place of any scalar."""
     return schema.get("type") == "array" and schema.get("maxItems") == 1
 
 

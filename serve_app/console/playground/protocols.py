@@ -1,6 +1,6 @@
-"""The protocols of the Playground: where a request goes, and which member has the prompt.
+"""The protocols of the Playground: the path of a request, and the member that has the prompt.
 
-Knows paths and names of members; not their ranges, which are the OpenAPI document's.
+Covers paths and names of members, but not their ranges, which come from the OpenAPI document.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ COMPLETIONS_TASK: Final = "llm/v1/completions"
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """One protocol's way to ask for text.
+    """How to request text in one protocol.
 
-    `path` may have the place `{model}`; otherwise the body names the endpoint. `schema` names the body in
-    the OpenAPI document; None means the alternative that has both `text_input` and `max_tokens`.
+    `path` may have the placeholder `{model}`; otherwise the body names the endpoint. `schema` names the body
+    in the OpenAPI document; None means the alternative that has both `text_input` and `max_tokens`.
     """
 
     id: str
@@ -38,7 +38,7 @@ class Protocol:
 
     @property
     def mode(self) -> Mode:
-        """Whether the model's template is applied."""
+        """The kind of prompt: a chat, to which the model's template is applied, or text."""
         return "text" if self.shape == "text" else "chat"
 
     @property
@@ -47,7 +47,7 @@ class Protocol:
         return "{model}" not in self.path
 
     def url(self, model: str, *, stream: bool) -> str:
-        """The path for requests to `model`, whose name may hold slashes."""
+        """The path for requests to `model`, whose name may contain slashes."""
         return (self.stream_path if stream else self.path).replace("{model}", quote(model, safe="/:"))
 
 

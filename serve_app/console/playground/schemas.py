@@ -1,4 +1,4 @@
-"""Bodies of requests in an OpenAPI document: the members of one protocol's body, references resolved."""
+"""Request bodies in an OpenAPI document: the members of one protocol's body, with references resolved."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ NESTED: Final = frozenset({"parameters", "thinking", "output_config", "text", "r
 def members_of(document: Json, protocol: Protocol) -> dict[str, Json]:
     """The members of the protocol's body by dotted path, such as `parameters.top_p`.
 
-    A member in `NESTED` is replaced by the members that it declares. Raises LookupError where the document
-    does not describe the protocol.
+    A member in `NESTED` is replaced by the members that it declares. Raises LookupError if the document does
+    not describe the protocol.
     """
     found: dict[str, Json] = {}
     for name, member in _body(document, protocol)["properties"].items():
@@ -30,7 +30,7 @@ def members_of(document: Json, protocol: Protocol) -> dict[str, Json]:
 
 
 def alternatives(document: Json, schema: Json) -> Iterator[Json]:
-    """The alternatives of a value except null: references resolved, unions flattened."""
+    """The alternatives for a value except null, with references resolved and unions flattened."""
     schema = resolved(document, schema)
     unions = schema.get("anyOf") or ([schema] if "discriminator" in schema else schema.get("oneOf"))
     if unions is None or "discriminator" in schema:
@@ -70,7 +70,7 @@ def _is_for(schema: Json, protocol: Protocol) -> bool:
 
 
 def _parameter(document: Json, protocol: Protocol) -> str:
-    """The place of the endpoint's name, as the document writes the path."""
+    """The placeholder for the endpoint's name in the document's path."""
     places = ("{model}", "{endpoint}")
     return next(
         (each for each in places if protocol.path.replace("{model}", each) in document["paths"]), places[0]

@@ -1,7 +1,7 @@
 """A request as text to copy: one command of curl, or one program in Python.
 
-The key is never part of a text; both read it from the environment. Knows how a protocol's usual client is
-called; not how a request is translated to another protocol.
+The key is never part of the text: both read it from the environment. Covers how to call a protocol's usual
+client, but not how to translate a request to another protocol.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BASES: Final = {
 
 
 def curl(document: Json, ask: Ask, server: str, *, keys: bool) -> str:
-    """A command that calls `server`, such as `http://127.0.0.1:8000`; with a key if `keys`."""
+    """A command that calls `server`, such as `http://127.0.0.1:8000`, with a key if `keys` is set."""
     url = shlex.quote(server + ask.protocol.url(ask.model, stream=ask.stream))
     lines = [f"curl {'-N ' if ask.stream else ''}{url}"]
     lines.append("-H 'Content-Type: application/json'")
@@ -90,7 +90,7 @@ def _with_requests(document: Json, ask: Ask, server: str, *, keys: bool) -> str:
 def _headers(document: Json, ask: Ask, *, of_client: bool = False) -> dict[str, str]:
     """The headers that the request needs besides its key.
 
-    On a path that several protocols share, the server's settings choose one that needs no header.
+    If several protocols share a path, the server's settings choose the one that needs no header.
     `of_client`: the path is the one that OpenAI's client calls, which may differ from the protocol's own.
     """
     path = ask.protocol.path
@@ -113,7 +113,7 @@ def _dialect_without_header(document: Json, path: str) -> str | None:
 
 
 def literal(value: Any, depth: int = 0) -> str:
-    """JSON as Python writes it, on one line where it fits, else indented for `depth`."""
+    """JSON as a Python literal, on one line if it fits, else indented for `depth`."""
     flat = repr(value) if not isinstance(value, str) else _quoted(value)
     if not isinstance(value, Mapping | list) or len(flat) + 4 * depth + 12 <= WIDTH or not value:
         return _flat(value)
@@ -135,7 +135,7 @@ def _flat(value: Any) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A string in double quotes where that needs no more escapes."""
+    """A string, in double quotes if that needs no extra escapes."""
     shown = repr(text)
     if '"' in text or not shown.startswith("'"):
         return shown

@@ -30,8 +30,8 @@ _SAMPLED: Final = {"temperature", "top_k", "top_p", "typical_p", "seed"}
 class Ask:
     """A request of the Playground.
 
-    `body` is in the form of `protocol`; a header chooses `entity`. `shapes`: of a chat, what shapes write
-    otherwise: prompt, tools and form by dotted path, for each shape.
+    `body` is in the form of `protocol`; a header chooses `entity`. `shapes`: for a chat, the parts that
+    differ between shapes: for each shape, the prompt, tools and form by dotted path.
     """
 
     protocol: Protocol
@@ -64,7 +64,7 @@ def translated(document: Json, ask: Ask, target: Protocol) -> tuple[Ask, Sequenc
         option = accepted.get(name)
         if option is not None and name not in _SCALE_OF_ITS_OWN and _takes(option, value):
             _put(body, option.path, value)
-        elif path != _THINKING or _BUDGET not in dict(_options(ask)):  # a budget says that the model thinks
+        elif path != _THINKING or _BUDGET not in dict(_options(ask)):  # a budget already implies thinking
             lost.append(path)
     _complete(body, accepted.values(), target, ask)
     if "stream" in members and ask.stream:
@@ -75,13 +75,13 @@ def translated(document: Json, ask: Ask, target: Protocol) -> tuple[Ask, Sequenc
 
 
 def _of_shape(ask: Ask) -> Iterator[str]:
-    """What the request has of its shape besides its prompt, by dotted path."""
+    """The dotted paths of the shape-specific parts of the request, besides its prompt."""
     paths = ("tools", "tool_choice", FORMS.get(ask.protocol.shape))
     return (path for path in ask.shapes.get(ask.protocol.shape, ()) if path in paths)
 
 
 def _place(path: str, target: Protocol) -> str:
-    """Where `target` has it."""
+    """The path of the same member in `target`."""
     return FORMS[target.shape] if path in FORMS.values() else path
 
 
@@ -92,7 +92,7 @@ def _options(ask: Ask) -> Iterator[tuple[str, Any]]:
 
 
 def _flat(body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The members of a body by dotted path; one that holds options of its own stands for these."""
+    """The members of a body by dotted path; a member with options of its own is replaced by these."""
     for name, value in body.items():
         if isinstance(value, Mapping) and name in NESTED:
             yield from ((f"{name}.{inner}", each) for inner, each in value.items())
@@ -101,7 +101,7 @@ def _flat(body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _complete(body: dict[str, Any], options: Iterable[Option], target: Protocol, ask: Ask) -> None:
-    """Add or remove members where protocols write the same wish differently."""
+    """Add or remove members that protocols need to express the same request differently."""
     for each in options:
         if each.required:
             body.setdefault(each.path, int(each.at_first))

@@ -1,4 +1,4 @@
-"""The comparison of an endpoint's entities as a table. Knows no route and no template."""
+"""The comparison of an endpoint's entities as a table. Does not depend on routes or templates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _IN_WORDS: Final = {"share": reading.share, "s": reading.duration, "": reading.n
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A mean in words, with its interval."""
+    """A mean as text, with its interval."""
 
     mean: str
     interval: str  # "" while it is not known
@@ -42,9 +42,9 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TestView:
-    """Whether an entity differs from the one with most traffic."""
+    """Whether an entity differs from the one with the most traffic."""
 
-    __test__ = False  # no test of ours, whatever its name says
+    __test__ = False  # tells pytest that this is not a test class
 
     entity: str
     is_shadow: bool
@@ -81,7 +81,7 @@ def comparison_view(report: Json) -> ComparisonView:
 
 
 def metrics_of(report: Json | None) -> list[tuple[str, str]]:
-    """The metrics that can be tested: names in the API, with names for people."""
+    """The metrics that can be tested: their API names with names for people."""
     known = [(metric, name) for metric, (name, _) in METRICS.items()]
     entities = [] if report is None else report["entities"]
     feedback = sorted({metric for each in entities for metric in each.get("feedback", {})})

@@ -1,7 +1,7 @@
 """The forms of an endpoint's configuration: rows of entities and shares, and the bodies made from them.
 
-A field has the name of its path in the API's body, such as `served_entities.0.entity_name`, so an error of
-the API names the field that it is about. Knows no route and no template.
+Each field is named by its path in the API's body, such as `served_entities.0.entity_name`, so an API error
+names the field that it is about. Does not depend on routes or templates.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ WAS: Final = "was"  # the name of the entity that a row was made from
 CONFIG_VERSION: Final = "config_version"  # of the configuration that a form was made from
 WHOLE: Final = 100
 
-ENTITY_OF_SHARE: Final = "entity"  # of each line of a form that splits the traffic
+ENTITY_OF_SHARE: Final = "entity"  # field in each line of a form that splits the traffic
 SHARE_OF_ENTITY: Final = "share"
-MAX_ROWS: Final = 100  # of one form, removed ones included
+MAX_ROWS: Final = 100  # in one form, including removed rows
 _UNASKED: Final = ("creator", "creation_timestamp", "state")  # of an entity as the API shows it
 
 
@@ -48,7 +48,7 @@ class EntityRow:
 
     @property
     def is_sized_finely(self) -> bool:
-        """Whether the row gives its size by more than a number of units."""
+        """Whether the row's size is more than a plain number of units."""
         fine = (*NUMBERS[1:], "workload_size")
         return any(self.values.get(name) for name in fine) or "burst_scaling_enabled" in self.flags
 
@@ -62,7 +62,7 @@ class ShareRow:
 
 
 def rows_of(config: Json) -> list[EntityRow]:
-    """The rows of a form that changes `config`, a configuration as the API shows it."""
+    """The rows of a form that edits `config`, a configuration as the API shows it."""
     shares = shares_of(config)
     return [
         EntityRow(
@@ -77,7 +77,7 @@ def rows_of(config: Json) -> list[EntityRow]:
 
 
 def rows_in(form: Form) -> list[EntityRow]:
-    """The rows that a form had when it was sent, so that a refused one keeps what was typed.
+    """The rows that a form had when it was sent, so that a refused form keeps what was typed.
 
     They are renumbered as in the body, because rows in between may have been removed.
     """
@@ -101,9 +101,9 @@ def blank_row(index: int = 0, share: int = WHOLE) -> EntityRow:
 
 
 def config_body(form: Form, former: Json | None = None) -> dict[str, Any]:
-    """The configuration that a form asks for.
+    """The configuration described by a form.
 
-    Members without a field keep the value of the row's former entity in `former`.
+    Members that have no field keep the value that the row's entity had in `former`.
     """
     known = {each.get("name"): each for each in (former or {}).get("served_entities", ())}
     rows = rows_in(form)
@@ -115,7 +115,7 @@ def config_body(form: Form, former: Json | None = None) -> dict[str, Any]:
 
 
 def share_rows(config: Json) -> list[ShareRow]:
-    """One for each entity of a configuration, with its share."""
+    """One row for each entity of a configuration, with its share."""
     shares = shares_of(config)
     names = [entity.get("name", "") for entity in config.get("served_entities", ())]
     return [ShareRow(entity=name, share=str(shares.get(name, 0))) for name in names]
@@ -128,23 +128,23 @@ def share_rows_in(form: Form) -> list[ShareRow]:
 
 
 def traffic_body(form: Form) -> dict[str, Any]:
-    """The split that a form asks for."""
+    """The traffic split described by a form."""
     return _traffic((row.entity, number(row.share)) for row in share_rows_in(form))
 
 
 def promotion_body(config: Json, entity: str) -> dict[str, Any]:
-    """The split in which one entity answers everything."""
+    """The split that sends all requests to one entity."""
     return _traffic((row.entity, WHOLE if row.entity == entity else 0) for row in share_rows(config))
 
 
 def _traffic(shares: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """The split of these shares by entity, as a body has it."""
+    """The split with these shares by entity, in the format of a request body."""
     routes = [{"served_entity_name": name, SHARE: share} for name, share in shares]
     return {"traffic_config": {"routes": routes}}
 
 
 def _entity(row: EntityRow, former: Json | None) -> dict[str, Any]:
-    """The entity for a body: the form's fields over the members without a field."""
+    """The entity for a body: the form's fields, and the former values of members that have no field."""
     entity = {name: value for name, value in (former or {}).items() if name not in _UNASKED}
     for name in (*TEXTS, *NUMBERS, *FLAGS):
         entity.pop(name, None)
@@ -154,7 +154,7 @@ def _entity(row: EntityRow, former: Json | None) -> dict[str, Any]:
 
 
 def _name(entity: Json) -> str:
-    """An entity's name, or the one that the API gives an entity which has none."""
+    """An entity's name, or the name that the API gives to a nameless entity."""
     return entity.get("name") or entity_name(entity.get("entity_name", ""), entity.get("entity_version", ""))
 
 

@@ -1,4 +1,4 @@
-"""Amounts of each day as a picture of stacked bars: plain numbers for a template to draw. Knows no route."""
+"""Daily amounts as a stacked bar chart: plain numbers for a template to draw. Independent of routes."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Final
 from serve_app.console.views import Json
 from serve_app.console.views.usage import usage_rows
 
-# A day is at least some pixels wide; of more days than these the last ones are drawn.
+# Each day needs a few pixels, so if there are more days than this, only the last ones are drawn.
 MAX_DAYS: Final = 366
 WIDTH: Final = 720.0
 HEIGHT: Final = 120.0
-MOST_KEYS: Final = 5  # that have a colour of their own
+MOST_KEYS: Final = 5  # keys that get a colour of their own
 OTHERS: Final = "others"
-_GAP: Final = 0.2  # of a day's width, between two bars
+_GAP: Final = 0.2  # between two bars, as a share of a day's width
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A piece of a bar; lengths are in the picture's units, from the top left."""
+    """A segment of a bar; positions are in the chart's units, from the top left."""
 
     name: str
     amount: float
@@ -47,7 +47,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DayChart:
-    """Days side by side, with the sum of each series over all of them."""
+    """Days side by side, with the sum of each series over all days."""
 
     width: float
     height: float
@@ -58,7 +58,7 @@ class DayChart:
 
 
 def token_chart(report: Json, first: str = "", last: str = "") -> DayChart | None:
-    """Tokens by day, of prompts and of answers, of a report by day. See `day_chart`."""
+    """Prompt and answer tokens by day, from a report by day. See `day_chart`."""
     series: dict[str, dict[str, float]] = {"prompts": {}, "answers": {}}
     for row in usage_rows(report):
         series["prompts"][row.group[0]] = row.prompt_tokens
@@ -95,9 +95,9 @@ def cost_chart(report: Json, first: str = "", last: str = "") -> DayChart | None
 def day_chart(
     series: Mapping[str, Mapping[str, float]], first: str = "", last: str = "", currency: str = ""
 ) -> DayChart | None:
-    """Series of amounts by day, stacked in their order; None where there is no day.
+    """A chart of daily amounts, one series stacked on the next; None if there is no day.
 
-    The picture goes from the date `first` to `last` at least, where these are dates. Days without an amount
+    The chart covers at least the days from `first` to `last`, if these are dates. Days without an amount
     are empty.
     """
     known = {day for amounts in series.values() for day in amounts if _is_day(day)}

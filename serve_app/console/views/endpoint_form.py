@@ -1,4 +1,5 @@
-"""The forms that make an endpoint and change its tags and AI gateway. Knows no route and no template."""
+"""The forms that create an endpoint, and that change its tags and AI gateway. Does not depend on routes or
+templates."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from serve_app.endpoints.ai_gateway import PARTS
 
 
 def creation_body(form: Form) -> dict[str, Any]:
-    """The endpoint that a form asks for."""
+    """The endpoint described by a form."""
     body: dict[str, Any] = {"name": form.text("name"), "config": config_body(form)}
     body |= {name: text for name in ("description", "task") if (text := form.text(name))}
     if tags := tags_in(form.text("tags")):
@@ -54,7 +55,7 @@ def tags_body(form: Form, former: Json) -> dict[str, Any]:
 
 
 def gateway_text(endpoint: Json) -> str:
-    """The settings of an endpoint's AI gateway as JSON for people."""
+    """The settings of an endpoint's AI gateway as readable JSON."""
     gateway = endpoint.get("ai_gateway") or {}
     shown = {name: gateway[name] for name in PARTS if name in gateway}
     return json.dumps(shown, indent=2, ensure_ascii=False)

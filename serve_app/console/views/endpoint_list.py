@@ -1,4 +1,4 @@
-"""Which endpoints a list shows, and in what order. Knows no route and no template."""
+"""Which endpoints a list shows, and in what order. Does not depend on routes or templates."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from serve_app.console.views.endpoints import EndpointView
 
 MOST_ROWS: Final = 100  # of one page
-# A column that sorts -> what it is called, and what it sorts by.
+# A sortable column -> its title, and what it sorts by.
 SORTS: Final[Mapping[str, tuple[str, Callable[[EndpointView], Any]]]] = {
     "name": ("Name", lambda each: each.name.casefold()),
     "state": ("State", lambda each: each.status.word),
@@ -31,7 +31,7 @@ class ListQuery:
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> ListQuery:
-        """Parse a page's query. Unknown values fall back to the whole list by name."""
+        """Parse a page's query. Unknown values fall back to the whole list, sorted by name."""
         sort, page = query.get("sort", ""), query.get("page", "")
         return cls(
             words=query.get("q", "").strip(),
@@ -41,7 +41,7 @@ class ListQuery:
         )
 
     def link(self, **changes: Any) -> str:
-        """The query of the page with some of it changed."""
+        """The page's query, with some values changed."""
         asked = replace(self, **changes)
         fields = {
             "q": asked.words,
@@ -52,7 +52,7 @@ class ListQuery:
         return urlencode({name: value for name, value in fields.items() if value})
 
     def link_by(self, column: str) -> str:
-        """The query that sorts by a column, or reverses its order if it is sorted by it already."""
+        """The query that sorts by a column, or reverses the order if the list is already sorted by it."""
         is_same = column == self.sort
         return self.link(sort=column, is_descending=is_same and not self.is_descending, page=1)
 
@@ -77,7 +77,7 @@ class EndpointPage:
 
 
 def endpoint_page(endpoints: Sequence[EndpointView], query: ListQuery) -> EndpointPage:
-    """The endpoints that have every word of the query in their name, description, models or tags."""
+    """The endpoints whose name, description, models or tags contain every word of the query."""
     wanted = query.words.casefold().split()
     found = [each for each in endpoints if all(word in _text(each) for word in wanted)]
     _, key = SORTS[query.sort]

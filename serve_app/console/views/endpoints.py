@@ -1,4 +1,5 @@
-"""An endpoint as the console shows it. Times are milliseconds since 1970. Knows no route and no template."""
+"""An endpoint as the console shows it. Times are milliseconds since 1970. Does not depend on routes or
+templates."""
 
 from __future__ import annotations
 
@@ -29,25 +30,25 @@ class EntityView:
     name: str
     model: str
     version: str
-    size: str  # what was bought, in words; "" where replicas are shared
+    size: str  # purchased size in words; "" if replicas are shared
     scales_to_zero: bool
-    share: int | None  # percent of the requests; None: the configuration has no share for it
+    share: int | None  # percent of the requests; None if the configuration states no share
     status: Status
     message: str
 
     @property
     def answers(self) -> bool:
-        """Whether it can answer now."""
+        """Whether the entity can answer now."""
         return self.status.tone is Tone.GOOD
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigView:
-    """A configuration that serves the endpoint, or that starts."""
+    """A configuration that serves the endpoint, or that is starting."""
 
     version: int
     entities: tuple[EntityView, ...]
-    started: int | None  # of a configuration that starts
+    started: int | None  # when the update to it started, if it is starting
 
     @property
     def ready(self) -> int:
@@ -74,13 +75,13 @@ class EndpointView:
     message: str
     is_busy: bool  # an update is under way: look again soon
     config: ConfigView | None  # the one that serves
-    pending: ConfigView | None  # one that starts, or failed
+    pending: ConfigView | None  # a configuration that is starting or has failed
     creator: str
     created: int
     updated: int
     description: str
     tags: tuple[tuple[str, str], ...]
-    ai_gateway: str  # JSON for people; "" where nothing is set
+    ai_gateway: str  # readable JSON; "" if nothing is set
     shadow: Mapping[str, Any] | None
 
     @property
@@ -89,7 +90,7 @@ class EndpointView:
 
     @property
     def newest(self) -> ConfigView | None:
-        """The configuration that serves, or the one that starts if none serves yet."""
+        """The configuration that serves, or if none serves yet, the one that is starting."""
         return self.config or self.pending
 
     @property
@@ -99,7 +100,7 @@ class EndpointView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownModel:
-    """A model of some endpoint, offered in fields for a model."""
+    """A model used by some endpoint, suggested in form fields for a model."""
 
     name: str
     version: str
@@ -135,7 +136,7 @@ def endpoint_view(endpoint: Json) -> EndpointView:
 
 
 def endpoint_views(answer: Json) -> list[EndpointView]:
-    """The views of the list's JSON, by name."""
+    """The views of the list's JSON, sorted by name."""
     return sorted(map(endpoint_view, answer.get("endpoints", ())), key=lambda each: each.name)
 
 
@@ -161,7 +162,7 @@ def known_models(answer: Json) -> list[KnownModel]:
 
 
 def size_of(entity: Json) -> str:
-    """What was bought for an entity, in words: `2 units`, `4 to 16 requests at once`."""
+    """The purchased size of an entity, in words: `2 units`, `4 to 16 requests at once`."""
     parts: Iterable[str] = (
         _counted(entity.get("provisioned_model_units"), "unit"),
         _range(entity, "throughput", "tokens/s"),

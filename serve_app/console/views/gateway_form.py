@@ -1,7 +1,7 @@
-"""The form of an endpoint's AI gateway: its fields from the settings, and the settings from its fields.
+"""The form for an endpoint's AI gateway: its fields from the settings, and the settings from its fields.
 
-A field has the name of its path in the API's body, such as `rate_limits.0.calls`, so an error of the API
-names the field that it is about. Settings without a field stay as they are. Knows no route and no template.
+Each field is named by its path in the API's body, such as `rate_limits.0.calls`, so an API error names the
+field that it is about. Settings that have no field stay as they are. Does not depend on routes or templates.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from serve_app.console.forms import Form, listed, number, words
 from serve_app.console.views import Json
 from serve_app.endpoints.ai_gateway import PARTS
 
-FORM: Final = "gateway_form"  # the field that tells this form from the one for JSON
+FORM: Final = "gateway_form"  # the field that distinguishes this form from the JSON form
 USAGE: Final = "usage_tracking_config"
 FALLBACK: Final = "fallback_config"
 TABLE: Final = "inference_table_config"
 GUARDRAILS: Final = "guardrails"
-# part -> whether it is on where nothing is set
+# part -> whether it is on by default
 SWITCHES: Final[Mapping[str, bool]] = {USAGE: True, FALLBACK: True, TABLE: False}
 TABLE_NAMES: Final = ("catalog_name", "schema_name", "table_name_prefix")
 SIDES: Final = ("input", "output")
@@ -31,7 +31,7 @@ KEYS: Final = {
     "service_principal": "a service principal by name",
 }
 LIMITS: Final = ("key", "principal", "calls", "tokens")
-BLANK_ROWS: Final = 2  # for limits to come; one that stays empty is no limit
+BLANK_ROWS: Final = 2  # for new limits; a row left empty adds no limit
 MAX_ROWS: Final = 100 + BLANK_ROWS
 
 
@@ -53,7 +53,7 @@ class LimitRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayFields:
-    """What the fields of the form say."""
+    """The values of the form's fields."""
 
     switches: frozenset[str]  # the parts that are on
     texts: Mapping[str, str]
@@ -71,7 +71,7 @@ class GatewayFields:
 
 
 def fields_of(settings: Json) -> GatewayFields:
-    """The fields of a form that changes `settings`, as the API shows them."""
+    """The fields of a form that edits `settings`, the settings as the API shows them."""
     table = settings.get(TABLE) or {}
     texts = {f"{TABLE}.{name}": table.get(name) or "" for name in TABLE_NAMES}
     for side in SIDES:
@@ -100,7 +100,7 @@ def fields_in(form: Form) -> GatewayFields:
 
 
 def settings_body(form: Form, former: Json) -> dict[str, Any]:
-    """The settings of a form, to replace `former`."""
+    """The settings described by a form, to replace `former`."""
     fields = fields_in(form)
     body: dict[str, Any] = {part: former[part] for part in PARTS if part in former}
     body["rate_limits"] = [_limit(row) for row in fields.limits]
@@ -125,7 +125,7 @@ def _limit(row: LimitRow) -> dict[str, Any]:
 
 
 def _side(fields: GatewayFields, former: Json, side: str) -> dict[str, Any]:
-    """The rules of one side, with those of `former` that have no field."""
+    """The guardrails of one side, including the ones in `former` that have no field."""
     rules = dict(_rules(former, side))
     pii = {**(rules.pop("pii", None) or {}), "behavior": fields.text(f"{GUARDRAILS}.{side}.pii.behavior")}
     rules.pop("invalid_keywords", None)

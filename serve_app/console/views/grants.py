@@ -1,4 +1,4 @@
-"""Grants of an endpoint as the console shows them, and the bodies that change them. Knows no route."""
+"""Grants of an endpoint as the console shows them, and the bodies that change them. No routes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LIST: Final = "access_control_list"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrantView:
-    """What one principal may do."""
+    """The permissions of one principal."""
 
     kind: str  # as the API calls it
     principal: str
@@ -34,7 +34,7 @@ class GrantView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrantFields:
-    """What the fields of the form that grants something say."""
+    """The values of the fields in the form for a grant."""
 
     kind: str = "group_name"
     principal: str = ""
@@ -42,7 +42,7 @@ class GrantFields:
 
 
 def grant_views(answer: Json) -> list[GrantView]:
-    """The views of the JSON of an endpoint's permissions, in its order."""
+    """The views of the JSON of an endpoint's permissions, in the same order."""
     return [
         GrantView(kind=kind, principal=entry[kind], level=entry["all_permissions"][0]["permission_level"])
         for entry in answer.get(LIST, ())
@@ -62,7 +62,7 @@ def fields_in(form: Form) -> GrantFields:
 
 
 def grant_body(form: Form) -> dict[str, Any]:
-    """The grant that a form asks for, in a list of one. Raises Problem for an unknown kind."""
+    """The grant described by a form, in a list of one. Raises Problem for an unknown kind."""
     fields = fields_in(form)
     if fields.kind not in KINDS:
         raise Problem("choose a user, a group or a service principal", "kind")
@@ -70,7 +70,7 @@ def grant_body(form: Form) -> dict[str, Any]:
 
 
 def rest_body(former: Json, form: Form) -> dict[str, Any]:
-    """All grants of `former` but the one that a form names."""
+    """All grants in `former` except the one that a form names."""
     gone = (form.text("kind"), form.text("principal"))
     left = [each for each in grant_views(former) if (each.kind, each.principal) != gone]
     return {LIST: [{each.kind: each.principal, "permission_level": each.level} for each in left]}

@@ -1,4 +1,5 @@
-"""A key as the console shows it, and the bodies that make and change one. Knows no route and no template."""
+"""A key as the console shows it, and the request bodies that create and change a key. Does not depend on
+routes or templates."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ _FORMER: Final = Status("old secret", Tone.BUSY)
 GRACES: Final = {"0": "at once", "3600": "in an hour", "86400": "in a day", "604800": "in a week"}
 
 
-# Fields of a key -> what the API calls them.
+# Fields of a key -> their names in the API.
 _TIMES: Final = {
     "created": "creation_time",
     "expires": "expiry_time",
@@ -42,7 +43,7 @@ _TIMES: Final = {
 
 
 class KeyView(msgspec.Struct, frozen=True, kw_only=True, rename=_TIMES):
-    """What is kept of a key. Times are milliseconds since 1970; None: never."""
+    """The stored facts about a key. Times are milliseconds since 1970; None: never."""
 
     id: str
     name: str
@@ -72,7 +73,7 @@ class KeyView(msgspec.Struct, frozen=True, kw_only=True, rename=_TIMES):
 
     @property
     def spent_share(self) -> float:
-        """What was spent of the budget, from 0 to 1."""
+        """The share of the budget that is spent, from 0 to 1."""
         return 0.0 if not self.budget else min(1.0, (self.spent or 0.0) / self.budget)
 
     @property
@@ -89,7 +90,7 @@ class KeyView(msgspec.Struct, frozen=True, kw_only=True, rename=_TIMES):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyFields:
-    """What the fields of a key's form say."""
+    """The values of the fields in a key's form."""
 
     texts: Mapping[str, str]
     scopes: frozenset[str]
@@ -111,7 +112,7 @@ def key_view(key: Json, now_ms: int) -> KeyView:
 
 
 def key_views(answer: Json, now_ms: int) -> list[KeyView]:
-    """The views of the list's JSON: keys in force, then keys that ended, each by name."""
+    """The views of the list's JSON: keys in force, then keys that ended, both sorted by name."""
     found = [key_view(key, now_ms) for key in answer.get("keys", ())]
     newest: dict[str, int] = {}
     for key in found:
@@ -157,7 +158,7 @@ def fields_in(form: Form) -> KeyFields:
 
 
 def creation_body(form: Form) -> dict[str, Any]:
-    """The key that a form asks for."""
+    """The key described by a form."""
     body: dict[str, Any] = {"name": form.text("name"), **_shared(form)}
     body |= {name: text for name in ("user", "currency") if (text := form.text(name))}
     if bool(form.text("is_service_principal")):
@@ -169,7 +170,7 @@ def creation_body(form: Form) -> dict[str, Any]:
 
 
 def change_body(form: Form) -> dict[str, Any]:
-    """The change of an existing key that a form describes. An empty budget is removed."""
+    """The change of an existing key that a form describes. A budget left empty is removed."""
     body = _shared(form)
     cleared = [name for name in BUDGETS if name not in body]
     return {**body, "clear": cleared} if cleared else body

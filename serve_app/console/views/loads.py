@@ -1,4 +1,5 @@
-"""What the entities of one endpoint do now: replicas, queue and rates of the last minute. Knows no route."""
+"""The current load of one endpoint's entities: replicas, queue, and rates over the last minute. Independent
+of routes."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from serve_app.console.views import Json
 
 
 class LoadView(msgspec.Struct, frozen=True, kw_only=True):
-    """One served entity now. Replicas and queue are those of its application, which others may share."""
+    """One served entity now. Replicas and queue are those of the entity's application, which other entities
+    may share."""
 
     entity: str
     replicas: int | None = None  # None: the entity has no application any more
@@ -23,7 +25,7 @@ class LoadView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load_views(answer: Json, endpoint: str) -> list[LoadView]:
-    """The views of the JSON of live figures, for one endpoint."""
+    """The views of one endpoint, from the JSON of live figures."""
     applications = {each["application"]: each for each in answer.get("applications", ())}
     found = [each for each in answer.get("endpoints", ()) if each["endpoint"] == endpoint]
     return [_load(entity, applications) for each in found for entity in each["entities"]]

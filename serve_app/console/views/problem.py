@@ -1,4 +1,4 @@
-"""Failures that the console finds itself, and the field that a refusal is about."""
+"""Failures that the console detects itself, and the field that a refusal is about."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Problem(Exception):
 
 
 def field_in(message: str) -> str | None:
-    """The field that an error of the management API begins with, as forms call it; None: it names none."""
+    """The field named at the start of a management API error, as forms call it; None if there is none."""
     found = _FIELD.match(message)
     return None if found is None else found[1]
 
 
 def is_wrong(field: str, refused: str | None) -> bool:
-    """Whether a refusal of `refused` is about `field`, a part of it, or what contains it."""
+    """Whether the field `refused` is `field` itself, a part of it, or an object that contains it."""
     return refused is not None and (
         field == refused or field.startswith(f"{refused}.") or refused.startswith(f"{field}.")
     )

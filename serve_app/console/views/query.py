@@ -1,4 +1,4 @@
-"""Code to copy that calls an endpoint: a short request in each of its protocols. Knows no route."""
+"""Code to copy that calls an endpoint: a short request in each of its protocols. Independent of routes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The request log of an endpoint as the console shows it. Knows no route and no template."""
+"""The request log of an endpoint as the console shows it. Does not depend on routes or templates."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class LoggedView(msgspec.Struct, frozen=True, kw_only=True):
     route: str
     request: str = ""
     response: str = ""
-    missing: tuple[str, ...] = field(name="logging_error_codes", default=())  # why a body is not there
+    missing: tuple[str, ...] = field(name="logging_error_codes", default=())  # why a body is missing
 
     @property
     def date(self) -> str:
-        """The day in UTC, under which the log has the request."""
+        """The UTC day under which the request is logged."""
         return datetime.fromtimestamp(self.time / 1000, UTC).strftime("%Y-%m-%d")
 
     @property
@@ -64,7 +64,7 @@ def logged_view(row: Json) -> LoggedView:
 
 
 def _pretty(text: str) -> str:
-    """JSON with line breaks; anything else, such as the events of a stream, as it is."""
+    """Indented JSON; any other text, such as the events of a stream, is returned as it is."""
     try:
         return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
     except (ValueError, RecursionError):

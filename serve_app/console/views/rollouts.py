@@ -1,4 +1,4 @@
-"""A rollout as the console shows it, and the body that starts one. Knows no route and no template."""
+"""A rollout as the console shows it, and the body that starts one. Does not depend on routes or templates."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class RolloutView:
     steps: tuple[StepView, ...]
     percentage: int
     interval_s: float
-    guards: tuple[tuple[str, str], ...]  # in words: what is bounded, and the bound
+    guards: tuple[tuple[str, str], ...]  # in words: the bounded quantity, and the bound
     former: tuple[tuple[str, int], ...]  # the split that a rollback restores
     started: int
     changed: int
@@ -74,7 +74,7 @@ def rollout_view(rollout: Json) -> RolloutView:
 
 
 def fields_of(form: Form | None = None) -> dict[str, str]:
-    """The fields of the form that starts a rollout: initial values, or those that were sent."""
+    """The fields of the form that starts a rollout, with initial values or with those that were sent."""
     names = ("entity", "steps", "interval_s", *(f"guards.{name}" for name in GUARDS))
     if form is None:
         return {name: _DEFAULTS.get(name, "") for name in names}
@@ -82,7 +82,7 @@ def fields_of(form: Form | None = None) -> dict[str, str]:
 
 
 def rollout_body(form: Form) -> dict[str, Any]:
-    """The rollout that a form asks for."""
+    """The rollout described by a form."""
     body: dict[str, Any] = {"entity": form.text("entity")}
     if steps := words(form.text("steps")):
         body["steps"] = [number(step) for step in steps]
@@ -95,7 +95,7 @@ def rollout_body(form: Form) -> dict[str, Any]:
 
 
 def shadow_body(form: Form) -> dict[str, Any]:
-    """The shadow that a form asks for."""
+    """The shadow described by a form."""
     return {"entity": form.text("entity"), "percentage": number(form.text("percentage"))}
 
 

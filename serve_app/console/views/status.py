@@ -1,4 +1,4 @@
-"""A status: a word for people and a tone for its colour. Knows no page."""
+"""A status: a word for people and a tone for its colour. Independent of pages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 
 
 class Tone(StrEnum):
-    """The meaning of a colour. The word says the same without it."""
+    """The meaning of a colour. The status's word says the same without colour."""
 
     GOOD = "good"
     BUSY = "warn"

@@ -1,4 +1,4 @@
-"""Sums over the usage ledger as totals and rows of a table. Knows no route and no template."""
+"""Sums over the usage ledger as totals and rows of a table. Does not depend on routes or templates."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def usage_rows(report: Json) -> list[UsageRow]:
-    """The rows of a report's JSON, in its order."""
+    """The rows of a report's JSON, in the same order."""
     by = report.get("by", ())
     return [usage_row(row, by) for row in report.get("rows", ())]
 

@@ -1,4 +1,4 @@
-"""The usage page's query of the ledger: its period, fields and filters. Knows no route."""
+"""The usage page's query of the ledger: its period, fields and filters. Independent of routes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FIELDS: Final = (
     *("kind", "route", "outcome", "day", "month"),
 )
 DEFAULT_BY: Final = ("endpoint", "entity")
-# What a period is called in a link -> what it is called for people.
+# A period's name in a link -> its name for people.
 PERIODS: Final[Mapping[str, str]] = {
     "1d": "24 hours",
     "7d": "7 days",
@@ -32,19 +32,19 @@ _DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """A query of the ledger."""
+    """A query to the ledger."""
 
     period: str = DEFAULT_PERIOD
     by: tuple[str, ...] = DEFAULT_BY
-    since: str = ""  # as typed, where the period is custom
+    since: str = ""  # as typed, if the period is custom
     until: str = ""
     endpoint: str = ""
     key: str = ""
     shadow: bool = False
-    offset: int = 0  # sums before the first that is shown
+    offset: int = 0  # number of sums before the first one shown
 
     def query(self, now: datetime, by: Sequence[str] | None = None) -> dict[str, str]:
-        """The query for the API's route, by the fields `by` instead of the chosen ones."""
+        """The query for the API's route, grouped by the fields `by` instead of the chosen ones."""
         since, until = self._span(now)
         found = {
             "by": ",".join(self.by if by is None else by),
@@ -61,7 +61,7 @@ class Chosen:
         return self._span(now)[0][:10]
 
     def link(self, **changes: str) -> str:
-        """The query of the console's page, from the first sum on, with some choices replaced."""
+        """The console page's query for its first page of sums, with some choices replaced."""
         said = {"period": self.period, "since": self.since, "until": self.until, "endpoint": self.endpoint}
         said |= {"key": self.key, "shadow": "on" if self.shadow else "", **changes}
         fields = [("by", name) for name in self.by]
@@ -69,7 +69,7 @@ class Chosen:
 
     def _span(self, now: datetime) -> tuple[str, str]:
         if self.period == CUSTOM:
-            # A day that is named as the last one counts as a whole.
+            # If the end is given as a date, the whole of that day is included.
             return self.since, _day_after(self.until) if _DATE.fullmatch(self.until) else self.until
         if self.period == "month":
             return now.strftime("%Y-%m-01"), ""
@@ -80,7 +80,7 @@ class Chosen:
 
 
 def chosen_in(form: Form) -> Chosen:
-    """Parse a query of the page. Unknown values fall back to the page's defaults."""
+    """Parse the page's query. Unknown values fall back to the page's defaults."""
     period = CUSTOM if form.text("since") or form.text("until") else form.text("period")
     by = tuple(name for name in dict.fromkeys(form.all("by")) if name in FIELDS)
     return Chosen(
@@ -98,5 +98,5 @@ def chosen_in(form: Form) -> Chosen:
 def _day_after(day: str) -> str:
     try:
         return (datetime.fromisoformat(day) + timedelta(days=1)).strftime("%Y-%m-%d")
-    except ValueError:  # not a date: the API says so
+    except ValueError:  # not a date: the API will refuse it
         return day

@@ -30,21 +30,21 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 RETRY_S: Final = 2.0  # `Retry-After` for clients
-TRIES: Final = 5  # of a transaction that collides with others
+TRIES: Final = 5  # tries for a transaction that collides with others
 FULL: Final = "the disk of the database is full: nothing can be changed before there is room"
-PAUSE_S: Final = 0.05  # before the second try; longer before each later one
+PAUSE_S: Final = 0.05  # pause before the second try; each later pause is longer
 
 
 class Database:
-    """One database, opened by the control plane alone."""
+    """One database, which only the control plane opens."""
 
     def __init__(self, url: str, *, prepare: Callable[[Engine], None] = upgrade) -> None:
-        """`url`: see `control.database.url`. `prepare` makes the tables, before the first transaction.
+        """`url`: see `control.database.url`. `prepare` creates the tables before the first transaction.
 
-        A database that is away may come back: each `run` tries again. Raises DatabaseProblem for a URL
+        An unreachable database may come back, so each `run` tries again. Raises DatabaseProblem for a URL
         that can never be opened.
         """
-        self.problem: str | None = None  # why the latest transaction was not done; None: it was
+        self.problem: str | None = None  # why the latest transaction failed; None if it succeeded
         self._engine = open_engine(url)
         self._prepare = prepare
         self._is_prepared = False
@@ -57,24 +57,24 @@ class Database:
 
     @property
     def _place(self) -> str:
-        """The file, or the server and the name. Without user and password."""
+        """The database's file, or its server and name. Without user and password."""
         url = self._engine.url
         return f"{url.host}/{url.database}" if url.host else str(url.database)
 
     async def run(self, work: Callable[[Session], T]) -> T:
         """Run `work` in a transaction; returns its result once committed. An exception rolls back.
 
-        Transactions are serialisable. `work` may be called several times, each time in a new
-        transaction, so it changes nothing else.
+        Transactions are serialisable. `work` may be called several times, each time in a new transaction, so
+        it must have no other effects.
 
-        Raises Unavailable where the database is away or locked: then nothing was changed, unless the
+        Raises Unavailable if the database is unreachable or locked; nothing was changed then, unless the
         connection broke during the commit. Raises InvalidField for a text that PostgreSQL cannot hold, and
-        DatabaseProblem where a newer version made the tables.
+        DatabaseProblem if a newer version made the tables.
         """
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._work, work)
 
     def close(self) -> None:
-        """Finish what runs, and let the database go."""
+        """Finish the running transaction, and close the database."""
         self._thread.submit(self._engine.dispose)
         self._thread.shutdown()
 
@@ -92,14 +92,14 @@ class Database:
             except (DBAPIError, OSError) as error:
                 if has_collided(error) and attempt < TRIES - 1:
                     continue
-                if is_bad_text(error):  # a field without a check; SQLite accepts it
+                if is_bad_text(error):  # from a field that is not checked; SQLite accepts such text
                     raise InvalidField(None, "texts must not have the character NUL") from error
                 if not (is_away(error) or has_collided(error)):
                     raise
                 self.problem = f"the database {self._place} does not answer: {_reason(error)}"
                 if (advice := remedy(error)) is not None:
                     self.problem += f"; {advice}"
-                    self._is_prepared = False  # another file may take its place
+                    self._is_prepared = False  # the file may be replaced by another one
                 logger.warning("%s", self.problem)
                 reason = FULL if is_full(error) else "the database does not answer; try again"
                 raise Unavailable(reason, retry_after_s=RETRY_S) from error
@@ -114,7 +114,7 @@ class Database:
 
 
 def _reason(error: Exception) -> str:
-    """The reason for the log, without the statement, because its values are a client's."""
+    """The reason to log, without the SQL statement, whose values come from a client."""
     if isinstance(error, DBAPIError):
         return str(error.orig)
     return (error.strerror if isinstance(error, OSError) else str(error)) or type(error).__name__

@@ -1,7 +1,7 @@
 """Brings the tables of a database to what this version expects, by the steps in `migrations/versions`.
 
-Knows no table. Two processes that start at once do each step once: the first holds the lock until its
-transaction ends, and the second finds nothing left to do.
+Does not depend on any particular table. If two processes start at once, each step still runs only once: the
+first process holds the lock until its transaction ends, and the second finds nothing left to do.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from sqlalchemy import Connection, Engine, MetaData, text
 from serve_app.control.database.problem import DatabaseProblem
 
 FOLDER: Final = Path(__file__).with_name("migrations")
-LOCK: Final = 0x73657276652D6170  # of PostgreSQL: any number, the same in every version
-LOCK_S: Final = 60.0  # for which another process may migrate
+LOCK: Final = 0x73657276652D6170  # PostgreSQL's lock id: an arbitrary number, the same in every version
+LOCK_S: Final = 60.0  # how long to wait while another process migrates
 LOOK_S: Final = 0.1
 
 
 def upgrade(engine: Engine) -> None:
-    """Make or change the tables, all of them or none.
+    """Create or change the tables: all of them, or none if anything fails.
 
     Raises DatabaseProblem if a newer version made them, and TimeoutError if another process holds the lock
     too long.
     """
     if engine.dialect.name == "postgresql":
-        # What is read once the lock is held must be newer than the lock, not than the transaction.
+        # What is read under the lock must be as of the lock, not as of the transaction's start.
         engine = engine.execution_options(isolation_level="READ COMMITTED")
     with engine.begin() as connection:
         _lock(connection)

@@ -1,4 +1,4 @@
-"""Problems of a database: those that an operator must solve, and those that pass."""
+"""Problems with a database: those that an operator must solve, and those that pass by themselves."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from sqlalchemy.exc import DBAPIError, InterfaceError
 
-# SQLSTATE classes and codes: connections, resources, an operator's stop, a lock that did not come in time.
+# SQLSTATE classes and codes: connections, resources, a shutdown by an operator, a lock timeout.
 _AWAY: Final = ("08", "53", "57P", "57014", "55P03", "25006")
-_COLLIDED: Final = ("40",)  # the transaction met another one, and may be tried again
+_COLLIDED: Final = ("40",)  # the transaction conflicted with another one, and may be retried
 _DISK_FULL: Final = "53100"
 _BAD_TEXT: Final = "22021"
 # The lowest byte of SQLite's codes: busy, locked, read-only, input or output, corrupt, full, cannot open, no
@@ -20,16 +20,16 @@ _SQLITE_AWAY: Final = frozenset({5, 6, 8, 10, 11, 13, 14, 26})
 _WRITABLE: Final = "see that the file and its folder are there and can be written"
 _ROOM: Final = "make room on its disk"
 _ANOTHER: Final = "restore a backup, or move the file away: then an empty database is made"
-# What an operator can do, by the same bytes.
+# What an operator can do, by the same codes.
 _REMEDIES: Final = {8: _WRITABLE, 11: _ANOTHER, 13: _ROOM, 14: _WRITABLE, 26: _ANOTHER}
 
 
 class DatabaseProblem(Exception):
-    """An operator must act: the URL is wrong, a driver is missing, or the database is of a newer version."""
+    """A problem that an operator must solve: a wrong URL, a missing driver, or tables of a newer version."""
 
 
 def is_away(error: Exception) -> bool:
-    """Whether the database may answer later, with nothing changed: it is gone, locked, full or broken."""
+    """Whether the database may recover without a change of settings: it is gone, locked, full or broken."""
     if isinstance(error, OSError):
         return True
     if not isinstance(error, DBAPIError):
@@ -42,7 +42,7 @@ def is_away(error: Exception) -> bool:
 
 
 def remedy(error: Exception) -> str | None:
-    """The remedy for an operator; None: wait, or look at the database's server."""
+    """What an operator can do; None if there is nothing to do but wait or check the database's server."""
     if is_full(error):
         return _ROOM
     if isinstance(error, OSError) and error.filename is not None:
@@ -51,7 +51,7 @@ def remedy(error: Exception) -> str | None:
 
 
 def is_full(error: Exception) -> bool:
-    """Whether there is no room left to write: on the disk, or in the database's file."""
+    """Whether there is no room left to write, on the disk or in the database's file."""
     if isinstance(error, OSError):
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
     if not isinstance(error, DBAPIError):
@@ -72,13 +72,13 @@ def is_bad_text(error: Exception) -> bool:
 
 
 def _sqlite_code(error: Exception) -> int | None:
-    """SQLite's code without its details; None: not of SQLite."""
+    """SQLite's primary error code; None if the error is not from SQLite."""
     if not isinstance(error, DBAPIError) or not isinstance(error.orig, sqlite3.Error):
         return None
     return int(getattr(error.orig, "sqlite_errorcode", 0)) & 0xFF
 
 
 def _state(error: DBAPIError) -> str:
-    """The SQLSTATE that PostgreSQL gave."""
+    """The SQLSTATE from PostgreSQL."""
     detail: Any = error.orig.args[0] if error.orig is not None and error.orig.args else None
     return str(detail.get("C", "")) if isinstance(detail, dict) else ""

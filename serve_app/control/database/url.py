@@ -1,4 +1,4 @@
-"""Where a database is: its URL as an operator writes it becomes an engine of SQLAlchemy.
+"""Turns a database's URL, as an operator writes it, into an SQLAlchemy engine.
 
 sqlite:////folder/control.db
 postgresql://user:password@host:5432/name?sslmode=verify-full
@@ -17,8 +17,8 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from serve_app.control.database.problem import DatabaseProblem
 
-BUSY_S: Final = 2.0  # for which a transaction waits for a lock
-ANSWER_S: Final = 10.0  # for which a server may be silent
+BUSY_S: Final = 2.0  # how long a transaction waits for a lock
+ANSWER_S: Final = 10.0  # how long a server may take to answer
 PORT: Final = 5432
 _DRIVER: Final = "postgresql+pg8000"
 _POSTGRES: Final = ("postgresql", "postgres", _DRIVER)
@@ -28,7 +28,7 @@ _TLS: Final = ("disable", "require", "verify-full")
 def open_engine(url: str) -> Engine:
     """An engine for the database at `url`. Nothing is connected yet.
 
-    Raises DatabaseProblem for a URL that cannot be one, or a driver that is not installed.
+    Raises DatabaseProblem if the URL is invalid or its driver is not installed.
     """
     try:
         parsed = make_url(url)
@@ -54,13 +54,13 @@ def _open_sqlite(url: URL) -> Engine:
 
 
 def _make_private(path: Path) -> None:
-    """The file and its folder are their owner's alone: hashes of keys are in there. Raises OSError."""
+    """Make the file and its folder private to their owner, since they hold hashes of keys. Raises OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
 
 
 def _prepare_sqlite(connection: Any, record: Any) -> None:
-    """Readers of other processes do not wait, a commit survives the process, and foreign keys hold."""
+    """Readers in other processes do not wait, commits survive the process, and foreign keys are enforced."""
     connection.isolation_level = None  # the driver begins no transactions of its own: ours cover reads too
     cursor = connection.cursor()
     for pragma in (
@@ -92,7 +92,7 @@ def _open_postgres(url: URL) -> Engine:
             isolation_level="SERIALIZABLE",
             pool_size=1,
             max_overflow=0,
-            pool_pre_ping=True,  # a restart of the server fails no transaction
+            pool_pre_ping=True,  # so that no transaction fails after a restart of the server
         )
     except (ImportError, NoSuchModuleError):
         raise DatabaseProblem(
@@ -103,7 +103,7 @@ def _open_postgres(url: URL) -> Engine:
 
 
 def _tls(mode: str) -> ssl.SSLContext | None:
-    """As libpq understands `sslmode`: encrypted, or encrypted and of a known server."""
+    """Interpret `sslmode` as libpq does: encrypted, or encrypted with a verified server."""
     if mode not in _TLS:
         raise DatabaseProblem(f"sslmode of the database may be {', '.join(_TLS)}, not {mode}")
     if mode == "disable":

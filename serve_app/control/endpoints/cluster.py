@@ -1,4 +1,4 @@
-"""The control plane's interface to the cluster that runs the applications. Knows no Ray."""
+"""The control plane's interface to the cluster that runs the applications. Independent of Ray."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from serve_app.types import ModelInfo
 class AppStatus(Enum):
     """The state of an application."""
 
-    COMING = "coming"  # starts, changes, or recovers by itself
+    COMING = "coming"  # is starting, changing, or recovering by itself
     UP = "up"  # as requested
     FAILED = "failed"  # for good
     GOING = "going"  # being deleted
@@ -26,55 +26,55 @@ class AppSeen:
     """An application on the cluster."""
 
     status: AppStatus
-    message: str = ""  # what the cluster says of it
+    message: str = ""  # the cluster's message about the application
     size: tuple[int, int] | None = None  # least and most replicas, as last requested; None: unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """A model that an endpoint may be made of."""
+    """A model that an endpoint may use."""
 
     config: ModelConfig
-    app: str | None = None  # the operator's application that runs it; None: none does
+    app: str | None = None  # the operator's application that runs this model, if any
     is_shared: bool = False  # whether pay-per-token endpoints may use that application
     num_cpus: float = 0.5
     num_gpus: float = 0.0
-    replica_throughput: float | None = None  # tokens a second; None: not given
+    replica_throughput: float | None = None  # tokens per second; None if not given
 
 
 @dataclass(frozen=True, slots=True)
 class NodeRoom:
-    """Memory of one node, in bytes."""
+    """The memory of one node, in bytes."""
 
     memory: int  # that is free
-    gpu_memory: tuple[int, ...] = ()  # of each GPU, used or not
+    gpu_memory: tuple[int, ...] = ()  # total memory of each GPU
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What is free on the cluster, by Ray's names of resources: CPU, GPU."""
+    """The free resources of the cluster, by Ray's names: CPU, GPU."""
 
     free: Mapping[str, float] = field(default_factory=dict)
     nodes: tuple[NodeRoom, ...] = ()  # empty: unknown
 
 
 class Cluster(Protocol):
-    """All calls raise Unavailable while the cluster does not answer, and block no event loop."""
+    """All calls raise Unavailable if the cluster does not answer, and none blocks the event loop."""
 
     async def apps(self) -> Mapping[str, AppSeen]:
         """All applications by name."""
         ...
 
     async def routed(self) -> frozenset[str] | None:
-        """The applications that gateways route to; None: unknown at the moment."""
+        """The applications that gateways route to; None if unknown at the moment."""
         ...
 
     async def deploy(self, spec: AppSpec) -> None:
-        """Start an application, or give the one of this name another size in place. Does not wait for it."""
+        """Start an application, or resize the one with this name in place. Does not wait until it is up."""
         ...
 
     async def delete(self, app: str) -> None:
-        """Let an application finish what it has, and go. Does not wait for that."""
+        """Remove an application once it has finished its requests. Returns without waiting."""
         ...
 
     async def info(self, app: str) -> ModelInfo:
@@ -82,17 +82,18 @@ class Cluster(Protocol):
         ...
 
     async def offers(self) -> tuple[Offer, ...]:
-        """The models of the operator's applications, and those that come with the server."""
+        """The models in the operator's applications, and the models that come with the server."""
         ...
 
     async def room(self) -> Room:
-        """What is free for new replicas."""
+        """The resources that are free for new replicas."""
         ...
 
     def least_memory(self, config: ModelConfig) -> int | None:
-        """The fewest bytes of a replica of this model; None: unknown. Reads only small files."""
+        """The least memory that a replica of this model needs, in bytes; None if unknown. Reads only small
+        files."""
         ...
 
     async def logs(self, app: str) -> str:
-        """The newest lines that the replicas of an application logged."""
+        """The newest log lines of an application's replicas."""
         ...

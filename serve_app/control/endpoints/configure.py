@@ -1,7 +1,7 @@
-"""Turns a client's wishes into a configuration that can run, or says why it cannot. Pure logic.
+"""Turns a client's request into a configuration that can run, or reports why it cannot. Pure logic.
 
-A served entity keeps its application where only its size changes; any other change makes a new application,
-beside which the former one serves until the new one is up.
+A served entity keeps its application if only its size changes. For any other change a new application is
+started, and the former one serves until the new one is up.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FIELDS: Final = {"served_entities": ENTITIES, "traffic": "traffic_config"}
 
 @dataclass(frozen=True, slots=True)
 class Configurator:
-    """Everything that decides about a new configuration."""
+    """All the facts that decide whether a new configuration can run."""
 
     offers: Offers
     config: ControlConfig
@@ -111,7 +111,7 @@ class Configurator:
         )
 
     def _app(self, endpoint: str, entity: str) -> str:
-        """A name that no application had before."""
+        """A name for an application that was never used before."""
         slug = app_name(f"{endpoint}-{entity}").removeprefix("model-")[:SLUG_CHARS]
         return f"{RUN_TIME}{slug}-r{self.next_revision()}"
 

@@ -1,4 +1,4 @@
-"""The commands about endpoints: they check and store the wanted state, and the reconciler realises it."""
+"""The commands for endpoints: they check and store the wanted state, and the reconciler brings it about."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from serve_app.types import Caller, control
 
 @dataclass(frozen=True, slots=True)
 class _Ground:
-    """The facts of the cluster for a new configuration, read before the transaction."""
+    """The facts about the cluster that a new configuration needs, read before the transaction."""
 
     offers: tuple[Offer, ...]
     room: Room
 
 
 class Endpoints:
-    """Run-time endpoints. Those of the deploy file are shown beside them, and read-only."""
+    """Run-time endpoints. Endpoints of the deploy file are listed with them, as read-only."""
 
     def __init__(
         self,
@@ -85,12 +85,12 @@ class Endpoints:
         }
 
     def snapshot(self, session: Session) -> dict[str, bytes]:
-        """The endpoints that serve, for gateways: by name, as JSON."""
+        """The endpoints that serve, by name, as JSON for gateways."""
         every = self._known.read(session).values()
         return {each.row.name: served for each in every if (served := each.served) is not None}
 
     def unready(self, session: Session) -> dict[str, str]:
-        """The endpoints without a serving configuration, and why."""
+        """The endpoints without a serving configuration, each with the reason."""
         every = self._known.read(session).values()
         return {each.row.name: why for each in every if (why := each.unready) is not None}
 
@@ -114,7 +114,7 @@ class Endpoints:
         return frozenset(name for name, each in (made | declared).items() if not each.tracks_usage)
 
     def name_of(self, session: Session, endpoint_id: str) -> str | None:
-        """The name of the endpoint with this id, declared ones included; None: there is none."""
+        """The name of the endpoint with this id, which may be a declared one; None if there is none."""
         row = registry.by_id(session, endpoint_id)
         if row is not None:
             return row.name
@@ -253,7 +253,7 @@ class Endpoints:
         return control.Logs(text=await self._cluster.logs(entity.app))
 
     async def _edited(self, name: str, change: Callable[[Session, EndpointRow], None]) -> EndpointRow:
-        """The row of an endpoint of run time after `change`, in one transaction."""
+        """Apply `change` to an endpoint made at run time, in one transaction; returns its row."""
         self._refuse_declared(name)
 
         def work(session: Session) -> EndpointRow:
@@ -265,7 +265,8 @@ class Endpoints:
         return await self._database.run(work)
 
     def _kept(self) -> Mapping[str, KnownEndpoint]:
-        """The endpoints as they were before the database went away. Raises Unavailable if none were read."""
+        """The endpoints as last read before the database became unreachable. Raises Unavailable if they were
+        never read."""
         if self._known.newest is None:
             raise Unavailable("the database does not answer; try again", retry_after_s=RETRY_S)
         return self._known.newest
@@ -302,7 +303,7 @@ class Endpoints:
 
 
 def _ai_gateway(raw: dict[str, Any]) -> dict[str, Any]:
-    """Settings that were checked, as plain values. Raises InvalidField."""
+    """Validated settings, as plain values. Raises InvalidField."""
     return AiGateway.checked(raw).model_dump(mode="json", exclude_unset=True)
 
 
@@ -315,7 +316,7 @@ def _stamp(at: float) -> str:
 
 
 def _detached(session: Session, row: EndpointRow) -> EndpointRow:
-    """The row as it is now, for use after the transaction."""
+    """The row in its current state, for use after the transaction."""
     session.flush()
     session.refresh(row)
     session.expunge(row)

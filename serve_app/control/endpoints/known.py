@@ -1,4 +1,4 @@
-"""All endpoints of the database. Each version of a row is read once, so reading costs only what changed."""
+"""All endpoints in the database. Each version of a row is read once, so only changed rows cost time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AT_ONCE: Final = 500  # rows of one statement
 
 @dataclass(frozen=True)
 class KnownEndpoint:
-    """A row, detached from its session, and what its columns hold."""
+    """A row, detached from its session, and the parsed values of its columns."""
 
     row: EndpointRow
     serving: Config | None
@@ -33,7 +33,7 @@ class KnownEndpoint:
 
     @property
     def unready(self) -> str | None:
-        """The reason why nothing serves yet, for callers of the endpoint; None: something serves."""
+        """The reason why nothing serves yet, for callers of the endpoint; None if something serves."""
         if self.serving is not None:
             return None
         if self.row.update_state == UpdateState.UPDATE_FAILED.value:
@@ -42,14 +42,14 @@ class KnownEndpoint:
 
 
 class KnownEndpoints:
-    """Used only in transactions, which run one after the other."""
+    """To be used only in transactions, which run one at a time."""
 
     def __init__(self) -> None:
         self._known: dict[str, KnownEndpoint] = {}
-        self.newest: dict[str, KnownEndpoint] | None = None  # as read last, for a database that is away
+        self.newest: dict[str, KnownEndpoint] | None = None  # last read, for when the database is unreachable
 
     def read(self, session: Session) -> dict[str, KnownEndpoint]:
-        """All of them by id, in the order of their names."""
+        """All endpoints by id, sorted by name."""
         columns = select(EndpointRow.id, EndpointRow.row_version).order_by(EndpointRow.name)
         versions: dict[str, int] = dict(session.execute(columns).tuples().all())
         before = self._known

@@ -1,8 +1,8 @@
-"""Checks names in an endpoint's settings: the judge of its guardrails, and its inference table.
+"""Checks the names in an endpoint's settings: of its guardrails' judge and of its inference table.
 
-A key that is limited to endpoints cannot use another one by naming it in settings. The judge of the whole
-server is the operator's choice, and judges for every key. Models are no endpoints: an endpoint may be made
-of whatever `Offers` has.
+A key that is limited to some endpoints cannot use another one by naming it in settings. The server-wide judge
+is the operator's choice, and every key may use it. Names of models are not checked here: an endpoint may use
+any model in `Offers`.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Named:
     def check(
         self, session: Session, endpoint: str, raw: dict[str, Any], caller: Caller, prefix: str = ""
     ) -> None:
-        """Raises InvalidField if settings name something that does not exist or is not the caller's.
+        """Raises InvalidField if settings name something that does not exist or that the caller may not use.
 
-        Also if a model must judge and none is named. `raw`: the `AiGateway` settings of `endpoint`.
-        `prefix` precedes the field.
+        Raises it also if a model has to judge and none is named. `raw`: the `AiGateway` settings of
+        `endpoint`. `prefix` precedes the field.
         """
         settings = AiGateway.model_validate(raw)
         if settings.guardrails is not None:

@@ -1,4 +1,4 @@
-"""The models that endpoints may be made of: of the deploy file, of `control.models`, and the demo models."""
+"""The models that endpoints may use: from the deploy file, from `control.models`, and the demo models."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHOWN = 20  # models that an error names
 
 
 class Offers:
-    """Looks up a model by its name and version. Running models go before listed ones."""
+    """Looks up a model by its name and version. Running models take precedence over listed ones."""
 
     def __init__(self, found: Iterable[Offer], config: ControlConfig, declared: Catalogue) -> None:
         """`found`: see `Cluster.offers`. `declared`: the endpoints of the deploy file."""
@@ -33,7 +33,7 @@ class Offers:
             *offered,
             *(each for each in found if each.app is None),
         )
-        # Applications started from Python have no settings to read, but endpoints of the gateway name them.
+        # Applications started from Python have no settings to read, but the gateway's endpoints name them.
         self._shared = {
             (entity.model, entity.version): entity.app
             for endpoint in declared.endpoints
@@ -46,7 +46,7 @@ class Offers:
         }
 
     def to_run(self, model: str, version: str, field: str) -> Offer:
-        """How to run replicas of a model. Raises InvalidField, which names the models there are."""
+        """How to run replicas of a model. Raises InvalidField, which lists the available models."""
         known = {(each.config.name, each.config.version): each for each in reversed(self._all)}
         found = _match(model, version, known)
         if found is None:
@@ -54,9 +54,9 @@ class Offers:
         return known[found]
 
     def shared(self, model: str, version: str, field: str) -> tuple[str, str, str]:
-        """The model, version and application of the operator that pay-per-token endpoints use.
+        """The model, its version, and the operator's application that pay-per-token endpoints use.
 
-        Raises InvalidField, which names those there are.
+        Raises InvalidField, which lists the available ones.
         """
         found = _match(model, version, self._shared)
         if found is None:
@@ -69,7 +69,7 @@ class Offers:
 
 
 def throughput_of(config: object) -> float | None:
-    """Tokens a second of one replica, if the model's settings say it."""
+    """Tokens per second of one replica, if the model's settings state it."""
     bought = getattr(config, "provisioned", None)
     return None if bought is None else float(bought.replica_throughput)
 

@@ -2,11 +2,11 @@
 
     what is wanted, what is seen  --plan-->  actions
 
-Plans are made repeatedly from the state at that time. So an action that failed or was lost comes again, and
-an action that is done twice changes nothing. What keeps clients served:
+Plans are made again and again, each from the current state. So an action that failed or was lost is planned
+again, and doing an action twice changes nothing. What keeps clients served:
 
 * an endpoint's former configuration is wanted until the new one is up;
-* * an application that is no longer wanted is deleted only once no gateway routes to it.
+* an application that is no longer wanted is deleted only once no gateway routes to it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Wanted:
 
     id: str
     serving: tuple[AppSpec, ...] = ()
-    pending: tuple[AppSpec, ...] | None = None  # of a configuration that starts; None: there is none
+    pending: tuple[AppSpec, ...] | None = None  # of the configuration that is starting, if any
     is_late: bool = False  # the pending configuration ran out of time
-    is_followed: bool | None = None  # whether all gateways took the last change; None: not waited for
+    is_followed: bool | None = None  # whether all gateways have the last change; None if not awaited
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +62,10 @@ class Promote:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """The pending configuration of the endpoint failed: give it up."""
+    """The pending configuration of the endpoint failed: abandon it."""
 
     endpoint: str
-    app: str | None  # the one that failed; None: it ran out of time
+    app: str | None  # the one that failed; None after a timeout
     reason: str
 
 
@@ -80,7 +80,7 @@ Action: TypeAlias = Deploy | Delete | Promote | Fail | Settle
 
 
 def plan(wanted: Iterable[Wanted], seen: Seen) -> list[Action]:
-    """The actions that bring the cluster closer to what is wanted, in the order in which to take them."""
+    """The actions that bring the cluster closer to the wanted state, in the order in which to take them."""
     actions: list[Action] = []
     specs: dict[str, AppSpec] = {}
     for endpoint in wanted:
@@ -107,7 +107,7 @@ def plan(wanted: Iterable[Wanted], seen: Seen) -> list[Action]:
 
 
 def _verdict(endpoint: Wanted, seen: Seen) -> Promote | Fail | None:
-    """Whether the pending configuration of the endpoint is up, or has failed; None: neither yet."""
+    """Whether the endpoint's pending configuration is up or has failed; None if neither yet."""
     if endpoint.pending is None:
         return None
     late: AppSpec | None = None
@@ -130,4 +130,4 @@ def _toward(spec: AppSpec, seen: Seen) -> Iterable[Action]:
     if app is None or (app.size != spec.size and app.status is not AppStatus.GOING):
         yield Deploy(spec)
     elif app.status is AppStatus.FAILED and spec.name in seen.again:
-        yield Delete(spec.name)  # it is started again once it is gone
+        yield Delete(spec.name)  # the application is started again once it is gone

@@ -1,7 +1,7 @@
 """Brings the cluster to the state of the registry: reads, plans, acts, and reads again.
 
-All its state is in the database, so a control plane that dies at any point continues where it was. An
-action is taken only if the endpoint is still as it was when the plan was made.
+All its state is in the database, so a control plane that dies at any point continues after a restart
+where it stopped. An action is taken only if the endpoint has not changed since the plan was made.
 """
 
 from __future__ import annotations
@@ -30,13 +30,11 @@ from serve_app.types.control import UpdateState
 logger = logging.getLogger(__name__)
 
 BUSY_S: Final = 0.5  # between turns while something changes
-CALM_S: Final = 5.0  # otherwise: an application may fail by itself
-EMPTY_S: Final = 15.0  # without any endpoint: there may be orphans of a former database
-# A gateway that has just changed its routes may have sent a request by the old ones; it arrives by then.
+CALM_S: Final = 5.0  # between turns otherwise: an application may fail by itself
+EMPTY_S: Final = 15.0  # if there are no endpoints: an earlier database may have left orphans
+# A gateway may have sent a request just before its routes changed; that request arrives within this time.
 SETTLE_S: Final = 2.0
-RESTART_S: Final = (
-    30.0  # before an application that failed while it served is started anew; doubled each time
-)
+RESTART_S: Final = 30.0  # before an application that failed while serving is restarted; doubles each time
 MAX_RESTART_S: Final = 600.0
 STILL: Final = "what served before still does"
 
@@ -70,15 +68,15 @@ class Reconciler:
         self._changing: dict[str, tuple[float, float]] = {}  # endpoint -> its `pending_since`, and when seen
         self._restarts: dict[
             str, tuple[float, float]
-        ] = {}  # application that failed -> when again, after what wait
+        ] = {}  # failed application -> time of the next restart, and the wait before it
         self.apps: Mapping[str, AppSeen] = {}  # as last read
 
     def wake(self) -> None:
-        """Something changed: start a turn now."""
+        """Start a turn now, because something changed."""
         self._awake.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run turns until cancelled."""
         while True:
             self._awake.clear()
             pause = BUSY_S
@@ -107,7 +105,7 @@ class Reconciler:
                 await self._act(action, rows)
             except ServeError as error:
                 logger.warning("%s: %s", type(action).__name__, error.message)
-            except Exception:  # such as a stored model that this version no longer takes: others go on
+            except Exception:  # such as a stored model that this version rejects: other endpoints go on
                 logger.exception("%s failed", type(action).__name__)
         busy = any(each.pending is not None or each.is_followed is not None for each in wanted)
         strays = [app for app in self.apps if app.startswith(RUN_TIME)]
@@ -132,9 +130,9 @@ class Reconciler:
         )
 
     def _is_late(self, row: EndpointRow) -> bool:
-        """Whether the change of `row` takes too long, by the monotonic clock.
+        """Whether the update of `row` takes too long, by the monotonic clock.
 
-        A control plane that starts gives it all of its time again.
+        When the control plane restarts, the update gets its full time again.
         """
         now = self._clock()
         known = self._changing.get(row.id)
@@ -145,7 +143,7 @@ class Reconciler:
     async def _seen(self, wanted: list[Wanted]) -> Seen:
         used = {spec.name for each in wanted for spec in (*each.serving, *(each.pending or ()))}
         now = self._clock()
-        ready = self._gateways.ready  # one that failed to grow may still answer with what it has
+        ready = self._gateways.ready  # an application that could not grow may still answer
         failed = {
             name for name in used - ready if (app := self.apps.get(name)) and app.status is AppStatus.FAILED
         }
@@ -167,7 +165,7 @@ class Reconciler:
         return Seen(self.apps, routed | (strays - settled), again)
 
     def _is_due(self, app: str, now: float) -> bool:
-        """Whether an application that failed may be started again. Each time the wait before it doubles."""
+        """Whether a failed application may be started again by now. The wait doubles after each failure."""
         if app not in self._restarts:
             self._restarts[app] = (now + RESTART_S, RESTART_S)
         at, wait = self._restarts[app]
@@ -212,7 +210,7 @@ class Reconciler:
         self._changed()
 
     async def _change(self, row: EndpointRow, work: Callable[[Session, EndpointRow], None]) -> None:
-        """Do `work` on the row, unless it was changed since the plan was made."""
+        """Do `work` on the row, unless the row was changed after the plan was made."""
         seen = (row.id, row.config_version, row.update_state)
 
         def checked(session: Session) -> None:

@@ -1,7 +1,7 @@
-"""The endpoints of the database: found, made, changed and removed inside of a transaction of the caller.
+"""Finds, creates, changes and removes endpoints in the database, within the caller's transaction.
 
-An endpoint has at most one update at a time. `serving` is the configuration that answers, `pending` the one
-that starts or failed. Knows no cluster.
+An endpoint has at most one update at a time. `serving` is the configuration that answers requests; `pending`
+is one that is starting or has failed. Does not depend on the cluster.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def entities(session: Session, endpoint: str) -> tuple[Entity, ...]:
 
 
 def traffic(session: Session, endpoint: str) -> dict[str, int]:
-    """The split that is in force. Raises as `entities` does."""
+    """The traffic split that is in force. Raises as `entities` does."""
     return dict(_serving(find(session, endpoint)).traffic)
 
 
@@ -73,7 +73,7 @@ def set_traffic(session: Session, endpoint: str, traffic: dict[str, int]) -> Non
 
 
 def set_shadow(session: Session, endpoint: str, shadow: Shadow | None) -> None:
-    """Send a share of the requests to another entity too; None: no longer. Raises as `set_traffic` does."""
+    """Copy a share of the requests to another entity; None ends that. Raises as `set_traffic` does."""
     row = find(session, endpoint)
     refuse_busy(row)
     raw = None if shadow is None else shadow.model_dump(mode="json")
@@ -95,7 +95,7 @@ def add(
     ai_gateway: dict[str, Any],
     stored: dict[str, Any],
 ) -> EndpointRow:
-    """A new endpoint, whose first configuration starts. Raises AlreadyExists, InvalidField."""
+    """Create an endpoint, whose first configuration starts. Raises AlreadyExists, InvalidField."""
     if has(session, name):
         raise AlreadyExists(f"the endpoint {name!r} exists already; update it, or choose another name")
     now = time.time()
@@ -128,7 +128,7 @@ def add(
 
 
 def begin_update(session: Session, row: EndpointRow, config: Config, *, task: str | None = None) -> None:
-    """Start another configuration beside the one that serves. Raises Conflict, InvalidField."""
+    """Start a new configuration beside the one that serves. Raises Conflict, InvalidField."""
     refuse_busy(row)
     check(row, config, shadow=_kept_shadow(row, config), task=task)
     row.pending = dumped(config)
@@ -141,9 +141,9 @@ def begin_update(session: Session, row: EndpointRow, config: Config, *, task: st
 
 
 def promote(session: Session, row: EndpointRow, *, task: str) -> None:
-    """The pending configuration serves from now on; the update ends once gateways have taken it.
+    """Let the pending configuration serve; the update ends once gateways have adopted it.
 
-    Raises InvalidField if gateways would refuse the endpoint with the task of its models.
+    Raises InvalidField if gateways would reject the endpoint because of its models' task.
     """
     if row.pending is None:
         return
@@ -163,14 +163,14 @@ def promote(session: Session, row: EndpointRow, *, task: str) -> None:
 
 
 def settle(session: Session, row: EndpointRow) -> None:
-    """All gateways route by the newest configuration."""
+    """Note that all gateways route by the newest configuration."""
     row.switch_version = 0
     row.update_state = UpdateState.NOT_UPDATING.value
     note(session, row, f"configuration {row.config_version} serves")
 
 
 def fail(session: Session, row: EndpointRow, message: str) -> None:
-    """Give the pending configuration up. The one that served before goes on."""
+    """Abandon the pending configuration. The one that served before goes on serving."""
     row.update_state = UpdateState.UPDATE_FAILED.value
     row.message = message
     row.updated = time.time()
@@ -178,7 +178,7 @@ def fail(session: Session, row: EndpointRow, message: str) -> None:
 
 
 def remove(session: Session, row: EndpointRow) -> None:
-    """Forget an endpoint, whatever it is doing."""
+    """Delete an endpoint, whatever its state."""
     session.execute(delete(EventRow).where(EventRow.endpoint_id == row.id))
     session.delete(row)
 
@@ -194,7 +194,7 @@ def note(session: Session, row: EndpointRow, text: str) -> None:
 
 
 def events(session: Session, row: EndpointRow) -> list[tuple[float, str]]:
-    """What happened to an endpoint, in order: time and words."""
+    """The events of an endpoint in order, each as a time and a text."""
     rows = session.scalars(select(EventRow).where(EventRow.endpoint_id == row.id).order_by(EventRow.id))
     return [(each.at, each.text) for each in rows]
 
@@ -210,7 +210,8 @@ def refuse_busy(row: EndpointRow) -> None:
 def check(
     row: EndpointRow, config: Config, *, shadow: dict[str, Any] | None, task: str | None = None
 ) -> Endpoint:
-    """The endpoint for gateways with `config`. Raises InvalidField if they would refuse it."""
+    """The endpoint with the configuration `config`, in the form for gateways. Raises InvalidField if gateways
+    would reject it."""
     raw = {**served(row, config, task=task), "shadow": shadow}
     try:
         return Endpoint.model_validate(raw)
@@ -248,7 +249,7 @@ def _entity(entity: Entity, kind: str) -> ServedEntity:
 
 
 def _kept_shadow(row: EndpointRow, config: Config) -> dict[str, Any] | None:
-    """The endpoint's shadow, unless `config` lacks its entity."""
+    """The endpoint's shadow, unless its entity is missing from `config`."""
     names = {each.wanted.name for each in config.entities}
     return None if row.shadow is None or row.shadow["entity"] not in names else row.shadow
 
@@ -267,6 +268,6 @@ def _words(config: Config) -> str:
 
 
 def _first(error: ValidationError) -> str:
-    """The first problem of a validation, with its field."""
+    """The first problem found by a validation, with its field."""
     path, message = first_problem(error)
     return f"{path}: {message}" if path else message

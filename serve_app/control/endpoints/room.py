@@ -1,7 +1,7 @@
 """Whether the cluster has room for new replicas: CPUs, GPUs and memory. Pure logic.
 
-Compares a lower bound of the memory needed with the memory free at this moment. A refused configuration could
-not have started; an accepted one may still fail, and its update then says so.
+Compares a lower bound of the memory needed with the memory free at this moment. A configuration that is
+refused could not have started; one that is accepted may still fail, and its update then reports that.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def check_room(
     least_memory: LeastMemory,
     field: str,
 ) -> None:
-    """Raises InvalidField of `field` unless there is room for the replicas of `specs` beyond `running`."""
+    """Raises InvalidField for `field` if there is no room for the replicas that `specs` add to `running`."""
     needs = [
         _Need(spec, more, ModelConfig.model_validate(spec.model))
         for spec in specs

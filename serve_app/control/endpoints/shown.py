@@ -1,4 +1,4 @@
-"""Endpoints as clients see them: from the registry and what runs, or from the deploy file."""
+"""Endpoints as clients see them: from the registry and the cluster's state, or from the deploy file."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from serve_app.control.endpoints.tables import EndpointRow
 from serve_app.endpoints.endpoint import Endpoint
 from serve_app.types import control
 
-_FIRST: Final = 1  # version of a declared configuration: the deploy file counts none
+_FIRST: Final = 1  # version of declared configurations: the deploy file has no version numbers
 
 
 class Sights:
-    """The known states of applications: from the cluster, and from gateways."""
+    """The known states of applications, from the cluster and from gateways."""
 
     def __init__(self, apps: Mapping[str, AppSeen], ready: frozenset[str]) -> None:
         self._apps = apps
@@ -32,7 +32,7 @@ class Sights:
             return control.EntityState.FAILED, seen.message
         state = control.EntityState.RECOVERING if is_serving else control.EntityState.CREATING
         if is_serving and entity.app in self._ready:
-            state = control.EntityState.READY  # it changes its size, and answers
+            state = control.EntityState.READY  # it is changing its size, but answers
         return state, "" if seen is None else seen.message
 
     def of_operator(self, app: str) -> tuple[control.EntityState, str]:
@@ -75,7 +75,7 @@ def shown(row: EndpointRow, sights: Sights) -> control.EndpointShown:
 
 
 def declared_id(name: str) -> str:
-    """The id of an endpoint of the deploy file: of its name alone, so that it stays over restarts."""
+    """The id of an endpoint in the deploy file, made from its name alone, so that it survives restarts."""
     return f"declared-{hashlib.sha256(name.encode()).hexdigest()[:23]}"
 
 

@@ -17,13 +17,13 @@ from serve_app.errors import InvalidField
 from serve_app.types.control import EntityWanted
 
 WORKLOADS: Final[Mapping[str, int]] = {"Small": 4, "Medium": 16, "Large": 64}  # requests at once
-BURST: Final = 2  # as many replicas as were bought, while there is load
-UNLIMITED: Final = 10**9  # tokens a second, of what was not bought by tokens
+BURST: Final = 2  # times the purchased replicas, under load
+UNLIMITED: Final = 10**9  # tokens per second, for sizes not purchased in tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Replicas of an entity, and the tokens a second that it may serve."""
+    """Replicas of an entity, and the tokens per second that it may serve."""
 
     min_replicas: int
     max_replicas: int
@@ -32,7 +32,8 @@ class Size:
 
 
 def size(wanted: EntityWanted, offer: Offer, config: ControlConfig, field: str) -> Size:
-    """The size of `wanted`. `field`: its path in the request, for errors. Raises InvalidField."""
+    """The size of `wanted`. `field`: the entity's path in the request, for error messages. Raises
+    InvalidField."""
     ways = [name for name, is_used in _ways(wanted).items() if is_used]
     if len(ways) > 1:
         raise InvalidField(
@@ -70,7 +71,7 @@ def size(wanted: EntityWanted, offer: Offer, config: ControlConfig, field: str) 
 
 
 def _throughput(wanted: EntityWanted, offer: Offer, replicas: int) -> tuple[int, int]:
-    """The limit of admission: the bought tokens, otherwise the known throughput of the replicas."""
+    """The admission limit: the purchased tokens, or else the known throughput of the replicas."""
     bought = wanted.max_provisioned_throughput or wanted.min_provisioned_throughput
     if bought:
         return wanted.min_provisioned_throughput or 0, bought
@@ -94,7 +95,7 @@ def _ways(wanted: EntityWanted) -> dict[str, bool]:
 
 
 def _range(least: int | None, most: int | None, each: float, field: str) -> tuple[int, int]:
-    """Replicas for `least` to `most`, where one replica has `each`."""
+    """Replicas for an amount from `least` to `most`, if one replica provides `each`."""
     for value in (least, most):
         if value is not None and value < 0:
             raise InvalidField(field, "must be 0 or more")

@@ -9,12 +9,12 @@ import msgspec
 
 from serve_app.types.control import EntityWanted
 
-RUN_TIME: Final = "rt-"  # how names of applications begin that the control plane makes, and no others
+RUN_TIME: Final = "rt-"  # prefix of the names of the control plane's applications, and of no others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppSpec:
-    """A wanted Serve application. `size` may change in place; any other change makes another application."""
+    """A wanted Serve application. `size` may change in place; any other change needs a new application."""
 
     name: str
     model: dict[str, Any]  # a `ModelConfig` without its `provisioned`, as plain values
@@ -28,7 +28,7 @@ class AppSpec:
         return self.min_replicas, self.max_replicas
 
     def runs_like(self, other: AppSpec) -> bool:
-        """Whether both are the same but for name and size."""
+        """Whether both are the same except for name and size."""
         return (self.model, self.num_cpus, self.num_gpus) == (other.model, other.num_cpus, other.num_gpus)
 
 
@@ -41,7 +41,7 @@ class Entity:
     version: str
     app: str
     spec: AppSpec | None  # None: the application is the operator's
-    min_throughput: int | None = None  # tokens a second; of provisioned entities
+    min_throughput: int | None = None  # tokens per second; for provisioned entities
     max_throughput: int | None = None
     creator: str = ""
     created: float = 0.0  # Unix seconds
@@ -59,12 +59,12 @@ class Config:
 
     @property
     def specs(self) -> tuple[AppSpec, ...]:
-        """The applications that the control plane runs for it."""
+        """The applications that the control plane runs for this configuration."""
         return tuple(entity.spec for entity in self.entities if entity.spec is not None)
 
 
 def dumped(config: Config) -> dict[str, Any]:
-    """As plain values, for a column of JSON."""
+    """The configuration as plain values, for a JSON column."""
     plain: dict[str, Any] = msgspec.to_builtins(config)
     return plain
 

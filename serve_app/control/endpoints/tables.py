@@ -1,4 +1,4 @@
-"""The tables of endpoints. Configurations are JSON of `state.Config`."""
+"""The tables of endpoints. Configurations are stored as JSON of `state.Config`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from serve_app.control.database.tables import Table
 
 
 class EndpointRow(Table):
-    """One endpoint. Its row is deleted with it; its id is random, so that no other one ever has it."""
+    """One endpoint. Its row is deleted with it. Its id is random, so that no other endpoint ever gets the
+    same id."""
 
     __tablename__ = "endpoints"
 
@@ -35,7 +36,7 @@ class EndpointRow(Table):
     pending_since: Mapped[float] = mapped_column(Double)
     # While an update only waits for gateways: the version of the first snapshot with the new configuration.
     switch_version: Mapped[int] = mapped_column(BigInteger)
-    row_version: Mapped[int] = mapped_column(Integer)  # detects changes of another control plane
+    row_version: Mapped[int] = mapped_column(Integer)  # to detect changes by another control plane
 
     __mapper_args__ = {"version_id_col": row_version}  # noqa: RUF012  # as SQLAlchemy has it
 

@@ -12,7 +12,7 @@ from serve_app.types import ModelInfo
 
 
 class TaskProblem(Exception):
-    """The entities of a configuration do not agree, or not with the endpoint."""
+    """The entities of a configuration differ in task, from each other or from the endpoint."""
 
 
 def task_of(
@@ -37,7 +37,7 @@ def task_of(
 
 
 def check_tasks(config: Config, task: str | None, declared: Mapping[str, Endpoint]) -> None:
-    """Refuse at once entities that are known to disagree. Raises InvalidField."""
+    """Raise at once if entities are already known to differ in task. Raises InvalidField."""
     if task is not None and task not in set(Task):
         raise InvalidField("task", f"must be one of {', '.join(Task)}")
     known = declared_tasks(declared)
@@ -73,7 +73,7 @@ def declared_tasks(declared: Mapping[str, Endpoint]) -> dict[tuple[str, str], tu
 
 
 def _able(info: ModelInfo) -> tuple[str, ...]:
-    """The tasks of a model; the first is what it does best."""
+    """The tasks of a model, the best-suited one first."""
     if info.dimensions is not None:
         return (Task.EMBEDDINGS.value,)
     if info.has_chat_template:

@@ -1,1 +1,1 @@
-"""API keys that are made at run time, and who may do what with which endpoint."""
+"""API keys made at run time, and the permissions on endpoints."""

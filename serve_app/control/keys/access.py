@@ -1,7 +1,7 @@
 """Decides who may send which command, by the caller's scopes, its key's endpoints, and the endpoint's grants.
 
-Denies by default: a command without a rule here is for administrators. An endpoint that a caller may not see
-looks like one that does not exist.
+Denies by default: only administrators may send a command that has no rule here. To a caller who may not see
+an endpoint, it looks as if it did not exist.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OF_ENDPOINT: Final = MappingProxyType[type[control.Command[Any]], tuple[Level, s
         control.CompareEntities: (Level.CAN_VIEW, "endpoint"),
     }
 )
-# Commands whose own handlers check the caller, with facts that only they know.
+# Commands whose own handlers check the caller, with data that only they have.
 JUDGED_BELOW: Final = frozenset[type[control.Command[Any]]](
     {
         control.GetPermissions,
@@ -51,7 +51,7 @@ OF_GATEWAYS: Final = frozenset[type[control.Command[Any]]](
 
 
 class Access:
-    """The gate before all handlers."""
+    """The check that every command passes before its handler."""
 
     def __init__(self, database: Database, grants: Grants) -> None:
         self._database = database

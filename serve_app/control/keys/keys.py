@@ -1,8 +1,8 @@
 """API keys that are made, changed and ended at run time.
 
-The secret of a key leaves this module once, in the reply to the command that makes it; the database has its
-digest and its first characters. A change reaches gateways with the next snapshot, and every gateway checks
-keys in its own memory: a request never asks the database.
+The secret of a key leaves this module only once, in the reply to the command that makes the key; the database
+stores the secret's digest and first characters. A change reaches gateways with the next snapshot, and every
+gateway checks keys in its own memory: a request never asks the database.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Keys:
         self._database = database
         self._changed = changed
         self._now = now
-        self._kept: tuple[control.KeyShown, ...] | None = None  # in force as read last
+        self._kept: tuple[control.KeyShown, ...] | None = None  # keys in force when last read
 
     def handlers(self) -> Handlers:
         return {
@@ -79,7 +79,7 @@ class Keys:
             )
 
     async def _create(self, command: control.CreateKey, caller: Caller) -> control.CreatedKey:
-        """Raises InvalidField, PermissionDenied, AlreadyExists, or Conflict if no key would manage."""
+        """Raises InvalidField, PermissionDenied, AlreadyExists, or Conflict if no key could manage keys."""
         check_administrator(caller)
         check_new(command)
         secret = new_secret()
@@ -120,7 +120,7 @@ class Keys:
         return _told(control.KeyShown, key)
 
     async def _update(self, command: control.UpdateKey, caller: Caller) -> control.KeyShown:
-        """Raises InvalidField, PermissionDenied, ModelNotFound, or Conflict for the last key that manages."""
+        """Raises InvalidField, PermissionDenied, ModelNotFound, or Conflict if no key could manage keys."""
         check_administrator(caller)
         check_change(command)
         shown = await self._database.run(lambda session: self._change(session, command, caller))
@@ -142,7 +142,7 @@ class Keys:
         return _told(control.KeyShown, key)
 
     async def _list(self, command: control.ListKeys, caller: Caller) -> control.KeyList:
-        """Lists keys; while the database is away, those in force as last read."""
+        """Lists keys; if the database is unreachable, those in force when it was last read."""
         check_administrator(caller)
         try:
             return await self._database.run(lambda session: self._read(session, command))
@@ -178,7 +178,7 @@ class Keys:
         return control.CreatedKey(secret=secret, shown=shown)
 
     def _replace(self, session: Session, command: control.RotateKey, secret: str) -> control.KeyShown:
-        """The former secret becomes a key of the same name that ends; all else stays with the new one."""
+        """The former secret becomes a key of the same name, which expires; the new one keeps the rest."""
         key, now = self._find(session, command.id), self._now()
         if key is not _newest(self._of_name(session, key.name)):
             raise Conflict(
@@ -196,14 +196,14 @@ class Keys:
         return _told(control.KeyShown, key)
 
     async def _revoke(self, command: control.RevokeKey, caller: Caller) -> control.Done:
-        """Raises PermissionDenied, ModelNotFound, or Conflict for the last key that manages."""
+        """Raises PermissionDenied, ModelNotFound, or Conflict if no key could then manage keys."""
         check_administrator(caller)
         await self._database.run(lambda session: self._end(session, command, caller))
         self._changed()
         return control.Done()
 
     def _end(self, session: Session, command: control.RevokeKey, caller: Caller) -> None:
-        """A key ends with the former secrets of its name; a former secret by itself."""
+        """A key is ended together with its former secrets; a former secret is ended alone."""
         now, key = self._now(), self._find(session, command.id)
         of_name = self._of_name(session, key.name)
         for each in of_name if key is _newest(of_name) else (key,):
@@ -216,17 +216,17 @@ class Keys:
         found = session.scalars(select(ApiKey).where(_is_in_force(self._now()), named)).all()
         if not found:
             raise ModelNotFound("id", "no key in force has this id or name")
-        # A name may look like the id of another key: the id goes first.
+        # A name may look like the id of another key: ids take precedence.
         return next((each for each in found if each.id == id), _newest(found))
 
     def _of_name(self, session: Session, name: str) -> Sequence[ApiKey]:
-        """The key of this name that is in force, and its former secrets."""
+        """The key with this name that is in force, and its former secrets."""
         return session.scalars(select(ApiKey).where(_is_in_force(self._now()), ApiKey.name == name)).all()
 
     def _check_way_in(self, session: Session, caller: Caller, why: str) -> None:
         """Raises Conflict, with `why`, if no key could manage keys after this transaction.
 
-        A caller with a key of the key file or the environment proves that another key manages.
+        If the caller's own key is from the key file or the environment, that key can still manage.
         """
         if not caller.anonymous and not caller.at_run_time:
             return
@@ -241,7 +241,7 @@ def _is_in_force(now: float) -> ColumnElement[bool]:
 
 
 def _newest(keys: Sequence[ApiKey]) -> ApiKey:
-    """The newest of several keys of one name: the others are former secrets that have not ended yet."""
+    """The newest of several keys with one name; the others are former secrets that have not expired yet."""
     return max(keys, key=lambda key: key.created)
 
 
@@ -250,7 +250,7 @@ def _sorted(names: tuple[str, ...]) -> list[str]:
 
 
 def _told(kind: type[ToldT], key: ApiKey) -> ToldT:
-    """The columns for the fields of `kind`, by name."""
+    """The column values for the fields of `kind`, by name."""
     columns = [each.name for each in fields(kind) if each.name in ApiKey.__table__.c]
     values: dict[str, Any] = {name: getattr(key, name) for name in columns}
     values |= {name: tuple(each) for name, each in values.items() if isinstance(each, list)}
@@ -260,8 +260,8 @@ def _told(kind: type[ToldT], key: ApiKey) -> ToldT:
 def last_uses(session: Session) -> Mapping[str, float]:
     """The Unix time at which the newest request of each key began, by the key's id.
 
-    Uses from before a key was made belong to another key of its name. One look into
-    an index for each key, whatever the ledger holds.
+    Requests from before a key was made belong to an earlier key with the same name. This is one index look-up
+    for each key, however large the ledger is.
     """
     newest = select(func.max(Usage.started)).where(Usage.key_id == ApiKey.name).scalar_subquery()
     found = session.execute(select(ApiKey.id, ApiKey.created, newest))

@@ -21,7 +21,7 @@ from serve_app.limits import MAX_ENDPOINT_GRANTS
 from serve_app.types import Caller
 from serve_app.types.control import GetPermissions, Grant, Permissions, PutPermissions
 
-NameOf = Callable[[Session, str], str | None]  # the name of the endpoint of an id; None: there is none
+NameOf = Callable[[Session, str], str | None]  # an endpoint's id -> its name, if it exists
 
 
 class Grants:
@@ -48,7 +48,7 @@ class Grants:
         return self._newest
 
     async def known(self) -> dict[str, tuple[Grant, ...]]:
-        """The grants by the endpoint's name; while the database is away, as last read."""
+        """The grants by the endpoint's name; as last read if the database is unreachable."""
         try:
             return await self._database.run(self.by_endpoint)
         except Unavailable:

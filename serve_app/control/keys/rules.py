@@ -1,4 +1,4 @@
-"""What the fields of a key and of a grant may be, and who may manage keys.
+"""The allowed values of the fields of keys and grants, and who may manage keys.
 
 An InvalidField names the field and its range.
 """
@@ -23,7 +23,7 @@ from serve_app.types import Caller, Scope
 from serve_app.types.control import CreateKey, Grant, UpdateKey
 
 KINDS: Final = ("user_name", "group_name", "service_principal_name")
-CLEARABLE: Final = ("budget", "soft_budget")  # fields that an update may take away
+CLEARABLE: Final = ("budget", "soft_budget")  # fields that an update may remove
 MAX_BUDGET: Final = 1e12
 
 
@@ -48,7 +48,7 @@ def check_new(command: CreateKey) -> None:
 
 
 def check_change(command: UpdateKey) -> None:
-    """Check the fields of a change, each by itself."""
+    """Check each field of a change by itself."""
     if command.groups is not None:
         check_names("groups", command.groups)
     if command.scopes is not None:
@@ -98,7 +98,7 @@ def check_comment(comment: str) -> None:
 
 
 def check_grants(grants: Sequence[Grant]) -> None:
-    """Check the grants of one endpoint: no principal may have two."""
+    """Check the grants of one endpoint; no principal may have two of them."""
     if len(grants) > MAX_ENDPOINT_GRANTS:
         raise InvalidField("access_control_list", f"must hold at most {MAX_ENDPOINT_GRANTS} entries")
     seen = set()
@@ -127,5 +127,5 @@ def check_administrator(caller: Caller) -> None:
     if Scope.MANAGE not in caller.scopes:
         raise PermissionDenied(f"the API key lacks the scope '{Scope.MANAGE}'")
     if caller.endpoints:
-        # Otherwise such a key could make a key without the limit.
+        # Otherwise a limited key could make an unlimited one.
         raise PermissionDenied("a key that is limited to endpoints may manage nothing beyond them")

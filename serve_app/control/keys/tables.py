@@ -1,4 +1,4 @@
-"""The tables of keys and grants. No column holds a key, or enough of one to use it."""
+"""The tables of keys and grants. No column holds a key, or enough of a key to use it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from serve_app.control.database.tables import Table
 
 
 class ApiKey(Table):
-    """A key, also one that expired or was revoked."""
+    """A key, which may have expired or been revoked."""
 
     __tablename__ = "api_key"
 

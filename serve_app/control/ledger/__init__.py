@@ -1,1 +1,1 @@
-"""The usage ledger: one row for each admitted request, what keys have spent, and reports of both."""
+"""The usage ledger: one row for each admitted request, the spending of keys, and reports on both."""

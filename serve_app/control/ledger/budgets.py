@@ -1,6 +1,6 @@
 """The spending of keys in a calendar month (UTC), and the keys over a budget.
 
-The transactions that write the ledger's rows also update the sums, so no month of rows is ever added up.
+The transactions that write the ledger's rows also update the sums, so a month's rows are never added up.
 Only costs in the currency of a key's budget count against it.
 """
 
@@ -19,7 +19,7 @@ from serve_app.control.ledger.tables import Spending
 from serve_app.types import UsageRecord
 
 DUST: Final = 1e-9  # of sums of floats
-STEPS: Final = 2  # parts of a budget in which gateways learn the spending: each makes a snapshot
+STEPS: Final = 2  # gateways learn of spending in this many parts of a budget, each with a snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +27,12 @@ class KeyBudget:
     """The budget of a key for a calendar month."""
 
     key: str  # name
-    budget: float | None = None  # from there on requests are refused
-    soft_budget: float | None = None  # from there on answers have a warning
+    budget: float | None = None  # once it is spent, requests are refused
+    soft_budget: float | None = None  # once it is spent, answers have a warning
     currency: str = "USD"
 
 
-KeyBudgets: TypeAlias = Callable[[Session], Iterable[KeyBudget]]  # of the keys in force that have one
+KeyBudgets: TypeAlias = Callable[[Session], Iterable[KeyBudget]]  # of keys in force that have a budget
 # Name of a key -> why its requests are refused, and what its answers say; "": nothing.
 OverBudget: TypeAlias = Mapping[str, tuple[str, str]]
 
@@ -43,14 +43,14 @@ def month_of(seconds: float) -> str:
 
 
 def spend(session: Session, changes: Iterable[tuple[UsageRecord | None, UsageRecord]]) -> None:
-    """Update the sums for changed rows: from the former state of a request, if any, to the new one."""
+    """Update the sums for changed rows, each given as a request's former state, if any, and its new state."""
     more: dict[tuple[str, str, str], float] = defaultdict(float)
     for before, after in changes:
         if before is not None and before.cost is not None:
             more[_place(before)] -= before.cost
         if after.cost is not None:
             more[_place(after)] += after.cost
-    for place in sorted(more):  # one order, so that two transactions do not wait for each other
+    for place in sorted(more):  # always in this order, so that two transactions cannot deadlock
         if more[place]:
             month, key_id, currency = place
             row = session.get(Spending, place)
@@ -83,7 +83,7 @@ def over_budget(session: Session, budgets: Iterable[KeyBudget], now: float) -> O
 
 
 def spent(session: Session, budgets: Iterable[KeyBudget], now: float) -> dict[str, float]:
-    """The spending of keys with budgets in the month of `now`, by name, in steps of a part of the budget.
+    """The spending in the month of `now`, by name, of keys with a budget, in fixed fractions of the budget.
 
     Rounded down, so that a snapshot changes with each step and not with each request.
     """
@@ -108,7 +108,8 @@ def _reached(cost: float, bound: float | None) -> bool:
 
 
 def _told(budget: KeyBudget, what: str, bound: float | None, month: str) -> str:
-    """The message for clients. Without the sum itself, so that it changes only when a budget is crossed."""
+    """The message for clients. It leaves out the amount spent, so that it changes only when a budget is
+    crossed."""
     return f"the key's {what} of {bound:.15g} {budget.currency} for {month} (UTC) is spent"
 
 

@@ -1,6 +1,6 @@
 """The usage ledger: takes records from gateways, keeps the spending of keys, and makes reports.
 
-Shipping a record again changes nothing, and neither does the order of records.
+Records may be shipped more than once and in any order; the result is the same.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Ledger:
     ) -> None:
         """`changed` is called when the result of `over_budget` may have changed.
 
-        `untracked`: the endpoints that reports leave out.
+        `untracked`: returns the endpoints that reports leave out.
         """
         self._database = database
         self._key_budgets = key_budgets
@@ -107,7 +107,7 @@ class Ledger:
 
 
 def _joined(command: ShipUsage) -> Sequence[Known]:
-    """The command's records by request, in the order of their ids."""
+    """The command's records grouped by request, in the order of the requests' ids."""
     found: dict[str, Known] = {}
     for known in _each(command):
         id = known.record.id

@@ -15,7 +15,7 @@ from serve_app.errors import InvalidField, PermissionDenied
 from serve_app.types import Caller, Scope
 from serve_app.types.control import ReportUsage, UsageReport, UsageRow
 
-MAX_ROWS: Final = 10_000  # of one report: some 3 MB as JSON
+MAX_ROWS: Final = 10_000  # in one report: about 3 MB as JSON
 
 _GROUP: Final = "group"
 FIELDS: Final[dict[str, ColumnElement[Any]]] = {
@@ -46,9 +46,9 @@ def allowed(command: ReportUsage, caller: Caller) -> ReportUsage:
 
 
 def report(session: Session, command: ReportUsage, untracked: Collection[str] = ()) -> UsageReport:
-    """The sums for `command`, in the order of their groups, without the endpoints `untracked`.
+    """The sums for `command`, sorted by group, leaving out the endpoints in `untracked`.
 
-    Raises InvalidField for too many.
+    Raises InvalidField if there are too many.
     """
     groups: dict[tuple[str, ...], list[Sequence[Any]]] = {}
     num_fields = len(command.by)
@@ -98,7 +98,7 @@ def _rows(session: Session, command: ReportUsage, untracked: Collection[str]) ->
 
 
 def _groups(by: tuple[str, ...], row: Any) -> Iterable[tuple[str, ...]]:
-    """The groups in which a row counts: one, or one for each group of the user."""
+    """The report's groups in which a row counts: one, or one for each group that the user belongs to."""
     values = [str(value) for value in row[: len(by)]]
     if _GROUP not in by:
         return [tuple(values)]
@@ -120,7 +120,8 @@ class _Total:
     firsts: int = 0
 
     def add(self, sums: Sequence[Any]) -> None:
-        """`sums`: the columns of a row after its group. By place, which is five times as fast as by name."""
+        """`sums`: the columns of a row after its group. Read by position, which is five times as fast as by
+        name."""
         outcome, currency, requests, prompt, cached, completion, migrations, cost, seconds, *first = sums
         self.requests[outcome] = self.requests.get(outcome, 0) + requests
         self.prompt_tokens += int(prompt)

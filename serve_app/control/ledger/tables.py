@@ -21,7 +21,7 @@ class Usage(Table):
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)
-    is_ended: Mapped[bool]  # its own gateway closed it: nothing changes any more
+    is_ended: Mapped[bool]  # its own gateway has closed it, so it no longer changes
     key_id: Mapped[str]
     user: Mapped[str]
     groups: Mapped[str]  # JSON: a list of names, sorted
@@ -30,7 +30,7 @@ class Usage(Table):
     kind: Mapped[str]
     route: Mapped[str]
     started: Mapped[float]
-    day: Mapped[str]  # on which it began, UTC: 2026-03-01
+    day: Mapped[str]  # on which the request began, in UTC: 2026-03-01
     outcome: Mapped[str]
     status: Mapped[int]
     prompt_tokens: Mapped[int] = mapped_column(BigInteger)
@@ -41,16 +41,16 @@ class Usage(Table):
     queue_s: Mapped[float | None]
     total_s: Mapped[float]
     migrations: Mapped[int]
-    failed_over: Mapped[str]  # entities that were tried before and failed, with commas between
+    failed_over: Mapped[str]  # entities that were tried before and failed, separated by commas
     cost: Mapped[float | None]
     currency: Mapped[str | None]
     is_shadow: Mapped[bool]  # a shadow copy, whose answer was dropped
-    # For a request that did not end: the report of each source. See `accounts.merge`.
+    # For a request that has not ended: the report from each source. See `accounts.merge`.
     parts: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
 
 
 class Spending(Table):
-    """The spending of a key in one month (UTC): the sum over its rows of `Usage`, updated with them."""
+    """The spending of a key in one month (UTC): the sum over the key's `Usage` rows, updated with them."""
 
     __tablename__ = "usage_spending"
 

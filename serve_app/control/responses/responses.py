@@ -1,4 +1,4 @@
-"""Keeps responses by key, bounded in time and in size. Does not know their content."""
+"""Keeps each key's responses, up to a limit of age and of total size. Does not interpret their content."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from serve_app.control.responses.tables import ResponseRow
 from serve_app.limits import MAX_MESSAGES
 from serve_app.types import Caller, control
 
-SMALLEST_BYTES: Final = 4096  # the least size of a row for the bound: a page of the database
-FILLED: Final = 0.9  # of an owner's bound is left after making room, so that it is not needed each time
-FRESH_S: Final = 60.0  # the time of use is not written more often
-ROWS_AT_ONCE: Final = 500  # that are removed in one statement
+SMALLEST_BYTES: Final = 4096  # a row counts as at least a database page
+FILLED: Final = 0.9  # of the bound is left in use after making room, so that it is not needed each time
+FRESH_S: Final = 60.0  # the time of use is updated at most this often
+ROWS_AT_ONCE: Final = 500  # removed in one statement
 
 
 class Responses:
-    """The kept responses of all keys."""
+    """The stored responses of all keys."""
 
     def __init__(
         self, database: Database, config: ResponsesConfig, clock: Callable[[], float] = time.time
@@ -94,7 +94,7 @@ class Responses:
 
 
 def _chain(owner: str, last: str) -> Select[tuple[str]]:
-    """The ids of the response `last` and of those before it, up to a prompt's limit of items."""
+    """The ids of the response `last` and of those before it, up to the limit of items in a prompt."""
     columns = (ResponseRow.id, ResponseRow.previous)
     chain = (
         select(*columns, literal(1).label("number"))
@@ -110,7 +110,7 @@ def _chain(owner: str, last: str) -> Select[tuple[str]]:
 
 
 def _make_room(session: Session, owner: str, most: int) -> None:
-    """Remove the owner's longest unused responses beyond `most` bytes."""
+    """If the owner's responses exceed `most` bytes, remove the least recently used ones."""
     if (session.scalar(select(func.sum(ResponseRow.size)).where(ResponseRow.owner == owner)) or 0) <= most:
         return
     newest_first = (ResponseRow.used.desc(), ResponseRow.id)

@@ -9,10 +9,10 @@ from serve_app.control.database.tables import Table
 
 
 class ResponseRow(Table):
-    """A response, and the input that it was made of."""
+    """A response, and the input that it answers."""
 
     __tablename__ = "responses"
-    # The second index covers all queries over many rows, so that they read no row.
+    # The second index covers all queries over many rows, so that they need not read the rows.
     __table_args__ = (
         Index("ix_responses_used", "used"),
         Index("ix_responses_owner_used_size", "owner", "used", "size"),
@@ -21,7 +21,7 @@ class ResponseRow(Table):
     id: Mapped[str] = mapped_column(primary_key=True)
     owner: Mapped[str]  # see types.control.responses.owner_of
     previous: Mapped[str]
-    used: Mapped[float]  # when it was made or last continued
-    size: Mapped[int]  # bytes that count for its owner
+    used: Mapped[float]  # when the response was made or last continued
+    size: Mapped[int]  # bytes that count towards its owner's limit
     input: Mapped[bytes] = mapped_column(LargeBinary)
     response: Mapped[bytes] = mapped_column(LargeBinary)

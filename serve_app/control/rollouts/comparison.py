@@ -1,7 +1,7 @@
 """The comparison of an endpoint's entities: statistics of each, and tests of their differences.
 
-The others are compared with the entity that has most traffic. All tests of a report share its confidence.
-Shadow copies of an entity are compared separately from its own requests. Pure.
+Every other entity is compared with the one that has the most traffic. The confidence level holds for all
+tests of a report together. Shadow copies of an entity are compared separately from its own requests. Pure.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def compare(
     since: float,
     confidence: float,
 ) -> ComparisonReport:
-    """The report on all entities of `traffic` (entity -> percentage), and on others with requests."""
+    """The report on all entities in `traffic` (entity -> percentage), and on any others that had requests."""
     alpha = 1 - confidence
     lines = [Compared(name, False, found.get((name, False), Measured())) for name in traffic]
     lines += [Compared(*key, seen) for key, seen in sorted(found.items()) if key[1] or key[0] not in traffic]
@@ -72,7 +72,7 @@ def _rated(seen: Measured, metric: str, alpha: float) -> Estimate:
 
 
 def _tests(others: list[Compared], base: Compared, metric: str, alpha: float) -> Iterable[MetricTest]:
-    """One test an entity, each at its part of `alpha`."""
+    """One test for each entity, each at an equal part of `alpha`."""
     part = alpha / max(1, len(others))
     for line in others:
         difference, p_value = _test(line.seen, base.seen, metric, part)
@@ -88,7 +88,7 @@ def _tests(others: list[Compared], base: Compared, metric: str, alpha: float) ->
 
 
 def _test(seen: Measured, base: Measured, metric: str, alpha: float) -> tuple[Estimate, float]:
-    """The difference of the two, with its interval."""
+    """The difference between `seen` and `base`, with its interval, and its p-value."""
     share, against = _share(seen, metric), _share(base, metric)
     if share is not None and against is not None:
         return proportions.difference_estimate(share, against, alpha), proportions.p_value(share, against)
@@ -97,7 +97,7 @@ def _test(seen: Measured, base: Measured, metric: str, alpha: float) -> tuple[Es
 
 
 def _share(seen: Measured, metric: str) -> Share | None:
-    """The metric as a share of requests; None if it has values other than 0 and 1."""
+    """The metric as a share of requests; None if its values are not all 0 or 1."""
     if metric == ERROR_RATE:
         return seen.failed
     if metric in METRICS:

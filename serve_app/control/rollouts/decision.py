@@ -21,7 +21,7 @@ from serve_app.control.rollouts.proportions import Share, evidence_against
 from serve_app.types.control import Guards
 
 ALPHA: Final = 0.05
-TAIL: Final = 0.05  # of the requests may be slower than a 95th percentile
+TAIL: Final = 0.05  # the share of requests that may be slower than a limit for the 95th percentile
 NONE: Final = Share(0, 0)
 
 
@@ -35,7 +35,7 @@ class Move(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSeen:
-    """The requests of the new entity that began in this step and ended."""
+    """The new entity's requests that began in this step and have ended."""
 
     seconds: float  # since the step began
     failed: Share = NONE  # a hit is a failure
@@ -49,7 +49,7 @@ class Decision(NamedTuple):
 
 
 class _Check(NamedTuple):
-    """One guard and what was measured for it."""
+    """One guard and its measurement."""
 
     name: str
     share: Share
@@ -60,7 +60,7 @@ class _Check(NamedTuple):
         return (self.share.mean or 0.0) <= self.limit
 
     def is_broken(self, alpha: float) -> bool:
-        """Whether it is proven that the true share is above the limit."""
+        """Whether the true share is proven to be above the limit."""
         return not self.is_within and evidence_against(self.share, self.limit) >= math.log(1 / alpha)
 
     def __str__(self) -> str:

@@ -1,7 +1,7 @@
 """Clients' feedback about answers, stored by request, metric and key.
 
-Feedback may arrive before the ledger has its request. It counts once the ledger has a request of the same
-key, and is dropped after an hour without one. Knows no comparison.
+Feedback may arrive before the ledger has its request. It counts once the ledger has a request with that id
+and key, and is dropped if that takes over an hour. Independent of comparisons.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from serve_app.limits import MAX_FEEDBACK
 from serve_app.types import Caller
 from serve_app.types.control import Done, GiveFeedback
 
-RESERVED: Final = frozenset({*METRICS, "error_rate"})  # metrics of the server's own
+RESERVED: Final = frozenset({*METRICS, "error_rate"})  # the server's own metrics
 MAX_METRICS: Final = 20  # of one request
-MAX_UNKNOWN: Final = 10_000  # of one key, for requests that the ledger does not have yet
+MAX_UNKNOWN: Final = 10_000  # of one key's feedback, for requests that are not in the ledger yet
 UNKNOWN_S: Final = 3600.0  # after which such feedback is forgotten
 RETRY_S: Final = 60.0
 
 _METRIC: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
-# An id of a request, as answers and `X-Request-Id` have it: with a prefix, and the number of its prompt.
+# A request's id as in answers and `X-Request-Id`: with a prefix, and the number of the prompt.
 _REQUEST_ID: Final = re.compile(r"(?:[A-Za-z]{1,16}[-_])?([0-9a-f]{32})(?:-\d{1,6})?")
 
 
@@ -77,7 +77,7 @@ class Feedback:
 
 
 def request_id_of(text: str) -> str:
-    """The ledger's id of a request, from the id that its client got. Raises InvalidField."""
+    """The ledger's id of a request, given the id that its client received. Raises InvalidField."""
     found = _REQUEST_ID.fullmatch(text)
     if found is None:
         raise InvalidField(
@@ -102,7 +102,7 @@ def _is_own(usage: Usage, command: GiveFeedback) -> bool:
 
 
 def _check_unknown(session: Session, key_id: str, now: float) -> None:
-    """Room for one more judgement of a request that is not known. Raises Overloaded."""
+    """Make room for feedback about one more request that is not in the ledger yet. Raises Overloaded."""
     unknown = (FeedbackRow.key_id == key_id, FeedbackRow.is_known.is_(False))
     count = select(func.count()).select_from(FeedbackRow).where(*unknown)
     if session.scalar(count) < MAX_UNKNOWN:  # type: ignore[operator]  # a count is never None

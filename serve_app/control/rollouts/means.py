@@ -30,13 +30,13 @@ from typing import Final
 from serve_app.types.control import Estimate
 
 MIN_COUNT: Final = 100
-BEST_COUNT: Final = 1000  # of each entity: the number at which an interval is narrowest for its alpha
+BEST_COUNT: Final = 1000  # the number of requests for which intervals are made narrowest
 SKEW: Final = 4.0
 
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """The sums that a mean and its variance need."""
+    """The sums from which a mean and its variance are computed."""
 
     count: int = 0
     total: float = 0.0
@@ -51,19 +51,19 @@ class Moments:
 
     @property
     def variance(self) -> float:
-        """Of the values; 0 where fewer than two are there."""
+        """The sample variance; 0 for fewer than two values."""
         if self.count < 2:
             return 0.0
         return max(0.0, self.squares - self.total * self.total / self.count) / (self.count - 1)
 
     @property
     def cautious_variance(self) -> float:
-        """The variance, raised for what a small sample of skewed values does not show."""
+        """The variance, raised because a small sample of skewed values understates it."""
         return self.variance * (1 + SKEW / math.sqrt(self.count)) if self.count else 0.0
 
 
 def mean_estimate(values: Moments, alpha: float) -> Estimate:
-    """The mean; its interval is None below MIN_COUNT values, and where all values are equal."""
+    """The mean; its interval is None if there are fewer than MIN_COUNT values or all values are equal."""
     variance = values.cautious_variance
     if values.count < MIN_COUNT or variance == 0:
         return Estimate(count=values.count, mean=values.mean, low=None, high=None)
@@ -71,7 +71,7 @@ def mean_estimate(values: Moments, alpha: float) -> Estimate:
 
 
 def difference_estimate(values: Moments, against: Moments, alpha: float) -> Estimate:
-    """The mean of `values` minus that of `against`; without an interval as in `mean_estimate`."""
+    """The mean of `values` minus that of `against`; the interval is None as in `mean_estimate`."""
     mean = None if values.mean is None or against.mean is None else values.mean - against.mean
     count = values.count + against.count
     spread = _spread(values, against)
@@ -83,7 +83,7 @@ def difference_estimate(values: Moments, against: Moments, alpha: float) -> Esti
 def p_value(values: Moments, against: Moments, alpha: float) -> float:
     """An always-valid p-value of "both true means are equal"; 1 while there is no interval.
 
-    `alpha` is the level at which the test is most powerful. The p-value holds at every level.
+    `alpha` is the level at which the test is most powerful. The p-value is valid at every level.
     """
     spread = _spread(values, against)
     if values.mean is None or against.mean is None or spread is None:
@@ -96,7 +96,7 @@ def p_value(values: Moments, against: Moments, alpha: float) -> float:
 
 
 def _spread(values: Moments, against: Moments) -> tuple[float, float] | None:
-    """The variance of the difference of the means, and of one value of each; None: not known yet."""
+    """The variance of the difference of the means, and of a pair of values; None if not known yet."""
     if min(values.count, against.count) < MIN_COUNT:
         return None
     together = (values + against).variance

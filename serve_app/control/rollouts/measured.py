@@ -1,7 +1,7 @@
 """Reads from the ledger the requests to each entity of an endpoint.
 
-A request counts as failed when the server failed, or when another entity had to answer. A wrong request, a
-client that left and a gateway that died do not count for or against an entity.
+A request counts as failed when the server failed, or when another entity had to answer. Invalid requests,
+clients that left and gateways that died do not count for or against an entity.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from serve_app.control.rollouts.proportions import Share
 from serve_app.control.rollouts.tables import FeedbackRow
 from serve_app.types.control import Guards
 
-SEPARATOR: Final = ","  # between names of `Usage.failed_over`; none has one
+SEPARATOR: Final = ","  # between names in `Usage.failed_over`; no name contains it
 METRICS: Final = ("first_token_s", "total_s", "prompt_tokens", "completion_tokens")
 
-# Statuses below 500 with which protocols report that the server failed or was full.
+# Statuses below 500 that protocols use to report that the server failed or was full.
 _FAULT_STATUSES: Final = (424, 429)
 _IS_FAULT: Final = and_(
     Usage.outcome == "failed",
@@ -34,7 +34,7 @@ _IS_FINISHED: Final = Usage.outcome == "finished"
 
 @dataclass(slots=True)
 class Ratings:
-    """The feedback of one metric."""
+    """The feedback for one metric."""
 
     values: Moments
     ones: int
@@ -43,7 +43,7 @@ class Ratings:
 
 @dataclass(slots=True)
 class Measured:
-    """The requests of one entity, or its copies of the requests of others."""
+    """The requests to one entity, or its shadow copies of requests to others."""
 
     requests: int = 0
     outcomes: dict[str, int] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Measured:
 
 
 def measured(session: Session, endpoint: str, since: float) -> dict[tuple[str, bool], Measured]:
-    """By entity, and whether it is of copies: the requests that began at `since` or later."""
+    """The requests that began at `since` or later, by entity and by whether they are shadow copies."""
     found: defaultdict[tuple[str, bool], Measured] = defaultdict(Measured)
     columns = [getattr(Usage, name) for name in METRICS]
     sums = [each for column in columns for each in _sums(column)]
@@ -84,7 +84,7 @@ def measured(session: Session, endpoint: str, since: float) -> dict[tuple[str, b
 def step_seen(
     session: Session, endpoint: str, entity: str, since: float, now: float, guards: Guards
 ) -> StepSeen:
-    """The requests of `entity` that began at `since` or later, as the guards look at them."""
+    """The requests to `entity` that began at `since` or later, as the guards count them."""
     first_s, total_s = guards.max_first_token_s, guards.max_total_s
     row = session.execute(
         select(
@@ -114,13 +114,13 @@ def _count(condition: ColumnElement[bool]) -> Any:
 
 
 def _sums(column: Any) -> tuple[Any, Any, Any]:
-    """Count, sum and sum of squares; in floats, which squares of token counts do not overflow."""
+    """Count, sum and sum of squares; as floats, so that squared token counts do not overflow."""
     value = cast(column, Float(53))
     return func.count(column), func.sum(value), func.sum(value * value)
 
 
 def _failed_over(session: Session, endpoint: str, since: float) -> dict[str, int]:
-    """By entity: how often it failed a request that another one then answered or failed."""
+    """How often each entity failed a request that was then passed on to another entity."""
     found: defaultdict[str, int] = defaultdict(int)
     rows = session.execute(
         select(Usage.failed_over, func.count())

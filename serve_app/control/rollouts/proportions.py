@@ -30,7 +30,7 @@ _EDGE: Final = 1e-15
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """How many of `count` requests were hits, whatever a hit is."""
+    """How many of `count` requests were hits; the caller decides what a hit is."""
 
     hits: int
     count: int
@@ -59,13 +59,13 @@ def share_interval(share: Share, alpha: float) -> tuple[float, float]:
 
 
 def evidence_against(share: Share, p: float) -> float:
-    """The logarithm of M(p): how much speaks against a true share of `p`."""
+    """The logarithm of M(p): the evidence against a true share of `p`."""
     hits, others = share.hits, share.count - share.hits
     return _log_mixture(share) - _log_likelihood(hits, others, p)
 
 
 def difference_estimate(share: Share, against: Share, alpha: float) -> Estimate:
-    """`share` minus `against`, with an interval that holds as that of one share does."""
+    """`share` minus `against`, with an interval that is always valid, like that of one share."""
     low, high = -1.0, 1.0
     mean = None
     if share.mean is not None and against.mean is not None:
@@ -81,7 +81,7 @@ def p_value(share: Share, against: Share) -> float:
 
 
 def evidence_of_difference(share: Share, against: Share, difference: float) -> float:
-    """The logarithm of how much speaks against true shares that differ by `difference`."""
+    """The logarithm of the evidence against true shares that differ by `difference`."""
     p = _likeliest(share, against, difference)
     best = _log_likelihood(against.hits, against.count - against.hits, p) + _log_likelihood(
         share.hits, share.count - share.hits, p + difference
@@ -90,7 +90,7 @@ def evidence_of_difference(share: Share, against: Share, difference: float) -> f
 
 
 def _likeliest(share: Share, against: Share, difference: float) -> float:
-    """The share of `against` that is likeliest where `share` has `difference` more."""
+    """The likeliest true share of `against`, if that of `share` is higher by `difference`."""
     if difference == 0:
         return (share + against).mean or 0.0
     low, high = max(0.0, -difference), min(1.0, 1.0 - difference)
@@ -106,7 +106,7 @@ def _likeliest(share: Share, against: Share, difference: float) -> float:
 def _ends(
     is_inside: Callable[[float], bool], centre: float | None, low: float, high: float
 ) -> tuple[float, float]:
-    """Both ends of what is inside, which is one piece around `centre` within `low` and `high`."""
+    """Both ends of the region that is inside: an interval around `centre`, within `low` and `high`."""
     if centre is None:
         return low, high
 

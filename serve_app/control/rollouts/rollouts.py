@@ -1,7 +1,7 @@
-"""Running rollouts: each check moves the traffic on, leaves it, or moves it back.
+"""Running rollouts: each check moves the traffic forward, leaves it, or moves it back.
 
 All state is in the database, and a step and its traffic change in one transaction. So a control plane that
-dies and comes back continues where it was. Knows no gateway: the registry notifies them.
+dies and restarts continues where it was. Does not deal with gateways: the registry notifies them.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from serve_app.types import Caller, control
 logger = logging.getLogger(__name__)
 
 LOOK_S: Final = 2.0  # between two checks of the running rollouts
-CONFIDENCES: Final = (0.5, 0.9999)  # the smallest and the largest that a report may have
+CONFIDENCES: Final = (0.5, 0.9999)  # the lowest and highest confidence of a report
 
 
 class Rollouts:
     """The rollouts of all endpoints, their shadows, and the comparison of their entities."""
 
     def __init__(self, database: Database, splits: Splits, clock: Callable[[], float] = time.time) -> None:
-        """`clock`: Unix seconds, as the ledger's rows have them."""
+        """`clock`: Unix seconds, as in the ledger's rows."""
         self._database = database
         self._splits = splits
         self._clock = clock
@@ -57,19 +57,19 @@ class Rollouts:
     async def run(self) -> None:
         """Check all rollouts repeatedly, until cancelled."""
         while True:
-            with contextlib.suppress(Unavailable):  # the database said so in the log
+            with contextlib.suppress(Unavailable):  # already logged by the database
                 await self.look()
             await asyncio.sleep(LOOK_S)
 
     async def look(self) -> None:
-        """Decide once about each running rollout."""
+        """Check each running rollout once."""
         running = await self._database.run(_running)
         for rollout in running:
             try:
                 is_changed = await self._database.run(partial(self._advance, id=rollout))
             except Unavailable:
                 raise
-            except Conflict as error:  # the endpoint is being updated; later, then
+            except Conflict as error:  # the endpoint is being updated; try again later
                 logger.info("a rollout waits: %s", error)
             except Exception:  # the other rollouts go on
                 logger.exception("a rollout could not be judged")
@@ -198,7 +198,7 @@ class Rollouts:
         return True
 
     def _goes_on(self, session: Session, row: RolloutRow) -> bool:
-        """Whether a rollout still runs. Ends it if the endpoint was changed otherwise."""
+        """Whether a rollout still runs. Ends it if something else changed the endpoint."""
         if row.state != control.RolloutState.RUNNING:
             return False
         end = self._end_by_others(session, row)
@@ -210,7 +210,8 @@ class Rollouts:
         return False
 
     def _end_by_others(self, session: Session, row: RolloutRow) -> tuple[control.RolloutState, str] | None:
-        """How a change of the endpoint ended a rollout, and why; None: it did not. No traffic changes."""
+        """How a change of the endpoint ended a rollout, and why; None if the rollout has not ended. Changes
+        no traffic."""
         try:
             split = self._splits.read(session, row.endpoint)
         except ModelNotFound:

@@ -1,4 +1,4 @@
-"""The traffic of endpoints as rollouts read and change it, in the registry or of the deploy file."""
+"""The traffic splits of endpoints, for rollouts to read and change; those in the deploy file are fixed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from serve_app.errors import Conflict
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """The traffic of one endpoint, as it is in force."""
+    """The traffic split of one endpoint that is in force."""
 
     endpoint_id: str
     entities: tuple[str, ...]
-    traffic: Mapping[str, int]  # percentages of entities that have some
-    configured: float  # Unix seconds; when its newest configuration was asked for, 0: not known
+    traffic: Mapping[str, int]  # percentages of the entities that have traffic
+    configured: float  # when its newest configuration was requested, in Unix seconds; 0 if unknown
     task: str | None = None  # None: not known yet
 
     def percentage(self, entity: str) -> int:
@@ -29,17 +29,17 @@ class Split:
 
 
 def with_share(former: Mapping[str, int], entity: str, percentage: int) -> dict[str, int]:
-    """`percentage` for `entity`, the rest for the other entities as they shared the traffic before.
+    """A split with `percentage` for `entity`; the others share the rest in proportion to their former shares.
 
-    Whole numbers that add up to 100; entities without traffic are left out. Raises ValueError if no other
-    entity can take the rest.
+    The shares are whole numbers that add up to 100; entities without traffic are left out. Raises ValueError
+    if no other entity can take the rest.
     """
     others = {name: share for name, share in former.items() if name != entity and share > 0}
     rest, total = 100 - percentage, sum(others.values())
     if rest and not total:
         raise ValueError("no other entity has traffic")
     shares = {name: rest * share // total for name, share in others.items()} if rest else {}
-    # The remainder of rounding goes to the entities that lost most by it, in order.
+    # What rounding down leaves over goes to the entities that lost most by it, in order.
     lost = sorted(others, key=lambda name: -(rest * others[name] % total)) if rest else []
     for name in lost[: rest - sum(shares.values())]:
         shares[name] += 1
@@ -64,7 +64,7 @@ class Splits:
         self.changed = changed
 
     def read(self, session: Session, endpoint: str) -> Split:
-        """Raises ModelNotFound, or Conflict before the endpoint serves."""
+        """Raises ModelNotFound, or Conflict if the endpoint does not serve yet."""
         found = self._declared().get(endpoint)
         if found is not None:
             return Split(
@@ -84,9 +84,9 @@ class Splits:
         )
 
     def set_traffic(self, session: Session, endpoint: str, traffic: Mapping[str, int]) -> None:
-        """In place: no replica starts or stops.
+        """Changes the split in place: no replica starts or stops.
 
-        Raises Conflict for a declared endpoint or one that is being updated, ModelNotFound, InvalidField.
+        Raises ModelNotFound, InvalidField, or Conflict if the endpoint is declared or being updated.
         """
         self._refuse_declared(endpoint)
         registry.set_traffic(session, endpoint, dict(traffic))

@@ -13,7 +13,7 @@ from serve_app.types.control import Guards, StartRollout
 
 
 def check_start(command: StartRollout, split: Split) -> None:
-    """Raises InvalidField, or Conflict if there is nothing to move."""
+    """Raises InvalidField, or Conflict if there is no traffic to move."""
     _check_steps(command.steps)
     _check_number("interval_s", command.interval_s, MIN_STEP_S, MAX_STEP_S)
     _check_guards(command.guards, split)

@@ -17,7 +17,7 @@ class RolloutRow(Table):
     __table_args__ = (Index("ix_rollouts_endpoint_id", "endpoint_id"), Index("ix_rollouts_state", "state"))
 
     id: Mapped[int] = mapped_column(primary_key=True)
-    endpoint_id: Mapped[str]  # another endpoint of the same name has another one
+    endpoint_id: Mapped[str]  # a later endpoint of the same name has a different id
     endpoint: Mapped[str]
     entity: Mapped[str]
     steps: Mapped[list[int]] = mapped_column(JSON)
@@ -29,7 +29,7 @@ class RolloutRow(Table):
     started: Mapped[float]
     changed: Mapped[float]
     step_started: Mapped[float]
-    traffic: Mapped[dict[str, int]] = mapped_column(JSON)  # that the rollout set last
+    traffic: Mapped[dict[str, int]] = mapped_column(JSON)  # the split that the rollout set last
     former_traffic: Mapped[dict[str, int]] = mapped_column(JSON)
 
 
@@ -42,7 +42,7 @@ class FeedbackRow(Table):
     request_id: Mapped[str] = mapped_column(primary_key=True)
     key_id: Mapped[str] = mapped_column(primary_key=True)  # who gave it
     metric: Mapped[str] = mapped_column(primary_key=True)
-    endpoint: Mapped[str]  # that the client named; "": none
+    endpoint: Mapped[str]  # the one that the client named, or ""
     value: Mapped[float]
     given: Mapped[float]
     is_known: Mapped[bool]  # whether the ledger has the request

@@ -1,1 +1,1 @@
-"""The control plane as a Serve deployment, and its way to Serve itself."""
+"""The control plane as a Serve deployment, and its calls to Serve itself."""

@@ -57,10 +57,10 @@ _STATUS: Final[Mapping[ApplicationStatus, AppStatus]] = {
 
 
 class RayCluster:
-    """The Serve of the cluster that this process is a replica of."""
+    """The Serve of the cluster in which this process is a replica."""
 
     def __init__(self, own_app: str = SYSTEM_APP) -> None:
-        """`own_app`: the application of the gateways, which this process belongs to."""
+        """`own_app`: the gateways' application, to which this process belongs."""
         self._own_app = own_app
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="cluster")
 
@@ -177,7 +177,7 @@ def logged_replicas(app: str) -> list[Mapping[str, Any]]:
 
 
 def rooms() -> tuple[NodeRoom, ...]:
-    """The memory of each living node, measured there, since Ray knows only reservations.
+    """The memory of each living node, measured on the node itself, since Ray only tracks reservations.
 
     Empty if a node does not answer.
     """
@@ -194,7 +194,7 @@ def own_room() -> NodeRoom:
 
 
 def _gpu_memory() -> tuple[int, ...]:
-    """Bytes of each NVIDIA GPU, used or not."""
+    """Bytes of memory of each NVIDIA GPU, whether the GPU is used or not."""
     if shutil.which(_SMI) is None:
         return ()
     query = [_SMI, "--query-gpu=memory.total", "--format=csv,noheader,nounits"]

@@ -1,4 +1,4 @@
-"""The newest lines of replicas' own logs, from the files of their nodes."""
+"""The newest lines of replicas' own logs, from files on the replicas' nodes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Replica = Mapping[str, Any]  # as Serve's details have one
 
 
 def newest_lines(replicas: Sequence[Replica]) -> str:
-    """A chapter for each replica, of every node. Blocks while other nodes read."""
+    """One section for each replica, from every node. Blocks while other nodes read."""
     by_node: dict[str, list[Replica]] = defaultdict(list)
     for each in replicas:
         by_node[str(each.get("node_id") or "")].append(each)
@@ -37,7 +37,7 @@ def newest_lines(replicas: Sequence[Replica]) -> str:
 
 
 def tails(files: Sequence[str], most: int) -> list[str | None]:
-    """The last whole lines of each file of this node, at most `most` bytes of each. None: there is none."""
+    """The last whole lines of each file on this node, at most `most` bytes per file. None: there is none."""
     folder = ray_calls.logs_folder()
     return [_tail(folder / each, most) for each in files]
 

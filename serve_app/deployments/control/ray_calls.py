@@ -1,6 +1,6 @@
-"""Calls of Ray Serve without a public form that the control plane needs. All block.
+"""Calls of Ray Serve that the control plane needs and that have no public form. All block.
 
-Written against Ray 2.60. tests/control/test_ray_calls.py holds each to what it promises.
+Written against Ray 2.60. tests/control/test_ray_calls.py checks that each does what it promises.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ T = TypeVar("T")
 
 
 def pinned(deployment: Deployment, version: str) -> Deployment:
-    """The deployment with a code version of ours.
+    """The deployment with a code version that we choose.
 
-    Serve draws a new version at each `serve.run`, and replaces all replicas. With the same one it changes the
-    number of replicas, limits and `user_config` in place.
+    By default Serve chooses a new random version at each `serve.run`, and replaces all replicas. If the
+    version stays the same, it changes the number of replicas, limits and `user_config` in place.
     """
     return deployment.options(_internal=True, version=version)
 
 
 def run_aside(name: str, app: Application) -> None:
-    """Start or change an application without a route, and return before it is up."""
+    """Start or change an application without a route; returns before it is up."""
     # A developer API; `serve.run` always waits.
     serve.run_many(
         [serve.RunTarget(app, name=name, route_prefix=None)],
@@ -41,7 +41,7 @@ def run_aside(name: str, app: Application) -> None:
 
 
 def delete_aside(name: str) -> None:
-    """Delete an application, and return before it is gone. Does nothing if there is none."""
+    """Delete an application; returns before it is gone. Does nothing if there is none."""
     serve.delete(name, _blocking=False)
 
 

@@ -87,7 +87,7 @@ class ControlReplica:
 
 
 def prepared_database(config: GatewayConfig) -> str:
-    """The URL of the database of a gateway's control plane; the folder of a file of this user is made."""
+    """The database URL of a gateway's control plane; for a file of this user, its folder is created."""
     if not (os.environ.get(DATABASE_URL) or config.control.database_url):
         try:
             database_folder(config.usage_dir).mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,1 +1,1 @@
-"""Deploy files: their schema, and checks that find everything that is wrong in one."""
+"""Deploy files: their schema, and checks that find every mistake in a file."""

@@ -1,7 +1,7 @@
 """Checks that the parts of a deploy file agree: routes, applications, endpoints, bought throughput.
 
-Works on parts that passed their own schema, so that one mistake is reported once. Knows no schema and
-no file.
+Works on parts that passed their own schema, so that one mistake is reported once. Does not depend on schemas
+or files.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ class App:
 
 
 def disagreements(apps: Sequence[App], catalogue: Catalogue | None, endpoints: Place) -> Iterator[Problem]:
-    """Everything that is wrong between parts of a file. `endpoints` is the place of the catalogue.
+    """All disagreements between parts of a file. `endpoints` is the place of the catalogue.
 
-    Without a catalogue (it is missing or wrong) the uses of applications are not checked.
+    If the catalogue is missing or wrong, the uses of applications are not checked.
     """
     yield from _names(apps)
     yield from _routes(apps)
@@ -243,7 +243,8 @@ def _entities(apps: Sequence[App], catalogue: Catalogue, endpoints: Place) -> It
 
 
 def _judges(app: App, config: GatewayConfig, catalogue: Catalogue, endpoints: Place) -> Iterator[Problem]:
-    """Unusable judges. With a control plane, a judge that is not in the file may appear at run time."""
+    """Unusable judges. If there is a control plane, a judge that is not in the file may still be added at run
+    time."""
     known = {endpoint.name: endpoint for endpoint in catalogue.endpoints}
     named = [(app.place.at("args", "guardrails_model"), config.guardrails_model)]
     for index, endpoint in enumerate(catalogue.endpoints):

@@ -1,6 +1,6 @@
-"""Deploy files to begin with, wherever this package is: the wheel has a copy of `deploy/`.
+"""Finds the example deploy files wherever this package is installed: the wheel includes a copy of `deploy/`.
 
-Knows paths, and not what the files say.
+Deals only with paths, not with the content of the files.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _FOLDERS: Final = (_PACKAGE / "deploy_files", _PACKAGE.parent / "deploy")  # of 
 
 
 def example(name: str = "local.yaml") -> Path:
-    """The deploy file of this name, below the working directory as a relative path.
+    """The path of the deploy file of this name; relative if it is below the working directory.
 
     `local.yaml` serves the bundled demo models on one machine.
     """

@@ -1,9 +1,8 @@
-"""Deploy files, checked as a whole without starting Ray: every problem, and what to write instead.
+"""Checks whole deploy files without starting Ray: reports every problem, and what to write instead.
 
-Covered: YAML (with keys that are there twice), Ray's schema of a deploy file, keys that Ray
-would ignore silently, import paths, `args` against the builder's own config class, the
-endpoints, and the agreement of all of these. Not covered: whether weights, key files and
-machines exist, and whether they suffice.
+Covered: Covered: YAML (including duplicate keys), Ray's schema of a deploy file, keys that Ray would ignore
+silently, import paths, `args` against the builder's own config class, the endpoints, and whether all of these
+agree. Not covered: whether weights, key files and machines exist, and whether the machines suffice.
 """
 
 from __future__ import annotations
@@ -181,7 +180,7 @@ class _Check:
 
 
 def _http_port(options: object) -> int | None:
-    """The port of the file's HTTP, or the default; None if Ray's schema refuses it."""
+    """The file's HTTP port, or the default; None if Ray's schema refuses it."""
     raw = options.get("port", DEFAULT_PORT) if isinstance(options, Mapping) else DEFAULT_PORT
     try:
         return int(raw)
@@ -190,7 +189,7 @@ def _http_port(options: object) -> int | None:
 
 
 def _without_scaling(raw: Mapping[str, Any]) -> Mapping[str, Any]:
-    """An application without its autoscaling_configs, whose problems have messages of our own."""
+    """An application without its autoscaling_configs, for whose problems we have messages of our own."""
     entries = raw.get("deployments")
     if not isinstance(entries, list):
         return raw

@@ -1,7 +1,7 @@
-"""One part of a deploy file against the schema it must have: Ray's, or that of a builder's `args`.
+"""Checks one part of a deploy file against its schema: Ray's, or that of a builder's `args`.
 
-Ray ignores keys that it does not know, and reads some sections only when it deploys; here
-both are errors. Knows no relation between the parts of a file.
+Ray ignores keys that it does not know, and reads some sections only when it deploys; here mistakes in either
+are errors. Relations between the parts of a file are not checked here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ SHOWN: Final = 60  # characters of a wrong value that a message repeats
 
 
 def unknown_keys(raw: object, schema: type[BaseModel], place: Place) -> Iterator[Problem]:
-    """Keys without a field in `schema`, at every level, and mappings for lists or lists for mappings."""
+    """Problems at every level: keys without a field in `schema`, and mappings instead of lists or lists
+    instead of mappings."""
     if not isinstance(raw, Mapping):
         yield place.error(
             f"must be a mapping with keys of {', '.join(schema.model_fields)}; it is {_shown(raw)}"
@@ -51,7 +52,7 @@ def unknown_keys(raw: object, schema: type[BaseModel], place: Place) -> Iterator
 
 
 def wrong_values(raw: Mapping[str, Any], schema: type[BaseModel], place: Place) -> Iterator[Problem]:
-    """Values that `schema` refuses. Unknown keys are left to `unknown_keys`."""
+    """Values that `schema` refuses. Unknown keys are not reported here, but by `unknown_keys`."""
     try:
         schema.model_validate(raw)
     except ValidationError as error:
@@ -87,7 +88,7 @@ def wrong_scaling(raw: object, place: Place) -> Iterator[Problem]:
 
 
 def imported(path: object, place: Place, known: Iterable[str] = ()) -> tuple[Any, list[Problem]]:
-    """The object of an import path (`package.module:name`), or None and the reason.
+    """The object at an import path (`package.module:name`), or None and the reason why there is none.
 
     `known` are paths to suggest.
     """
@@ -111,7 +112,7 @@ def imported(path: object, place: Place, known: Iterable[str] = ()) -> tuple[Any
 
 
 def config_of(builder: object) -> type[BaseModel] | None:
-    """The class that a builder reads its `args` into, by the annotation that Serve uses too."""
+    """The class of a builder's `args`, from the annotation that Serve uses too."""
     if not callable(builder):
         return None
     annotations = [p.annotation for p in inspect.signature(builder).parameters.values()]
@@ -132,7 +133,7 @@ def _nested(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
 
 
 def _followed(raw: object, location: tuple[str | int, ...], kind: str) -> Iterator[str | int]:
-    """A pydantic location without the tags that it puts in for the members of a union."""
+    """A pydantic location without the tags that pydantic inserts for the members of a union."""
     for position, part in enumerate(location):
         is_last = position == len(location) - 1
         if isinstance(raw, Mapping) and (part in raw or (is_last and kind == "missing")):

@@ -1,8 +1,7 @@
 """A deploy file's text -> plain values, problems of the text, and the line of each field.
 
-Ray reads deploy files with PyYAML, so this module does too: another reader takes some values for
-something else (docs/decisions/endpoints-changes.md). Unlike PyYAML by itself, it refuses
-a key that is there twice.
+Ray reads deploy files with PyYAML, and so does this module: another parser would interpret some values
+differently (docs/decisions/endpoints-changes.md). Unlike PyYAML itself, this module refuses duplicate keys.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from serve_app.deployments.deploy_file.problem import Path, Place, Problem
 
 @dataclass(frozen=True)
 class Document:
-    """One YAML document. With a problem there are no values."""
+    """One YAML document. If there is a problem, there are no values."""
 
     values: Any
     problems: list[Problem] = field(default_factory=list)
     lines: dict[Path, int] = field(default_factory=dict)  # of each field, counted from 1
 
     def located(self, problem: Problem) -> Problem:
-        """The problem with its line: that of its field, or of the nearest field around it that is there."""
+        """The problem with a line: that of its field, or that of the nearest enclosing field that exists."""
         path = problem.path
         while path and path not in self.lines:
             path = path[:-1]

@@ -1,1 +1,1 @@
-"""The gateway's deployment: its replica, and its ways to the replicas of models."""
+"""The gateway's deployment: its replica, and how it reaches the replicas of models."""

@@ -1,4 +1,4 @@
-"""The api layer's backend over Serve: the models, and the ways to reach them."""
+"""The api layer's backend over Serve: the models, and how to reach them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from serve_app.types.question import ReplyT
 
 WATCH_NODES_S: Final = 2.0
 RECOVERY_S: Final = 0.1  # between checks whether a model is back
-FORGET_S: Final = 3_600.0  # a request lives this long at most, and may know a model of a former catalogue
+FORGET_S: Final = 3_600.0  # the longest life of a request, which may still use a model of a former catalogue
 
 EntityKey = tuple[str, str, str]  # an application, and the model and version that it must serve
 
@@ -47,7 +47,7 @@ class ServeBackend:
         self._watching = asyncio.ensure_future(self._watch_nodes())
 
     def watch(self, endpoint: Endpoint) -> None:
-        """Look for the models of `endpoint`, until `unwatch` is called as often as this."""
+        """Look for the models of `endpoint` until `unwatch` was called as many times as `watch`."""
         for entity in endpoint.served_entities:
             key = _key(entity)
             if key not in self._models:
@@ -55,12 +55,13 @@ class ServeBackend:
             self._watched[key] += 1
 
     def serve(self, endpoint: Endpoint) -> None:
-        """Send requests to the models of `endpoint`, which is watched."""
+        """Send requests to the models of `endpoint`, which must be watched already."""
         for entity in endpoint.served_entities:
             self._by_app[entity.app] = self._models[_key(entity)]
 
     def unwatch(self, endpoint: Endpoint) -> None:
-        """`endpoint` is gone or changed. Requests for a model that is no longer named still reach it."""
+        """Undo one `watch` of `endpoint`, which is gone or has changed. Requests for a model that is no
+        longer named still reach it."""
         for entity in endpoint.served_entities:
             key = _key(entity)
             self._watched[key] -= 1
@@ -71,16 +72,16 @@ class ServeBackend:
                 asyncio.get_running_loop().call_later(FORGET_S, self._forget, entity.app, model)
 
     def watches(self, entity: ServedEntity) -> bool:
-        """Whether some endpoint names `entity`, in use or starting."""
+        """Whether any endpoint, in use or starting, names `entity`."""
         return _key(entity) in self._models
 
     def answers(self, entity: ServedEntity) -> bool:
-        """Whether the model of `entity` can answer, in use or starting."""
+        """Whether the model of `entity`, in use or starting, can answer."""
         model = self._models.get(_key(entity))
         return model is not None and model.missing is None
 
     def routes(self) -> list[str]:
-        """The applications that requests of this gateway go to, or wait for."""
+        """The applications that this gateway's requests go to or wait for."""
         named = set(self._models.values())
         return [app for app, model in self._by_app.items() if model in named or model.is_waited_for]
 
@@ -96,7 +97,7 @@ class ServeBackend:
         return self.missing(app) is None
 
     def ready(self) -> tuple[str, ...]:
-        """The applications that can answer, of all that endpoints name."""
+        """Those of the applications named by endpoints that can answer."""
         return tuple(app for app in self._named() if self.is_ready(app))
 
     def missing(self, app: str) -> str | None:
@@ -145,11 +146,11 @@ class ServeBackend:
         }
 
     def replicas(self) -> dict[str, dict[str, EngineStats]]:
-        """As `stats`, for each replica by its id."""
+        """Like `stats`, but for each replica, by its id."""
         return {app: self._receiver.by_replica(app) for app in self._named()}
 
     def num_replicas(self, app: str) -> int:
-        """How many replicas of an application Serve's router may send a request to."""
+        """The number of an application's replicas to which Serve's router may send a request."""
         model = self._by_app.get(app)
         return 0 if model is None else model.num_replicas
 
@@ -175,7 +176,7 @@ class ServeBackend:
         )
 
     def _suspect(self, app: str) -> None:
-        """A connected replica of the application fell silent."""
+        """Report to the application's model that a connected replica fell silent."""
         for model in {self._by_app.get(app), *(m for (name, *_), m in self._models.items() if name == app)}:
             if model is not None:
                 model.suspect()

@@ -32,7 +32,7 @@ GONE: Final = "the model is restarting; try again"
 
 
 class ReplicaLeaving(Unavailable):
-    """The replica is stopping, and takes nothing new. Another one may."""
+    """The replica is stopping, and takes nothing new. Another replica may take the request."""
 
 
 @dataclass(slots=True, eq=False)
@@ -43,7 +43,7 @@ class _Open:
     sent_at: float | None = None  # a replica was chosen for it by then; the event loop's time
 
     def end(self) -> None:
-        """End a call that no replica has taken, and none will."""
+        """End a call that no replica has taken or will take."""
         self.inbox.fail(Unavailable(GONE, retry_after_s=2.0))
 
 
@@ -73,17 +73,17 @@ class Calls:
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether a call is open that no replica has taken yet."""
+        """Whether any open call has not been taken by a replica yet."""
         return not all(map(is_taken, self.open))
 
     def let_go(self) -> None:
-        """The model's replicas are gone: end the calls that no replica had taken."""
+        """End the calls that no replica had taken, because the model's replicas are gone."""
         for response, call in tuple(self.open.items()):
             if not is_taken(response):
                 call.end()
 
     def add(self, response: Any, inbox: Inbox) -> None:
-        """The call of Serve's `response` is open until it is popped from `open`."""
+        """Add the call of Serve's `response`, which stays open until it is popped from `open`."""
         self.open[response] = _Open(inbox)
         if self._timer is None:
             self._wait()
@@ -117,8 +117,8 @@ class Calls:
     ) -> Any:
         """The reply to the call of Serve's `response`, which replicas know as `key`.
 
-        `on_death` gets the actor of a replica that died with it, perhaps after this raised. Raises
-        Overloaded and Unavailable. Cancelling the task takes the call back.
+        If a replica dies during the call, `on_death` is called with its actor, possibly after this function
+        raised. Raises Overloaded and Unavailable. Cancelling the task withdraws the call.
         """
         inbox = self.receiver.open(key)
         self.add(response, inbox)
@@ -166,7 +166,7 @@ class Call:
         sent: GenerateRequest | None,
         on_leaving: Callable[[], None],
     ) -> None:
-        """Sends `sent`, which is `request` or its rest. `on_leaving`: see `Receiver.open`.
+        """Sends `sent`, which is all or the rest of `request`. `on_leaving`: see `Receiver.open`.
 
         None: nothing is sent, and the call counts as refused.
         """
@@ -205,17 +205,17 @@ class Call:
         return cause
 
     def hand_over(self) -> None:
-        """Close: another replica has the request now, and this one forgets it."""
+        """Close the call and make its replica forget the request, because another replica has it now."""
         self.inbox.abandon()
         self.close()
 
     def lose(self) -> None:
-        """The replica is lost. The call stays open, so that it shows whether the process ended."""
+        """The replica is lost. Leave the call open, so that its end shows whether the process ended."""
         self.inbox.close()
         self._calls.open.pop(self._response, None)
 
     async def _watch(self) -> None:
-        """Learn how the call ended. If all went well, the channel has reported it already."""
+        """Learn how the call ended. If all went well, the channel has already reported the end."""
         inbox, id = self.inbox, self.inbox.key
         try:
             answer = await self._response

@@ -1,10 +1,10 @@
-"""Sockets by which a launcher makes its gateways finish: one for each gateway, in the launcher's folder.
+"""Sockets through which a launcher makes its gateways finish: one for each gateway, in the launcher's folder.
 
     drain   admit nothing from now on -> the number of answers under way
     flush   write the usage journal to the disk, once nothing is under way -> 0
 
 A command and its reply are one line each. The sockets need neither Ray nor Serve, which may have
-failed, and they also reach a gateway that Serve is replacing. The folder is the owner's alone.
+failed, and they also reach a gateway that Serve is replacing. Only the owner can access the folder.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Command = Callable[[], Awaitable[int]]
 
 
 class DrainSocket:
-    """The gateway's end."""
+    """The gateway's end of the socket."""
 
     def __init__(self, server: asyncio.Server, path: Path) -> None:
         self._server = server
@@ -39,7 +39,7 @@ class DrainSocket:
     async def open(
         cls, commands: Mapping[str, Command], environ: Mapping[str, str] = os.environ
     ) -> DrainSocket | None:
-        """Listen in the launcher's folder; None where no launcher made one."""
+        """Listen in the launcher's folder; None if no launcher made one."""
         folder = environ.get(FOLDER)
         if not folder:
             return None
@@ -66,12 +66,12 @@ class DrainSocket:
 
 
 def ask(folder: Path, command: str, timeout_s: float) -> int:
-    """The sum of the replies of all gateways of `folder`. A gateway that is gone counts 0."""
+    """The sum of the replies of all gateways of `folder`. A gateway that is gone counts as 0."""
     return sum(_ask(path, command, timeout_s) for path in sorted(folder.glob(_PATTERN)))
 
 
 def _ask(path: Path, command: str, timeout_s: float) -> int:
-    """Raises TimeoutError for a gateway that lives and does not reply."""
+    """Raises TimeoutError for a gateway that is alive but does not reply."""
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(timeout_s)
         try:

@@ -1,8 +1,8 @@
 """Moves a request away from a replica that is stopping: make before break.
 
-Another replica is called while the old one goes on, unread. Its first delta ends the old call. If it
-refuses, or takes too long, the gateway reads the old call again and tries later. So nothing is lost if
-no other replica has the same weights, or room.
+Another replica is called while the old one goes on, with its deltas left unread. The new replica's first
+delta ends the old call. If the new replica refuses or takes too long, the gateway goes back to reading the
+old call and tries again later. So nothing is lost if no other replica has the same weights or free capacity.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ASK_S: Final = 10.0  # for the other replica's first delta, while the client wai
 
 
 class Handover:
-    """One request on its way from a replica that leaves."""
+    """One request that is moving away from a replica that is stopping."""
 
     def __init__(
         self,
@@ -32,9 +32,9 @@ class Handover:
         adopt: Callable[[Call], None],
         is_worth: Callable[[], bool],
     ) -> None:
-        """`ask` sends the rest of the request of `old`; `adopt` gets the call that took over.
+        """`ask` sends the rest of the request of `old`; `adopt` is called with the call that took over.
 
-        `is_worth`: whether there is another replica, and something to gain.
+        `is_worth`: whether a handover is worthwhile and another replica exists.
         """
         self._old = old
         self._ask = ask
@@ -43,7 +43,7 @@ class Handover:
         self._task = asyncio.ensure_future(self._run())
 
     def stop(self) -> None:
-        """Stop asking other replicas. The old call may be read again."""
+        """Stop asking other replicas, and let the old call be read again."""
         self._task.cancel()
         self._old.inbox.release()
 

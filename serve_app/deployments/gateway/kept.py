@@ -39,7 +39,7 @@ class Kept:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was delivered, so that the request can start over unseen."""
+        """Whether nothing was delivered, so that the request can start over without the client noticing."""
         return not (self._is_too_long or any(self._ids) or self._finished)
 
     @property
@@ -54,7 +54,7 @@ class Kept:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of all choices that were delivered."""
+        """The number of tokens that were delivered, over all choices."""
         return sum(map(len, self._ids))
 
     def note(self, deltas: list[TokenDelta]) -> TokenDelta | None:
@@ -74,7 +74,7 @@ class Kept:
         return None
 
     def _note_edge(self, delta: TokenDelta) -> bool:
-        """Record the begin or end of a choice. False: its engine ended."""
+        """Record the start or end of a choice. False: its engine ended."""
         if delta.finish is not None:
             if is_engines_end(delta):
                 return False
@@ -84,7 +84,8 @@ class Kept:
         return True
 
     def resume(self, age_s: float) -> Resume | None:
-        """The `Resume` for another replica; None: start over. `age_s`: since the request was first sent."""
+        """The `Resume` for another replica; None: start over. `age_s`: seconds since the request was first
+        sent."""
         if self.is_empty:
             return None
         timings = self._timings or {}
@@ -101,7 +102,7 @@ class Kept:
 
 
 def is_engines_end(delta: TokenDelta) -> bool:
-    """Whether the engine stopped while its process lives, so that another replica may continue."""
+    """Whether the engine stopped although its process is alive, so that another replica may continue."""
     if delta.finish is not FinishReason.ERROR or delta.error is None:
         return False
     return isinstance(from_info(delta.error), Unavailable)

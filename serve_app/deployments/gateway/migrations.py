@@ -19,7 +19,7 @@ class Migrations:
         self.counts: dict[tuple[str, str], int] = {}
 
     def add(self, app: str, cause: str, request_id: str, num_tokens: int, age_s: float) -> None:
-        """Record the move of an answer, `num_tokens` tokens and `age_s` seconds after its start."""
+        """Record that an answer moved, `num_tokens` tokens and `age_s` seconds after its start."""
         self.counts[app, cause] = self.counts.get((app, cause), 0) + 1
         fields = {
             "request": request_id,

@@ -1,4 +1,4 @@
-"""Decides the next step of a request without a replica: a pure function. Knows no clock."""
+"""Decides with a pure function, without a clock, what to do next with a request that has no replica."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Step(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """A request that no replica has, and its model."""
+    """A request that no replica has, and the state of its model."""
 
-    is_fresh: bool  # its client has nothing of it, so another entity of the endpoint may answer
+    is_fresh: bool  # its client has received nothing, so another entity of the endpoint may answer
     is_patient: bool  # it waits for a replica, because no other entity can answer
     is_late: bool  # its patience is over
     attempts: int  # to find a replica so far
     was_refused_for_now: bool  # last, by a replica that stops or is full: a later call may succeed
-    was_killed: bool  # the replica that had it, of which Serve may not know yet
+    was_killed: bool  # the replica that had it; Serve may not know of its loss yet
     is_suspect: bool  # a replica died with it before it had a token
     is_unlucky: bool  # too many replicas died since it began: its client may try again
     is_trial_on: bool  # another suspect has a replica to itself

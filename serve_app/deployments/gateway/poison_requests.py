@@ -1,4 +1,4 @@
-"""Keeps a request that ends the process of its replica from ending every other replica too."""
+"""Keeps a request that kills the process of its replica from killing every other replica too."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from serve_app.errors import EngineRefused
 from serve_app.types import GenerateRequest, Question
 
 BARREN_DEATHS: Final = 3  # replicas that died with a request and had made none of its tokens
-UNLUCKY_DEATHS: Final = 2  # of them, that one request meets at most: its client may try again
+UNLUCKY_DEATHS: Final = 2  # up to this many may be bad luck: the client may try again
 DEATHS: Final = 4  # replicas that died with a request, with or without tokens of it
-MOST_DEATHS: Final = 8  # the same, also where another request seems to be the cause
+MOST_DEATHS: Final = 8  # the same, even if another request seems to be the cause
 KEPT_S: Final = 600.0
 MAX_SUSPECTS: Final = 1_024  # the oldest is forgotten first
 
@@ -42,7 +42,7 @@ class PoisonRequests:
         self._explained: OrderedDict[str, None] = OrderedDict()  # replicas
 
     def check(self, request: Request) -> None:
-        """Raises EngineRefused for a request that ended `BARREN_DEATHS` or `DEATHS` replicas recently."""
+        """Raises EngineRefused for a request that recently killed `BARREN_DEATHS` or `DEATHS` replicas."""
         deaths = self._recent(request)
         own = sum(is_barren or replica not in self._explained for replica, is_barren in deaths.items())
         if sum(deaths.values()) >= BARREN_DEATHS or own >= DEATHS or len(deaths) >= MOST_DEATHS:
@@ -51,7 +51,7 @@ class PoisonRequests:
             )
 
     def barren_deaths(self, request: Request) -> int:
-        """The number of replicas that died recently with `request` and had made none of its tokens."""
+        """The number of replicas that died with `request` recently, before generating a token for it."""
         return sum(self._recent(request).values())
 
     def _recent(self, request: Request) -> _Deaths:
@@ -61,7 +61,8 @@ class PoisonRequests:
         return deaths if self._clock() - since < KEPT_S else {}
 
     def blame(self, request: Request, replica: str, *, is_barren: bool = True) -> None:
-        """`replica` died while it served `request`. `is_barren`: it had delivered nothing of it."""
+        """Record that `replica` died while it served `request`. `is_barren`: the replica had delivered
+        nothing for the request."""
         digest = _digest(request)
         since, deaths = self._deaths.pop(digest, (0.0, {}))
         if self._clock() - since >= KEPT_S:

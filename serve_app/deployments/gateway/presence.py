@@ -1,4 +1,4 @@
-"""Whether a deployment has replicas that can answer: by Serve's router here, and by Serve's controller.
+"""Whether a deployment has replicas that can answer, according to Serve's router here and Serve's controller.
 
 The router learns every change at once, and asking it is free. But only the controller can distinguish a
 model that sleeps from one that restarts. Reads private fields of Ray 2.60.
@@ -27,7 +27,7 @@ class Presence(Enum):
 
 
 def choices(handle: DeploymentHandle) -> int | None:
-    """The number of replicas for a call through `handle`; None: this process does not know yet."""
+    """The number of replicas that a call through `handle` may go to; None: not known in this process yet."""
     if (chooser := chooser_of(handle)) is not None:
         return len(chooser.curr_replicas)
     running = getattr(_router_of(handle), "_running_replicas", None)
@@ -35,7 +35,7 @@ def choices(handle: DeploymentHandle) -> int | None:
 
 
 def chooser_of(handle: DeploymentHandle) -> Any:
-    """Serve's `RequestRouter` behind `handle`; None: it does not know any replicas yet."""
+    """Serve's `RequestRouter` behind `handle`; None: the router does not know any replicas yet."""
     return getattr(_router_of(handle), "_request_router", None)
 
 
@@ -52,13 +52,14 @@ def is_sent(handle: DeploymentHandle, response: Any) -> bool:
 
 
 def is_taken(response: Any) -> bool:
-    """Whether a replica has taken the call of a `DeploymentResponse`; until then it waits in this process."""
+    """Whether a replica has taken the call of a `DeploymentResponse`; until then the call waits in this
+    process."""
     future = getattr(response, "_replica_result_future", None)
     return future is None or bool(future.done())
 
 
 def presence(app: str) -> Presence:
-    """Asks the controller, and blocks until it answers."""
+    """Queries the controller, and blocks until it answers."""
     found = details().get(app)
     if found is None or found["status"] == ApplicationStatus.DELETING:
         return Presence.ABSENT

@@ -28,10 +28,10 @@ SILENT: Final = "not answering"
 
 
 class RemoteModel:
-    """Looks for its model and asks for its `ModelInfo` in the background; models do not delay each other.
+    """Looks for its model and fetches its `ModelInfo` in the background; models do not delay each other.
 
     A model that is scaled to zero is asleep: it counts as ready, and the next request wakes it up.
-    A model whose replicas are gone for any other reason is not ready from that moment, and the
+    If a model's replicas are gone for any other reason, the model is not ready from that moment on, and the
     requests that wait for it are released.
     """
 
@@ -67,7 +67,7 @@ class RemoteModel:
 
     @property
     def lacks(self) -> str | None:
-        """The problem of a model that can answer anyway; None: there is none."""
+        """A problem of a model that can answer despite it; None: there is no problem."""
         if not (silent := self._num_silent):
             return None
         does = "does" if silent == 1 else "do"
@@ -84,16 +84,16 @@ class RemoteModel:
 
     @property
     def num_replicas(self) -> int:
-        """How many replicas a request may go to."""
+        """The number of replicas that a request may go to."""
         return 0 if self._handle is None else (choices(self._handle) or 0) - self._num_silent
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether requests wait that no replica has taken yet."""
+        """Whether requests are waiting because no replica has taken them yet."""
         return self.route is not None and self.route.is_waited_for
 
     def suspect(self) -> None:
-        """A replica does not answer: find it, and keep requests away from it until it does."""
+        """Find the replica that does not answer, and keep requests away from it until it answers again."""
         if self._silent is not None:
             self._silent.suspect()
 
@@ -102,7 +102,7 @@ class RemoteModel:
             self.route.let_go()
 
     def retire(self) -> None:
-        """No endpoint names the model any more: check it only while a request waits for it."""
+        """Check the model only while a request waits for it, because no endpoint names it any more."""
         self._retired = True
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """The ingress as a Serve deployment: the api layer's ASGI app over `ServeBackend`, and gRPC beside it.
 
-gRPC has a port of the replica's own: Serve's proxies for it listen on every interface, do not tell
-the caller, and read messages before a check of keys (docs/decisions/serving-grpc.md).
+Each replica has its own gRPC port: Serve's gRPC proxies listen on every interface, do not reveal the caller's
+address, and read messages before keys are checked (docs/decisions/serving-grpc.md).
 """
 
 from __future__ import annotations
@@ -99,9 +99,9 @@ class GatewayReplica:
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Take the catalogue of the deploy file, at start and whenever it changes.
 
-        A wrong one stops a gateway from starting (CatalogueError), as does a taken port of gRPC (OSError). A
-        running gateway keeps its catalogue and reports the problem. Serve sends requests as soon as a start
-        returns, so the start waits until the states of all models are known.
+        A wrong catalogue stops a gateway from starting (CatalogueError), and so does a gRPC port in use
+        (OSError). A running gateway keeps its catalogue and reports the problem. Since Serve sends requests
+        as soon as the start returns, the start waits until the states of all models are known.
         """
         is_start = not self._catalogues.is_read
         try:
@@ -146,7 +146,7 @@ class GatewayReplica:
     async def settle(self, payload: bytes) -> None:
         """Record the open requests of dead gateways: a list of `Settlement`.
 
-        Replicas call this until one call returns; the journal's readers count each once.
+        Replicas call this until a call returns; the journal's readers count each record only once.
         """
         for settlement in settlements_decoder.decode(payload):
             if settlement.gateway != self._receiver.ticket.gateway:  # ours are closed by us
@@ -154,7 +154,7 @@ class GatewayReplica:
                 self._journal.settled(record, settlement.part)
 
     def _priced(self, record: UsageRecord) -> UsageRecord:
-        """The record with its cost, by the endpoint's present price. A shadow copy costs nothing."""
+        """The record with its cost added, at the endpoint's current price. A shadow copy costs nothing."""
         if record.shadow:
             return record
         endpoint = self._directory.named(record.endpoint)
@@ -239,7 +239,7 @@ class GatewayReplica:
 
 
 def warn_of_judge(directory: Directory, guardrails_model: str | None) -> None:
-    """Log why the server-wide judge cannot judge, if so. Requests that it should judge then get 503."""
+    """If the server-wide judge cannot judge, log why. Requests that it should judge get 503 in that case."""
     if guardrails_model is None:
         return
     try:
@@ -249,7 +249,7 @@ def warn_of_judge(directory: Directory, guardrails_model: str | None) -> None:
 
 
 def listens_on_loopback() -> bool:
-    """Whether HTTP is out of reach for other machines. Unknown counts as reachable."""
+    """Whether HTTP is out of reach for other machines. An unknown address counts as reachable."""
     host = http_host()
     if host is None:
         logger.warning("the HTTP address of Serve is not known; it counts as public")
@@ -259,7 +259,7 @@ def listens_on_loopback() -> bool:
 def http_host() -> str | None:
     """The address of HTTP; None if unknown.
 
-    Behind our launcher's HAProxy, Serve listens on loopback, and HAProxy at the deploy file's address.
+    If our launcher runs HAProxy, Serve listens on loopback, and HAProxy listens at the deploy file's address.
     """
     try:
         host = _get_global_client().http_config.host

@@ -1,4 +1,4 @@
-"""The way from a gateway to the replicas of one model."""
+"""Routes a gateway's requests and questions to the replicas of one model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class Route:
-    """Sends requests and questions to one model; both move to another replica if theirs is lost."""
+    """Sends requests and questions to one model; either moves to another replica if its replica is lost."""
 
     def __init__(
         self,
@@ -58,15 +58,15 @@ class Route:
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether a request is open that no replica has taken yet, or that has lost its replica."""
+        """Whether any open request has not been taken by a replica yet, or has lost its replica."""
         return self._calls.is_waited_for or bool(self._replicas.waiting)
 
     def let_go(self) -> None:
-        """The model's replicas are gone: end the requests that no replica had taken."""
+        """End the requests that no replica had taken, because the model's replicas are gone."""
         self._calls.let_go()
 
     def generate(self, request: GenerateRequest) -> RoutedStream:
-        """Send `request`. Raises EngineRefused for one that ended replicas."""
+        """Send `request`. Raises EngineRefused for a request that has killed replicas."""
         return RoutedStream(self._replicas, request)
 
     async def ask(self, question: Question[ReplyT]) -> ReplyT:
@@ -99,6 +99,6 @@ class Route:
         return decode_reply(question, await calls.answer(response, question.id, on_death=blame))
 
     async def info(self) -> bytes:
-        """What a replica's `info` returns. Raises Unavailable and Overloaded."""
+        """The result of a replica's `info`. Raises Unavailable and Overloaded."""
         response: bytes = await self._calls.answer(self._calls.handle.info.remote(), secrets.token_hex(8))
         return response

@@ -37,7 +37,7 @@ class SilentReplicas:
         return 0 if chooser is None else len(self._silent & chooser.curr_replicas.keys())
 
     def suspect(self) -> None:
-        """A replica fell silent: check all before Serve's router sends them more requests."""
+        """Check all replicas, because one fell silent, before Serve's router sends them more requests."""
         if (chooser := chooser_of(self._handle)) is None:
             return
         for id in tuple(chooser.curr_replicas):

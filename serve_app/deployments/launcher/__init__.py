@@ -1,1 +1,2 @@
-"""One server on one machine, from its start to its end: who starts it, watches it, stops it and cleans up."""
+"""One server on one machine, from its start to its end: the processes that start, watch and stop it, and
+clean up."""

@@ -1,8 +1,8 @@
-"""Claims of things that only one server of a machine may have, such as a port or a database.
+"""Claims of things that only one server on a machine may use, such as a port or a database.
 
-A claim is a Unix socket with an abstract name. The kernel gives each name to one process, keeps names apart
-by network namespace, as it does ports, and forgets a name with its process, however that ends. Knows no
-deploy file.
+A claim is a Unix socket with an abstract name. The kernel gives each name to one process, keeps names (like
+ports) separate per network namespace, and frees a name when its process ends for any reason. Does not
+depend on deploy files.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class Claims:
         return True
 
     def take(self, key: str, name: str, advice: str) -> None:
-        """Claim `key`, which people call `name`. Raises CannotServe, with `advice`, if another has it."""
+        """Claim `key`, which messages call `name`. Raises CannotServe with `advice` if another process has
+        it."""
         if not self.tries(key):
             raise CannotServe(f"{name} belongs to {_holder(key)}. {advice}")
 

@@ -1,8 +1,8 @@
 """The channel of `serve-app deploy` to a running server: a socket, and a note of its path.
 
-The note, `servers/PORT.json` below the user's state folder, has the socket's path. Over the socket
-go lines of JSON: `{"file", "text"}` to the server; back any number of `{"say"}`, then one `{"done"}`
-or `{"error"}`. Both the note and the socket are the owner's alone.
+The note, `servers/PORT.json` below the user's state folder, contains the socket's path. Lines of JSON are
+sent over the socket: `{"file", "text"}` to the server; back any number of `{"say"}`, then one `{"done"}` or
+`{"error"}`. Only the owner can access the note and the socket.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Deploy = Callable[[str, str, Callable[[str], None]], None]  # file's name, its t
 
 @dataclass(frozen=True)
 class Note:
-    """The place of a running server."""
+    """Where a running server can be reached."""
 
     port: int  # of HTTP
     socket: str
@@ -59,7 +59,7 @@ class Note:
 
 
 def read_note(path: Path) -> Note | None:
-    """The note at `path`; None where there is none that can be read."""
+    """The note at `path`; None if there is no readable one."""
     try:
         return Note(**json.loads(path.read_text()))
     except (OSError, ValueError, TypeError):
@@ -102,7 +102,7 @@ class Control:
             tell(**last)
 
     def _done(self, file: str, text: str, say: Callable[[str], None]) -> dict[str, Any]:
-        """Deploy; returns the last line for the caller."""
+        """Deploy; returns the last line to show to the caller."""
         try:
             self._deploy(file, text, say)
         except CannotServe as error:
@@ -151,7 +151,7 @@ def servers() -> list[Note]:
 
 
 def database(config: dict[str, Any], environ: Mapping[str, str] = os.environ) -> str:
-    """A digest that identifies the control plane's database of a deploy file; empty if it has none."""
+    """A digest that identifies the database of a deploy file's control plane; empty if it has none."""
     for app in config["applications"]:
         args = app.get("args") or {}
         settings = args.get("control") or {}
@@ -162,7 +162,8 @@ def database(config: dict[str, Any], environ: Mapping[str, str] = os.environ) ->
 
 
 def _place(url: str) -> str:
-    """The database at `url`: a file by its folder's inode, since containers may have one path for several."""
+    """An identifier of the database at `url`. A file is identified by its folder's inode, since the same path
+    may mean different files in different containers."""
     if not url.startswith(_FILE):
         return url
     file = Path(url.removeprefix(_FILE))

@@ -1,4 +1,4 @@
-"""A deploy file on its way into the launcher's Serve: in steps, until its gateways are ready."""
+"""Deploys a deploy file to the launcher's Serve in steps, until its gateways are ready."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def until_ready(
 
 
 def _reasons(host: str, port: int) -> Sequence[str]:
-    """The reasons why the gateway that answers is not ready; empty if it is."""
+    """The reasons why the gateway that answers is not ready; empty if it is ready."""
     try:
         with urllib.request.urlopen(f"http://{reachable(host)}:{port}/readyz", timeout=2):
             return ()

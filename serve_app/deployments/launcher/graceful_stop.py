@@ -1,4 +1,4 @@
-"""The end of a running server: gateways refuse new requests, and answers finish within a grace."""
+"""Ends a running server: gateways refuse new requests, and answers may finish within a grace period."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OPEN_STATES: Final = frozenset({"01", "04", "05", "08", "09"})  # established, 
 
 
 def finish(folder: Path, ports: Collection[int], grace_s: float) -> str | None:
-    """Let the running answers of all gateways end. Returns None, or what was cut, and why.
+    """Let the running answers of all gateways end. Returns None, or a message about what was cut off and why.
 
     `ports`: where clients connect.
     """
@@ -50,7 +50,7 @@ def finish(folder: Path, ports: Collection[int], grace_s: float) -> str | None:
 
 
 def _under_way(folder: Path) -> int | None:
-    """The answers under way in all gateways; None while one of them lives and does not reply."""
+    """The number of answers under way in all gateways; None while a gateway is alive but does not reply."""
     try:
         return ask(folder, DRAIN, REPLY_S)
     except TimeoutError:

@@ -1,7 +1,7 @@
-"""The guardian: a process in a session of its own that holds all others, and ends them.
+"""The guardian: a process in a session of its own that is the ancestor of all others, and ends them.
 
-The guardian reaps its children. It ends when the server's process has ended, when the launcher says so, or
-when the launcher is gone, for whatever reason. No process of the tree outlives the guardian. The terminal's
+The guardian reaps its children. It ends when the server's process has ended, when the launcher tells it to,
+or when the launcher is gone for any reason. No process of the tree outlives the guardian. The terminal's
 signals do not reach its session, so only the launcher reacts to them.
 """
 
@@ -71,7 +71,7 @@ def guard(launcher: int, folder: Path, server: Callable[[], int]) -> int:
 
 
 def _verdict(server: int, status: int) -> int:
-    """The exit status. `server`: its process, after which Ray's folder is named."""
+    """The exit status. `server`: the server's process, whose id is in the name of Ray's folder."""
     if status == 0:
         return 0
     if os.WIFEXITED(status) and os.WEXITSTATUS(status) == SAID:

@@ -2,10 +2,10 @@
 
     Launcher(Options(Path("deploy/local.yaml"))).run()
 
-This process only watches and relays signals: it alone gets the terminal's. Ctrl-C or SIGTERM lets
-running answers finish; a second one ends everything at once. Ray and all else are descendants of
-the guardian, which ends them when this process dies, for whatever reason. `serve run deploy/local.yaml`
-works as well; then the environment is the caller's.
+This process only watches the others and relays signals; it is the only one that gets the terminal's signals.
+Ctrl-C or SIGTERM lets running answers finish; a second one ends everything at once. Ray and all other
+processes are descendants of the guardian, which ends them when this process dies for any reason. `serve run
+deploy/local.yaml` works as well, but then the caller has to set the environment.
 """
 
 from __future__ import annotations

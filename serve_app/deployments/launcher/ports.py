@@ -14,13 +14,13 @@ from serve_app.loopback import LOOPBACK
 
 
 def address(config: dict[str, Any]) -> tuple[str, int]:
-    """The address of the file's HTTP."""
+    """The address of the HTTP server in the deploy file."""
     options = config["http_options"]
     return str(options["host"]), int(options.get("port", 8000))
 
 
 def rpc_port(config: dict[str, Any]) -> int | None:
-    """The gateway's port of gRPC, if it has one."""
+    """The gateway's gRPC port, if it has one."""
     found = [(app.get("args") or {}).get("grpc_port") for app in config["applications"]]
     return next((port for port in found if port is not None), None)
 
@@ -41,12 +41,12 @@ def v1(config: dict[str, Any]) -> Family:
 
 
 def reachable(host: str) -> str:
-    """An address of this machine at which `host` answers, as a URL has it."""
+    """An address of this machine at which `host` answers, as written in a URL."""
     return LOOPBACK if host in ("0.0.0.0", "::") else in_url(host)
 
 
 def in_url(host: str) -> str:
-    """A host, or the address of one, as a URL has it."""
+    """A host or its address, as written in a URL."""
     return f"[{host}]" if ":" in host else host
 
 
@@ -85,7 +85,8 @@ def _check(host: str, port: int, setting: str) -> None:
 
 
 def haproxy_ports(claims: Claims) -> dict[str, int]:
-    """HAProxy's own ports and its fallback's: the usual, or any free ones beside another cluster here."""
+    """The ports of HAProxy itself and of its fallback: the usual ones, or any free ones if another cluster
+    runs here."""
     return {
         name: usual if _is_free(usual) and claims.tries(_own(usual)) else _any(claims)
         for name, usual in (("stats_port", 8404), ("metrics_port", 9101), ("fallback_port", 8500))
@@ -93,7 +94,7 @@ def haproxy_ports(claims: Claims) -> dict[str, int]:
 
 
 def _any(claims: Claims) -> int:
-    """A free port, claimed so that no other server chooses the same."""
+    """A free port, which is claimed so that no other server chooses it too."""
     while not claims.tries(_own(port := environment.free_port())):
         continue
     return port

@@ -1,4 +1,4 @@
-"""The private Ray cluster of a launcher: its start, with helpful errors, and a check whether it lives."""
+"""The private Ray cluster of a launcher: starts it, with helpful errors, and checks whether it is alive."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ VITAL: Final = {  # Ray's name of a process -> what it is, for people
 def start(schema: Any, host: str) -> None:
     """Start Ray and Serve in this process and its children. Raises CannotServe.
 
-    `schema`: ServeDeploySchema. `host`: of Serve itself, which is not HAProxy's.
+    `schema`: ServeDeploySchema. `host`: the host that Serve itself listens at, not HAProxy's.
     """
     from ray import serve
 
@@ -85,7 +85,7 @@ def _end(processes: set[psutil.Process]) -> None:
 
 
 def lost() -> str | None:
-    """The vital process that died; None if all live."""
+    """The vital process that died; None if all of them are alive."""
     import ray
 
     node = ray._private.worker._global_node
@@ -96,7 +96,7 @@ def lost() -> str | None:
 
 
 def logs() -> Path:
-    """The folder of Ray's logs. Before Ray runs, a guess: the latest one of this machine."""
+    """The folder of Ray's logs. Before Ray runs this is a guess: the latest such folder on this machine."""
     import ray
 
     node = ray._private.worker._global_node

@@ -163,7 +163,8 @@ class Server:
         say(f"{file} is served")
 
     def _tell_launcher(self) -> None:
-        """Report that it may send `stop`, and how long it then has to wait; the last report counts."""
+        """Report to the launcher that it may send `stop`, and how long it must wait afterwards; the last
+        report counts."""
         if self._grace_s != self._told_grace_s:  # the launcher reads at a stop alone
             self._link.sendall(f"ready {self._grace_s}\n".encode())
             self._told_grace_s = self._grace_s
@@ -188,7 +189,7 @@ class Server:
         return GRACE_S if found is None else float(found)
 
     def _watch(self) -> int:
-        """Wait until the launcher says stop, or Ray dies."""
+        """Wait until the launcher sends `stop` or Ray dies."""
         while True:
             asked, _, _ = select.select([self._link], [], [], WATCH_S)
             if asked:
@@ -254,7 +255,7 @@ def _keep(text: str) -> str:
 
 
 def chat_endpoint(config: dict[str, Any]) -> str:
-    """The name of the file's first endpoint that chats; the demo model's where it has none."""
+    """The name of the file's first chat endpoint, or the demo model's name if there is none."""
     endpoints = (gateway_entry(config).get("user_config") or {}).get("endpoints") or ()
     return next((each["name"] for each in endpoints if each.get("task", Task.CHAT) == Task.CHAT), "demo-chat")
 

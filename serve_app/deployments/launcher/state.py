@@ -29,7 +29,8 @@ def check_writable(config: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def kept(advice: str) -> Iterator[None]:
-    """Raises CannotServe for an OSError of the block, except of a disk that is full: it names the file."""
+    """Turns an OSError in the block into a CannotServe that names the file. Errors for a full disk are
+    ignored."""
     try:
         yield
     except OSError as error:

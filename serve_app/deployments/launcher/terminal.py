@@ -20,18 +20,18 @@ def say(text: str) -> None:
 
 
 def show(text: str) -> None:
-    """Text as it is."""
+    """Print `text` as it is."""
     _write(sys.stdout, text)
 
 
 def complain(text: str) -> None:
-    """A line about what went wrong."""
+    """Print a line about what went wrong."""
     _write(sys.stderr, f"serve: {text}\n")
 
 
 @contextlib.contextmanager
 def waiting(text: str) -> Iterator[None]:
-    """In a terminal, show `text` and the time since, below other lines; elsewhere do nothing."""
+    """In a terminal, show `text` and the elapsed time below the other lines; elsewhere do nothing."""
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 

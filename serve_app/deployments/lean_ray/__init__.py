@@ -1,8 +1,8 @@
-"""Private parts of Ray and of uvicorn replaced, so that a server starts sooner and idles with less CPU.
+"""Replaces private parts of Ray and uvicorn so that a server starts sooner and uses less CPU when idle.
 
-`SERVE_APP_LEAN_RAY=off` leaves Ray as it is: a server does without any of this, and its answers are the
-same. Workers are copies of a template (`worker_template`, `worker_entry`), which run `event_server`. The
-node leaves out processes that a private cluster has no use for (`ray_node`). Only the launcher uses this.
+`SERVE_APP_LEAN_RAY=off` leaves Ray unchanged: a server also works without all this, with the same answers.
+Workers are copies of a template (`worker_template`, `worker_entry`), which run `event_server`. The node
+leaves out processes that a private cluster has no use for (`ray_node`). Only the launcher uses this.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def start_template(folder: Path) -> None:
 
 
 def lean_node() -> AbstractContextManager[None]:
-    """Inside, `ray.init` starts a `LeanNode`; imports Ray."""
+    """Within the block, `ray.init` starts a `LeanNode`. This imports Ray."""
     from serve_app.deployments.lean_ray import ray_node
 
     return ray_node.lean() if _is_on() else nullcontext()

@@ -1,6 +1,6 @@
 """The node of a private Ray cluster, without unused processes, and with workers from the template.
 
-`ray.init` takes no options for any of this, so a node of ours takes the place of Ray's for the call.
+`ray.init` has no options for any of this, so our node class replaces Ray's during the call.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ METRICS: Final = "RAY_enable_metrics_collection"  # Ray's own variable
 
 
 class LeanNode(Node):  # type: ignore[misc]  # Ray has no types here
-    """A node without a dashboard's server and without an autoscaler: one machine has neither.
+    """A node without a dashboard server or an autoscaler, since a cluster of one machine needs neither.
 
-    Its agent of the dashboard is the small one, unless the operator wants Ray's own metrics.
+    Its dashboard agent is the minimal one, unless the operator wants Ray's own metrics.
     """
 
     def start_monitor(self) -> None:
         """The autoscaler's process, which starts and stops machines: there is one machine."""
 
     def start_api_server(self, *, include_dashboard: bool | None, raise_on_failure: bool) -> None:
-        """The dashboard's process. Ray starts it even where the dashboard is off, to report usage."""
+        """Does not start the dashboard's process, which Ray starts even if the dashboard is off, to report
+        usage."""
         self._webui_url = ""
 
     def start_raylet(self, *arguments: Any, **options: Any) -> None:
@@ -42,7 +43,7 @@ class LeanNode(Node):  # type: ignore[misc]  # Ray has no types here
 
 @contextlib.contextmanager
 def _small_agent() -> Iterator[None]:
-    """Inside, the node manager's agent is the one of a Ray that was installed without the dashboard.
+    """Within the block, the node manager starts the agent of a Ray that was installed without the dashboard.
 
     The other parts of the agent answer the dashboard's server, which does not run, and collect Ray's metrics.
     """
@@ -56,7 +57,7 @@ def _small_agent() -> Iterator[None]:
 
 @contextlib.contextmanager
 def lean() -> Iterator[None]:
-    """Inside, `ray.init` starts a `LeanNode`."""
+    """Within the block, `ray.init` starts a `LeanNode`."""
     ray._private.node.Node = LeanNode
     try:
         yield

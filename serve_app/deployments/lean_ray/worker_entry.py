@@ -25,7 +25,7 @@ _LANGUAGE = "--language="
 def plain(arguments: list[str]) -> list[str] | None:
     """The worker's program and its arguments; None for a worker that needs an interpreter of its own.
 
-    Such a worker has an environment, an executable or a prefix of its own, or is not Python's.
+    Such a worker has its own environment, executable or command prefix, or is not a Python worker.
     """
     rest = []
     for each in arguments:

@@ -27,8 +27,8 @@ def model_deployment(config: ModelConfig) -> Deployment:
     return serve.deployment(ModelReplica).options(
         name="Model",
         **_bought(config),
-        # A replica takes what its engine can batch and queue. A gateway holds back the same number, so
-        # # that the requests that wait for a replica to start fit it when they all arrive at once.
+        # A replica takes as many requests as its engine can batch and queue. A gateway holds back the same
+        # number, so that all requests that wait for a replica to start fit it when they arrive at once.
         max_ongoing_requests=engine.max_sequences + engine.max_waiting + OPEN_BESIDES,
         max_queued_requests=engine.max_sequences + engine.max_waiting,
         graceful_shutdown_timeout_s=DRAIN_S,

@@ -1,4 +1,4 @@
-"""Which part of a GPU a replica may use, from the resources that Ray gave it.
+"""Decides from Ray's resources which part of a GPU a replica may use.
 
 A replica is one process that runs its model on one GPU, or on a part of one that it shares with
 other replicas. Ray only counts GPUs: a replica has to keep to its part itself.
@@ -21,7 +21,7 @@ ONE_GPU: Final = (
 def with_gpu_share(config: ModelConfig, assigned: Mapping[str, float]) -> ModelConfig:
     """`config` with the part of a GPU that `assigned`, Ray's resources of this actor, gives it.
 
-    A `gpu_share` of the settings goes before it. Raises ModelLoadError for more than one GPU.
+    A `gpu_share` in the settings takes precedence. Raises ModelLoadError for more than one GPU.
     """
     gpus = assigned.get("GPU", 0.0)
     if gpus > 1:

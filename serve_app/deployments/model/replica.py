@@ -1,6 +1,6 @@
 """One served model as a Serve deployment: a thin shell around its server (see `replica/served_model.py`).
 
-Its calls take and give msgpack bytes of `serve_app.types`. Batching, text and health are
+Its calls take and return the types of `serve_app.types` as msgpack bytes. Batching, text and health are
 the server's own; queue limits, routing, draining and replacement are Serve's.
 """
 
@@ -48,7 +48,7 @@ class ModelReplica:
     """Loads a model, then answers calls until Serve stops it."""
 
     async def __init__(self, config: ModelConfig, start: Start | None = None) -> None:  # type: ignore[misc]  # Serve awaits it
-        """Returns when the model can answer. `start` makes the server; tests bring their own."""
+        """Returns when the model can answer. `start` makes the server; tests pass a function of their own."""
         began = time.monotonic()
 
         def report(message: str) -> None:
@@ -81,7 +81,7 @@ class ModelReplica:
             on_stop(self._leave)
 
     def _leave(self) -> None:
-        """Serve is stopping this replica: hand its requests to others, which gateways choose."""
+        """Hand this replica's requests to others, which the gateways choose, because Serve is stopping it."""
         self._is_leaving = True
         self._sender.leave()
 
@@ -89,7 +89,7 @@ class ModelReplica:
         """Answer one `GenerateRequest` through the channel that `ticket` opens.
 
         The call stays open until the last delta was sent, so that Serve counts, drains
-        and cancels requests as it does any other. None: all was sent; bytes: `Refused`.
+        and cancels requests as it does any other. Returns None if everything was sent, or bytes: `Refused`.
         """
         try:
             self._memory.check()
@@ -109,9 +109,9 @@ class ModelReplica:
     async def stream(self, payload: bytes) -> AsyncIterator[bytes]:
         """Answer one `GenerateRequest` as a stream: one `DeltaFrame` an engine step, or `Refused`.
 
-        For Python callers; costs a remote stream item a step and request, where the
-        channel of `generate` shares one frame between all requests of a gateway. It is not
-        moved: a replica that stops answers it to the end, and one that dies breaks it.
+        For Python callers. Each step of each request costs a remote stream item, whereas the channel of
+        `generate` shares one frame between all requests of a gateway. The request is not moved: a replica
+        that stops answers it to the end, and if the replica dies, the stream breaks.
         """
         sink = _Queue()
         try:
@@ -138,7 +138,7 @@ class ModelReplica:
     async def ask(self, payload: bytes, ticket: bytes | None = None) -> bytes:
         """Answer one `Question`: its reply, or `Refused`, as `channel.calls` writes them.
 
-        `ticket`: of the gateway, which then learns that this replica has the question.
+        `ticket`: the ticket of the gateway, which hears that this replica has the question.
         """
         try:
             self._memory.check()
@@ -165,7 +165,7 @@ class ModelReplica:
         return self._workload.report(self._server.stats())
 
     def check_health(self) -> None:
-        """Raises when the engine's heart stopped; Serve then replaces this replica."""
+        """Raises if the engine's heartbeat has stopped; Serve then replaces this replica."""
         self._server.check_health()
 
     async def __del__(self) -> None:

@@ -1,11 +1,11 @@
 """Chooses the number of a model's replicas, by the load of its engines.
 
-Serve's own signal, requests per replica, does not see what a request costs: a request with `n = 8`
+Serve's own signal, requests per replica, does not reflect the cost of a request: a request with `n = 8`
 takes eight rows of a batch, and a long document takes seconds of prefill and much of the cache. An
 engine is full when its batch is full, when its cache is full, or when prompts wait too long. The
-largest of the three shares is the engine's load. Bounds and delays are the
-`autoscaling_config` of the deployment and stay Serve's, as is the start from zero: while
-no replica runs and a request waits, Serve starts one at once and does not ask a policy.
+largest of the three shares is the engine's load. Serve still applies the bounds and delays in the
+deployment's `autoscaling_config`. It also does the start from zero:
+if a request waits and no replica runs, Serve starts one at once without calling a policy.
 
 Serve ships this module to its controller by value, so it imports nothing of ours.
 """
@@ -28,14 +28,14 @@ PROMPT_WAIT: Final = "prompt_wait_s"  # seconds until all present prompts are co
 class ByLoad:
     """A policy that keeps replicas between `low` and `high` full; 0 < low < high <= 1.
 
-    More replicas are wanted when they would be more than `high` full, fewer only when the
-    rest would then be less than `low` full: a load that wavers between the two changes
-    nothing. `target_wait_s` (> 0) is the wait for prompts at which a replica counts as full.
+    Replicas are added if the present ones would be more than `high` full, and removed only if the rest would
+    then be less than `low` full: a load that wavers between the two changes nothing. `target_wait_s` (> 0) is
+    the wait for prompts at which a replica counts as full.
     The arguments are the policy's `policy_kwargs` in a deploy file.
     """
 
     def __init__(self, high: float = 0.75, low: float = 0.5, target_wait_s: float = 2.0) -> None:
-        """Raises ValueError, which names the argument and its range."""
+        """Raises ValueError with the wrong argument's name and its range."""
         if not 0 < high <= 1:
             raise ValueError(f"high: must be above 0 and at most 1, not {high}")
         if not 0 < low < high:
@@ -47,7 +47,7 @@ class ByLoad:
         self._target_wait_s = target_wait_s
 
     def __call__(self, ctx: AutoscalingContext) -> tuple[int, dict[str, Any]]:
-        """The replicas wanted (>= 0, before Serve's bounds), and no state.
+        """The number of replicas wanted (>= 0, before Serve's bounds), and an empty state.
 
         A request that still queues at a gateway counts as one sequence.
         """
@@ -64,7 +64,7 @@ class ByLoad:
         return max(fewest, min(ctx.target_num_replicas, most)), {}
 
     def _load(self, report: Mapping[str, float]) -> float:
-        """The load of a replica: 0 is idle, 1 is full; above 1 requests wait."""
+        """The load of a replica: 0 is idle, 1 is full; above 1, requests are waiting."""
         return max(
             report[SEQUENCES] / report[MAX_SEQUENCES],
             report[CACHE_USE],

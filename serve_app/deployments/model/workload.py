@@ -24,9 +24,9 @@ class _Mark(NamedTuple):
 class Workload:
     """Turns an engine's snapshots into a report, measuring its prompt tokens from one to the next.
 
-    The wait for prompts is the number of their tokens, times the seconds that a prompt token took
-    while prompts were waiting. It is a lower bound for the last of them; a full batch or a full cache,
-    which also make prompts wait, are reported separately.
+    The wait for prompts is the number of waiting prompt tokens times the seconds per prompt token, as
+    measured while prompts were waiting. It is a lower bound for the last prompt's wait; a full batch and a
+    full cache, which also make prompts wait, are reported separately.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -61,8 +61,8 @@ _PATH: Final = "path,url_dec"
 def request_rules(v1: Family) -> Iterator[str]:
     """Rules of a frontend that store the protocol of a request, as `family_of` finds it.
 
-    Later rules win. `v1`: the family of the paths below /v1. An unknown word in the header changes
-    nothing here; the gateway refuses such a request.
+    Later rules win. `v1`: the family of the paths below /v1. An unknown word in the header is ignored here,
+    since the gateway refuses such a request.
     """
     yield _note(Family.OPENAI)
     yield _note(Family.TRITON, f"{{ {_PATH} -m str {V2_PAGE} }} || {{ {_PATH} -m beg {V2} }}")
@@ -85,7 +85,7 @@ def request_rules(v1: Family) -> Iterator[str]:
 
 
 def foreign_rules(folder: Path) -> Iterator[str]:
-    """Rules of a frontend that replace the plain text of a gateway's server by our own errors."""
+    """Rules of a frontend that replace plain-text errors of a gateway's HTTP server with our own errors."""
     bodies = _bodies(folder / "not-http.map", NOT_HTTP)
     foreign = "{ status 400 } { res.hdr(content-type) -m beg text/plain }"
     yield f"http-response return status 400 {_headers(NOT_HTTP)} lf-string {bodies} if {foreign}"
@@ -111,7 +111,7 @@ def starting_rules(folder: Path) -> Iterator[str]:
 
 
 def missing_rules(folder: Path) -> Iterator[str]:
-    """Rules of a backend that answers for paths that no application has."""
+    """Rules of a backend that answers requests for paths without an application."""
     bodies = _bodies(folder / "missing.map", MISSING)
     yield f"http-request return status 404 {_headers(MISSING)} lf-string {bodies}"
 
@@ -134,7 +134,7 @@ def _headers(error: ServeError) -> str:
 def _bodies(file: Path, error: ServeError, of_change: ServeError | None = None) -> str:
     """Writes the body of `error` in each protocol to `file`. Returns HAProxy's expression for one body.
 
-    `of_change`: the error for a request that manages something; None: the same.
+    `of_change`: the error for a management request; None: the same error.
     """
     errors_by_kind = {"": error, "-change": of_change or error}
     lines = (

@@ -1,13 +1,13 @@
-"""The configuration that Ray writes for HAProxy -> the one that HAProxy runs with. Text to text.
+"""Turns the configuration that Ray writes for HAProxy into the one that HAProxy runs with. Text to text.
 
-Ray's file is read by section; lines that are not named here stay as they are. A later Ray may write
-other lines: a line that cannot be found raises ValueError, because HAProxy would otherwise listen
-where it must not.
+Ray's file is read section by section; lines that are not mentioned here stay as they are. A later version of
+Ray may write other lines. If an expected line is missing, ValueError is raised, because HAProxy would
+otherwise listen where it must not.
 
-Between gateways nothing is lost. Each configuration has a HAProxy of its own, and the one that knows the
-new gateway may start later than the old gateway leaves. So a request waits for a gateway, at most
-`wait_s`, and a HAProxy that ends, or whose gateways refuse connections, hands requests on to the HAProxy
-that listens now.
+No request is lost while gateways are replaced. Each configuration has its own HAProxy, and the one for the
+new gateway may start only after the old gateway has left. So a request waits up to `wait_s` for a gateway. A
+HAProxy that is ending, or whose gateways refuse connections, hands requests on to the HAProxy that is
+listening now.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def admin_socket(text: str) -> str:
 def adapted(text: str, settings: HaproxySettings, admin: str, former: str = "") -> str:
     """Ray's `text` with `settings`, and `admin` as the path of HAProxy's own admin socket.
 
-    A backend without a server of its own keeps those that it had in `former`, an adapted text: while a
-    gateway takes new endpoints Ray counts it out, though it answers. Raises ValueError when `text` is
+    A backend without a server of its own keeps its servers from `former`, the previous adapted text: while a
+    gateway takes new endpoints, Ray leaves it out although it still answers. Raises ValueError when `text` is
     not as Ray 2.60 writes it.
     """
     sections = list(_sections(text))
@@ -129,7 +129,7 @@ def _text(sections: Iterable[Section]) -> Iterator[str]:
 
 
 def _bound(line: str, host: str) -> str:
-    """A `bind` line at `host`; any other line as it is."""
+    """A `bind` line with `host` as its address; any other line unchanged."""
     if not line.startswith("bind "):
         return line
     found = _BIND.fullmatch(line)
@@ -142,7 +142,7 @@ def _bound(line: str, host: str) -> str:
 def _handing_on(lines: list[str], next_socket: str) -> Iterator[str]:
     """The lines of a backend that uses the listening HAProxy when it has no gateway of its own.
 
-    That takes the place of Serve's Python proxy, under its name: Ray goes on to count it.
+    The listening HAProxy takes the place of Serve's Python proxy, under the same name: Ray keeps counting it.
     """
     found = next(filter(None, map(_FALLBACK.fullmatch, lines)), None)
     name = found["name"] if found else _NEXT
@@ -162,7 +162,7 @@ def _bounded() -> Iterator[str]:
 def _without_routes(lines: Iterable[str], missing_rules: Iterable[str]) -> Iterator[str]:
     """The lines of the frontend without Ray's page /-/routes, which shows applications to any caller.
 
-    Gateways have that page too, so it is missing however its path is spelled.
+    Gateways also have that page, so it is answered as missing however its path is spelled.
     """
     yield from (f"{rule} if {{ path,url_dec -i -m str /-/routes }}" for rule in missing_rules)
     for line in lines:

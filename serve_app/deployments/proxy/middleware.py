@@ -36,7 +36,7 @@ _LATE: Final = DeadlineExceeded("the request took longer than the server's proxy
 
 
 def middlewares() -> list[Middleware]:
-    """For Serve, in the process of a proxy."""
+    """Called by Serve in the process of a proxy."""
     speak_http10()
     return [Middleware(OwnWords, v1=Family(os.environ.get(V1, Family.OPENAI)))]
 
@@ -79,7 +79,7 @@ class OwnWords:
             await self._reply(scope, send, error)
 
     async def _has_routes(self, scope: Scope, receive: Receive) -> bool:
-        """Whether anything is deployed, by the proxy's own page."""
+        """Whether anything is deployed, according to the proxy's own status page."""
         body = b""
 
         async def keep(message: Message) -> None:
@@ -104,7 +104,7 @@ class OwnWords:
 
 
 class _Body:
-    """A request's body, which can be read again while it is short."""
+    """A request's body, which can be read again as long as it is short."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
@@ -128,7 +128,7 @@ class _Body:
         return self._kept[self._next - 1]
 
     def rewind(self) -> bool:
-        """Whether all of it can be read once more, from its start."""
+        """Whether the whole body can be read again from its start."""
         self._next = 0
         return self._can_rewind
 

@@ -1,4 +1,4 @@
-"""HAProxy's admin socket as Ray sees it: HAProxy gives the answers, under the supervisor's process id.
+"""HAProxy's admin socket as Ray sees it: HAProxy's answers, but with the supervisor's process id.
 
 Ray believes that its HAProxy has started once the socket answers with the process id that Ray started.
 """

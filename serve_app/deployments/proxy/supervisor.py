@@ -2,11 +2,11 @@
 
     supervisor.py BINARY SETTINGS -db -f CONFIG [-dR] [-x SOCKET] [-sf PID...]
 
-Ray starts a supervisor for each version of the configuration. The new HAProxy takes the listening sockets
-of the former one (`-x`), which drains (`-sf`). Ray follows processes by id, so each HAProxy has one
-supervisor for its whole life. The supervisor starts HAProxy again when it dies unasked, passes signals on,
-and ends with HAProxy when Ray asks. HAProxy dies with its supervisor, and the supervisor dies with the
-process of Ray that started it.
+Ray starts a supervisor for each version of the configuration. The new HAProxy takes over the listening
+sockets of the former one (`-x`), which then drains (`-sf`). Ray follows processes by id, so each HAProxy has
+one supervisor for its whole life. The supervisor restarts HAProxy if it dies unexpectedly, passes signals on,
+and ends together with HAProxy when Ray requests that. HAProxy dies with its supervisor, and the supervisor
+dies with the process of Ray that started it.
 """
 
 from __future__ import annotations
@@ -71,10 +71,11 @@ class Command:
 
 
 class Supervisor:
-    """One HAProxy and the process that stands for it."""
+    """One HAProxy and its supervising process, which Ray takes for HAProxy."""
 
     def __init__(self, binary: str, settings: HaproxySettings, command: Command) -> None:
-        """Reads the configuration. Raises OSError, or ValueError for one that is not as Ray writes it."""
+        """Reads the configuration. Raises OSError, or ValueError for a configuration that is not as Ray
+        writes it."""
         text = command.config.read_text()
         self._command = command
         self._path = Path(admin_socket(text))
@@ -89,7 +90,7 @@ class Supervisor:
         self._wanted: list[int] = []  # signals to pass on
 
     def run(self) -> int:
-        """Runs until Ray does not want HAProxy any more. Returns HAProxy's exit status."""
+        """Runs until Ray does not need HAProxy any more. Returns HAProxy's exit status."""
         wake, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
         for name in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -146,7 +147,7 @@ class Supervisor:
         return ["-x", str(admin)] if admin.exists() else []
 
     def _answers(self, process: subprocess.Popen[bytes]) -> bool:
-        """Wait until HAProxy answers its admin socket; False when it ends instead."""
+        """Wait until HAProxy answers at its admin socket; returns False if it ends instead."""
         deadline = time.monotonic() + START_S
         while process.poll() is None and time.monotonic() < deadline and os.getppid() == self._parent:
             with contextlib.suppress(OSError):
@@ -162,12 +163,12 @@ class Supervisor:
 
 
 def _admin_of(path: Path, pid: int) -> Path:
-    """HAProxy's own admin socket below supervisor `pid`; `path` is the one that Ray knows."""
+    """The path of HAProxy's own admin socket under supervisor `pid`; `path` is the one that Ray uses."""
     return path.with_name(f"own.{pid}")
 
 
 def _config_of(path: Path, pid: int) -> Path:
-    """The configuration of HAProxy below supervisor `pid`; `path` is the file that Ray writes."""
+    """The path of HAProxy's configuration under supervisor `pid`; `path` is the file that Ray writes."""
     return path.with_name(f"running.{pid}.cfg")
 
 
@@ -180,7 +181,8 @@ def _text_of(path: Path) -> str:
 
 
 def _die_with(parent: int) -> None:
-    """Make the kernel end this process when `parent` dies. An earlier death is not reported."""
+    """Make the kernel end this process when `parent` dies. The kernel does not report a death before this
+    call."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)

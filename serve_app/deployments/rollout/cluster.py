@@ -1,4 +1,4 @@
-"""The Serve of this driver, as a rollout needs it. Nothing but Ray."""
+"""The Serve of this driver, as a rollout needs it. Depends on nothing but Ray."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ServeCluster:
     """Serve's controller. Its calls block: not for use on an event loop."""
 
     def running(self) -> File:
-        """The applications of the deploy file. Those of `serve.run` are separate."""
+        """The applications of the deploy file. Applications deployed with `serve.run` are not included."""
         configs = [app["deployed_app_config"] for app in details().values() if app["status"] != "DELETING"]
         return {"applications": [config for config in configs if config is not None]}
 
@@ -69,7 +69,7 @@ def driver_handle(app: str) -> DeploymentHandle:
 
 
 def as_ray_has_it(file: File) -> File:
-    """The file after Ray's schema, so that it can be compared with `ServeCluster.running`."""
+    """The file as parsed by Ray's schema, so that it can be compared with `ServeCluster.running`."""
     dumped: File = ServeDeploySchema.model_validate(file).model_dump(exclude_unset=True)
     return dumped
 

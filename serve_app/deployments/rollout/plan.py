@@ -5,10 +5,10 @@ not up yet, and applications that the file no longer names are deleted under run
 
 1. models come up beside all that runs, while gateways route as before;
 2. gateways take their new catalogue and settings, while the former models still answer;
-3. models that are no longer named go, once no gateway routes to them.
+3. models that are no longer named are removed once no gateway routes to them.
 
-A model whose `args` changed stays one application: Serve starts its new replicas beside the old
-ones (`max_surge_percent`, see `build.py`), and the old replicas finish what they have.
+A model whose `args` changed stays one application: Serve starts its new replicas beside the old ones
+(`max_surge_percent`, see `build.py`), and the old replicas finish their requests.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ File: TypeAlias = Mapping[str, Any]  # a deploy file: `ServeDeploySchema` as pla
 
 @dataclass(frozen=True, slots=True)
 class RolloutStep:
-    """One deployment of a whole file, and the conditions for the next step."""
+    """The deployment of one whole file, and the conditions for the next step."""
 
     title: str  # for people: what the step does
     file: File  # to be deployed
@@ -37,7 +37,7 @@ class RolloutStep:
 
 
 def plan(running: File, wanted: File) -> list[RolloutStep]:
-    """The steps from `running` to `wanted`: at least one, of which the last deploys `wanted` itself.
+    """The steps from `running` to `wanted`: at least one; the last step deploys `wanted` itself.
 
     Applications with a route are gateways, all others are models.
     """

@@ -1,8 +1,8 @@
-"""Takes the steps of a plan: deploys each, waits until it holds, and stops where one fails.
+"""Executes the steps of a plan: deploys each, waits until its conditions hold, and stops if a step fails.
 
     rollout(wanted, say=print)  # a deploy file on the cluster of this driver
 
-Knows Serve only as a `ServeCluster`.
+Depends on Serve only through `ServeCluster`.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ Cancelled: TypeAlias = Callable[[], str | None]  # why to give up; None: go on
 
 
 class RolloutFailed(Exception):
-    """A step did not come to its end; the message says which, why, and what serves now."""
+    """A step was not completed; the message says which one, why, and what is serving now."""
 
 
 def rollout(
     wanted: File, *, say: Say, timeout_s: float = TIMEOUT_S, cancelled: Cancelled = lambda: None
 ) -> None:
-    """Take the Serve of this driver (`ray.init` is done) from what it runs to `wanted`.
+    """Change this driver's Serve (after `ray.init`) from what it runs now to `wanted`.
 
     Returns when all of `wanted` runs and other applications are being deleted. Raises RolloutFailed.
     """
@@ -76,7 +76,8 @@ class _Pause:
     cancelled: Cancelled
 
     def __call__(self) -> bool:
-        """Wait; False when the step's time is over. Raises RolloutFailed when the rollout was cancelled."""
+        """Wait; returns False when the step's time is over. Raises RolloutFailed when the rollout was
+        cancelled."""
         if (reason := self.cancelled()) is not None:
             raise _failed(self.step, reason)
         time.sleep(self.poll_s)

@@ -1,9 +1,8 @@
 """Paged attention: one signature, several backends with equal results.
 
-A backend owns the layout of its cache; no other module knows what a block looks
-like inside. `forward` writes the step's keys and values into the cache at
-`context.slots`, then lets every query row of a sequence see all cached tokens
-of its own sequence up to and including itself.
+A backend owns the layout of its cache; no other module depends on what a block looks like inside. `forward`
+writes the step's keys and values into the cache at `context.slots`, then lets every query row of a sequence
+see all cached tokens of its own sequence up to and including itself.
 """
 
 from __future__ import annotations
@@ -26,7 +25,8 @@ class LayerSpec:
     value_dim: int  # differs from key_dim in MLA models
 
     def bytes_per_token(self, dtype: torch.dtype) -> int:
-        """Of a cache of `dtype`; int8: codes, with a float32 scale for each key and each value."""
+        """The bytes of a token in a cache of `dtype`. int8 means codes, with a float32 scale for each key and
+        value."""
         scales = 2 * torch.float32.itemsize if dtype == torch.int8 else 0
         return self.num_kv_heads * ((self.key_dim + self.value_dim) * dtype.itemsize + scales)
 
@@ -36,7 +36,7 @@ class AttentionBackend(Protocol):
 
     @property
     def memory(self) -> BlockMemory | None:
-        """How far the system has given the blocks memory; None if all blocks have theirs."""
+        """How many blocks the system has backed with memory; None if it has backed all of them."""
         ...
 
     def allocate(

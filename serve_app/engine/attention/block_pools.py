@@ -1,6 +1,6 @@
-"""The cache of a GPU's backends: blocks of [block_size, Hkv, D] a layer, on any device.
+"""The cache of the backends for GPUs: blocks of [block_size, Hkv, D] a layer, on any device.
 
-Of int8 codes, each key and each value has a scale in a pool of its own.
+For int8 codes, the scales of keys and values are in separate pools.
 """
 
 from __future__ import annotations

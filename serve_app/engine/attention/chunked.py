@@ -15,7 +15,7 @@ from serve_app.engine.forward_context import ForwardContext
 
 
 def within_chunks(context: ForwardContext, length: int) -> ForwardContext:
-    """The context in which the rows of `context` see their own chunks of `length` tokens alone.
+    """The context in which each row of `context` sees only its own chunk of `length` tokens.
 
     Raises ValueError unless `length` is a multiple of the block size.
     """

@@ -1,8 +1,8 @@
 """Paged attention on a CPU: native functions over a cache of their own layout, or plain torch.
 
-Only this module knows the layout of a block. Without the native functions (or with a block
-size or type that they do not take) the cache holds one row a token, and each sequence attends
-through torch over its own gathered rows.
+Only this module depends on the layout of a block. Without the native functions (or with a block size or type
+that they do not support) the cache has one row per token, and each sequence attends through torch over its
+own gathered rows.
 """
 
 from __future__ import annotations

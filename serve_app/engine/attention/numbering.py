@@ -1,4 +1,4 @@
-"""Attention in some of a model's layers alone: the cache has no room for the others."""
+"""Attention in only some of a model's layers: the cache has no room for the others."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from serve_app.engine.forward_context import ForwardContext
 
 
 class Numbered:
-    """An `AttentionBackend` that knows layers by their numbers in the model, over one that counts its own."""
+    """An `AttentionBackend` that translates layer numbers of the model into those of a backend for attention
+    layers only."""
 
     def __init__(self, backend: AttentionBackend, layers: Iterable[int]) -> None:
-        """`layers`: the numbers of those that attend, in order."""
+        """`layers`: the numbers of the layers that attend, in order."""
         self._backend = backend
         self._places = {layer: place for place, layer in enumerate(layers)}
 

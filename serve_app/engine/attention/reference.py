@@ -1,7 +1,7 @@
-"""Attention in the plainest torch, for any device and every option: the oracle of the others.
+"""Attention in the plainest torch, for any device and every option: the oracle for the other backends.
 
-One sequence at a time, scores in float32, nothing fused. It has no fast path on purpose:
-another backend is right when its results equal these.
+One sequence at a time, scores in float32, nothing fused. It has no fast path on purpose: another backend is
+right when its results equal those computed here.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class _Rows:
         self._rows[slots], self._scales[slots] = cached_rows(rows)
 
     def read(self, slots: torch.Tensor) -> torch.Tensor:
-        """[slots, Hkv, D] of the type of the rows; of codes float32."""
+        """[slots, Hkv, D] in the cache's dtype, or in float32 if the cache is quantised."""
         rows = self._rows[slots]
         return rows if self._scales is None else rows.float() * self._scales[slots][..., None]
 
 
 class ReferenceAttention:
-    """A cache of one row a token and layer."""
+    """A cache of one row for each token in each layer."""
 
     memory: Final = None  # torch writes zeros to all of it
 

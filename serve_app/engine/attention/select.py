@@ -14,7 +14,7 @@ USUAL: Final = {"cpu": "cpu", "cuda": "cuda"}
 
 
 def resolve(name: str, device: torch.device) -> str:
-    """The name of the backend that `auto` stands for on `device`; any other name as it is."""
+    """Resolves `auto` to the name of the backend for `device`; any other name is returned unchanged."""
     return USUAL.get(device.type, "cpu") if name == "auto" else name
 
 

@@ -2,9 +2,8 @@
 
 The cache is [blocks, block_size, Hkv, D] a layer; codes are widened as they are gathered.
 All sequences that compute one token share one padded gather and one call; each longer
-chunk is a call of its own. How the step is divided is the same in every layer and
-computed once a step. Softcap and sinks, which the fused kernels lack, go through plain
-matrix products.
+chunk is a call of its own. The division of a step is the same in every layer and computed once a step.
+Softcap and sinks, which the fused kernels lack, go through plain matrix products.
 """
 
 from __future__ import annotations
@@ -105,7 +104,7 @@ def _divide(context: ForwardContext) -> tuple[_Group, ...]:
 def _gather(pools: Pools, group: _Group) -> torch.Tensor:
     """[S, L, Hkv, D]: each sequence's cache, zeros after its end.
 
-    A block keeps what its last owner wrote. A mask alone would not keep that out: a weight
+    A block keeps what its last owner wrote. A mask alone would not keep those old rows out: a weight
     of zero times a NaN is a NaN, and one broken request would break another.
     """
     cached = pools.read(group.tables)

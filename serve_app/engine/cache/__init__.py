@@ -1,1 +1,1 @@
-"""The paged KV cache as integers: blocks, block tables and the prefix index. Knows no tensor."""
+"""The paged KV cache as integers: blocks, block tables and the prefix index. No tensors are used."""

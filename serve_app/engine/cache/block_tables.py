@@ -1,7 +1,7 @@
 """The block tables of sequences: admit, grow, fork, index, free.
 
-Says which block holds which tokens of which sequence, and lets the slots of a model with states go with
-them. It does not decide who runs (`scheduler`) and copies nothing itself: `grow` names the copies to make.
+Records which block holds which tokens of which sequence, and updates the slots of a model with states to
+match. It does not decide who runs (`scheduler`) and copies nothing itself: `grow` names the copies to make.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class BlockTables:
         self._block_size = pool.block_size
 
     def known_prefix(self, sequence: Sequence) -> list[int]:
-        """The blocks at the start of a waiting sequence that need no computing, from any sequence.
+        """The blocks at the start of a waiting sequence that some sequence has already computed.
 
-        With states, those after the last block must be known too. Where more blocks are known, the sequence
-        will keep its states for the next one.
+        In a model with states, the states after the last block must be known too. If more blocks are known
+        than that, the sequence will keep its states there for the next sequence.
         """
         hits = self._known_from(sequence, 0)
         if self.states is None:
@@ -46,7 +46,7 @@ class BlockTables:
 
         `hits` are the blocks of `known_prefix`; None: they are looked up. Sets `num_computed` to the
         tokens that need no computing; at least the last token always does. Returns False, and changes
-        nothing, unless `reserve` blocks stay free.
+        nothing, if fewer than `reserve` blocks would stay free.
         """
         if hits is None:
             hits = self.known_prefix(sequence)
@@ -66,7 +66,7 @@ class BlockTables:
         return True
 
     def catch_up(self, sequence: Sequence) -> None:
-        """Let a sequence share the next blocks of its prompt, where others have computed them meanwhile."""
+        """Let a sequence share the next blocks of its prompt if others have computed them meanwhile."""
         first = sequence.num_computed // self._block_size
         if sequence.num_computed != first * self._block_size:
             return
@@ -98,7 +98,7 @@ class BlockTables:
     def awaits(self, sequence: Sequence, computing: Iterable[BlockKey]) -> bool:
         """Whether the next block of `sequence` is among those that others compute in this step.
 
-        All blocks before such a block are known then, because one key stands for a whole prefix.
+        If so, all blocks before that block are known, because one key stands for a whole prefix.
         """
         first, end = sequence.num_computed // self._block_size, self._num_shareable(sequence)
         for i, key in computing:
@@ -109,7 +109,7 @@ class BlockTables:
         return False
 
     def meet(self, sequence: Sequence, computing: Iterable[Sequence]) -> None:
-        """Let prompts that begin like that of `sequence` keep their states where it goes another way."""
+        """Let prompts that begin like that of `sequence` keep their states where `sequence` diverges."""
         if self.states is None:
             return
         end = self._num_shareable(sequence)
@@ -201,7 +201,7 @@ class BlockTables:
             self.states.forget(sequence, keep)
 
     def free(self, sequence: Sequence) -> None:
-        """Release all blocks, the last first: a prefix outlives what follows it."""
+        """Release all blocks, the last first, so that a prefix stays cached longer than what follows it."""
         for block in reversed(sequence.block_table):
             self.pool.release(block)
         sequence.block_table = []
@@ -221,7 +221,7 @@ class BlockTables:
             self.states.keep(chunk)
 
     def settle(self, chunks: Iterable[Chunk]) -> None:
-        """Release what chunks hold whose step is committed, or was not run."""
+        """Release the slots held by chunks whose step is committed or was not run."""
         if self.states is not None:
             for chunk in chunks:
                 self.states.settle(chunk)
@@ -243,7 +243,7 @@ class BlockTables:
         return hits
 
     def _num_shareable(self, sequence: Sequence) -> int:
-        """How many leading blocks need no computing if another sequence has computed them."""
+        """How many leading blocks can be taken over from another sequence that has computed them."""
         if not self._prefix_cache:
             return 0
         # A shared block yields no logits: those of the prompt that are wanted must be computed.

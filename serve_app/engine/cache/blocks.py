@@ -1,13 +1,13 @@
-"""Block ids: who holds them, which are free, and which of the free still hold a known prefix.
+"""Block ids: who holds them, which are free, and which free blocks still hold a known prefix.
 
-Integers only. It does not know sequences, tensors or what a block looks like.
-A free block is *unused*, *empty* or *cached*. An unused block has never been handed out; they are
-handed out from the first to the last. The content of a cached block can be found through the
-prefix index until the block is needed; the longest unneeded one goes first.
+Integers only. It does not depend on sequences, tensors or what a block looks like.
+A free block is *unused*, *empty* or *cached*. An unused block has never been handed out; unused blocks are
+handed out from the first to the last. A cached block can be found through the prefix index until the block is
+needed for something else; the block that has been free the longest goes first.
 
-The system may not have given an unused block its memory yet, so the first write to it waits. If that
-wait counts, cached blocks that no second sequence has found are taken first.
-A wait is longer for a block that is taken alone than for one of a run.
+The system may not have backed an unused block with memory yet; then the first write to the block waits. If
+that wait is significant, cached blocks that no second sequence has found are taken first. The wait is longer
+for a block that is taken alone than for one in a run.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class BlockPool:
         index: PrefixIndex | None = None,
         memory: BlockMemory | None = None,
     ) -> None:
-        """`memory`: None where all blocks have theirs."""
+        """`memory`: None if all blocks are already backed by memory."""
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.index = PrefixIndex() if index is None else index
@@ -59,7 +59,7 @@ class BlockPool:
 
     @property
     def num_ready(self) -> int:
-        """Blocks that have their memory, used or free."""
+        """The number of blocks that are backed by memory, used or free."""
         given = self.num_blocks if self._memory is None else self._memory.ready_blocks
         return max(given, self._first_unused)
 
@@ -85,11 +85,11 @@ class BlockPool:
         self._computing_s = computing_s
 
     def allocate(self, after: int | None = None, together: int = 1) -> int:
-        """A block with one reference, its old content dropped; one of `together` taken at once.
+        """A block with one reference, its old content dropped. `together`: how many blocks are taken at once.
 
         Prefers the unused or empty block next to `after`, since attention reads adjacent
-        blocks in one run, and gives up cached prefixes last. Where the wait for memory counts,
-        unused blocks without memory come after all others but prefixes that were found again.
+        blocks in one run, and gives up cached prefixes last. If the wait for memory is significant, unused
+        blocks without memory come after all others except prefixes that were found again.
         """
         unused = self._first_unused
         if after is not None and after + 1 in self._empty:
@@ -130,7 +130,7 @@ class BlockPool:
         self._references[block] += 1
 
     def release(self, block: int) -> None:
-        """One reference less; the last one frees the block."""
+        """Drop one reference; dropping the last one frees the block."""
         if self._references[block] <= 0:
             raise IntegrityError(f"block {block} was released more often than acquired")
         self._references[block] -= 1
@@ -158,7 +158,7 @@ class BlockPool:
             self._empty[block] = None
 
     def check_integrity(self, tables: Iterable[Sequence[int]]) -> None:
-        """Raise IntegrityError unless `tables` are exactly the references there are."""
+        """Raise IntegrityError unless `tables` match the existing references exactly."""
         held: Counter[int] = Counter()
         for table in tables:
             held.update(table)
@@ -183,7 +183,7 @@ class BlockPool:
             raise IntegrityError(problem)
 
     def _is_ready(self, block: int, together: int) -> bool:
-        """Whether an unused block can be had without a wait that counts."""
+        """Whether an unused block can be had without a significant wait."""
         memory = self._memory
         if memory is None or block < memory.ready_blocks:
             return True

@@ -1,11 +1,10 @@
-"""Finds the block with given tokens after a given prefix. Holds keys, not references: `blocks` counts those.
+"""Finds the block with given tokens after a given prefix. References are counted in `blocks`, not here.
 
 A block's key is a keyed hash of its own tokens and the key of the block before
-it, so one key stands for a whole prefix. The chain starts at a key made of the
-tenant's salt and of what else the cache depends on, such as an adapter: equal
-prompts of two tenants have different keys throughout. The hash is keyed with a
-secret of this index, so a client cannot prepare a collision, and the tokens are
-compared on every hit anyway.
+it, so one key stands for a whole prefix. The chain starts at a key made of the tenant's salt and anything
+else that the cache depends on, such as an adapter: equal prompts of two tenants have different keys
+throughout. The hash is keyed with a secret of this index, so a client cannot prepare a collision, and the
+tokens are compared on every hit anyway.
 """
 
 from __future__ import annotations
@@ -33,7 +32,8 @@ class PrefixIndex:
         return block in self._keys
 
     def root(self, salt: str, *others: str | None) -> bytes:
-        """The key before the first block of everything with this salt; `others` change the cache too."""
+        """The key before the first block of any sequence with this salt; `others` are further values the
+        cache depends on."""
         data = repr((salt, *others)).encode("utf-8", "surrogatepass")  # unambiguous: strings are quoted
         return blake2b(data, digest_size=KEY_BYTES, key=self._secret, person=b"salt").digest()
 
@@ -62,7 +62,7 @@ class PrefixIndex:
             del self._entries[key]
 
     def inconsistencies(self) -> Iterable[str]:
-        """What is wrong with the two maps; nothing, if they mirror each other."""
+        """What is wrong with the two maps; empty if they mirror each other."""
         if len(self._entries) != len(self._keys):
             yield f"{len(self._entries)} prefix keys for {len(self._keys)} blocks"
         for key, (block, _) in self._entries.items():

@@ -33,7 +33,8 @@ class SlotPool:
         return len(self._empty) + len(self._known)
 
     def allocate(self) -> int:
-        """A slot with one reference; the known prefix that was found the longest ago goes last."""
+        """A slot with one reference: an empty slot if there is one, else the known slot that has been free
+        the longest."""
         if self._empty:
             slot = next(iter(self._empty))
             del self._empty[slot]
@@ -65,7 +66,7 @@ class SlotPool:
             (self._known if slot in self._keys else self._empty)[slot] = None
 
     def publish(self, slot: int, key: bytes) -> None:
-        """Let a held slot be found by a prefix key; the slot that was there first stays."""
+        """Let a held slot be found by a prefix key; if the key already has a slot, that one stays."""
         if key not in self._slots and slot not in self._keys:
             self._slots[key], self._keys[slot] = slot, key
 
@@ -79,7 +80,7 @@ class SlotPool:
             self._forget(slot)
 
     def check_integrity(self, held: Iterable[int]) -> None:
-        """Raise IntegrityError unless `held` are exactly the references there are."""
+        """Raise IntegrityError unless `held` matches the existing references exactly."""
         counted = Counter(held)
         for slot, count in enumerate(self._references):
             if counted[slot] != count:

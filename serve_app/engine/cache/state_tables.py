@@ -1,8 +1,8 @@
 """The slots of sequences: found, given to a step, taken over by its commit, shared, kept and freed.
 
-A sequence holds the slot of its states after `num_computed` tokens. A chunk gets slots for those after its
-tokens, and holds them until its step is committed. States are kept for other requests at ends of blocks: at
-the end of a prompt, where another prompt goes another way, and at the latest block of an answer.
+A sequence holds the slot of its states after `num_computed` tokens. A chunk gets slots for the states after
+its tokens, and holds them until its step is committed. States are kept for other requests at ends of blocks:
+at the end of a prompt, where another prompt diverges from it, and at the latest block of an answer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ class StateTables:
         self._block_size, self._keeps = block_size, prefix_cache
 
     def reach(self, sequence: Sequence, known: int, first: int = 0) -> int:
-        """The most of the `known` leading blocks, `first` at least, after which the states are known too."""
+        """The largest number of leading blocks, from `first` to `known`, after which the states are known
+        too."""
         keys, find = sequence.block_keys, self.pool.find
         return next((i for i in range(known, first, -1) if find(keys[i - 1]) is not None), first)
 
@@ -41,7 +42,7 @@ class StateTables:
     def assign(self, chunks: Several[Chunk]) -> None:
         """Give the chunks of a step their slots: after their own tokens, and after each token of a draft.
 
-        Slots that are left are for states to keep inside the chunks.
+        The remaining slots are for states to keep inside the chunks.
         """
         spare = self.spare(chunks)
         for chunk in chunks:
@@ -78,7 +79,7 @@ class StateTables:
             self.pool.publish(slot, key)
 
     def settle(self, chunk: Chunk) -> None:
-        """Release the slots of a chunk; its sequence has those that it took over."""
+        """Release the slots of a chunk; the sequence keeps the slot it took over."""
         for _, slot in chunk.stops:
             self.pool.release(slot)
         chunk.stops = ()
@@ -89,7 +90,7 @@ class StateTables:
         child.state = parent.state
 
     def forget(self, sequence: Sequence, keep: int) -> None:
-        """Remove states after more than the first `keep` tokens from what others find."""
+        """Stop others from finding states after more than the first `keep` tokens."""
         for key in sequence.block_keys[keep // self._block_size :]:
             self.pool.drop(key)
 
@@ -104,6 +105,6 @@ class StateTables:
         self.pool.check_integrity(chain(own, (slot for chunk in chunks for _, slot in chunk.stops)))
 
     def _marks(self, sequence: Sequence) -> set[int]:
-        """The positions in a prompt, at ends of blocks, whose states are kept whatever follows."""
+        """The positions in a prompt, at ends of blocks, whose states are always kept."""
         blocks = {(sequence.prompt_len - 1) // self._block_size, *sequence.branches}
         return {count * self._block_size for count in blocks if count}

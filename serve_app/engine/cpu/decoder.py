@@ -1,9 +1,9 @@
-"""Decoder layers on the native functions: one call for all of them, or a few for each.
+"""Decoder layers on the native functions: one call for all layers, or a few calls for each.
 
-A stack of fused layers takes the place of the model's layers. Where the cache is
-native and our kernels do all products, a step is a single native call; elsewhere (dry
-runs, other backends, products by oneDNN, rows with adapters) it goes layer by layer,
-with the same results. Activations are float32. Knows neither batches nor cache layout.
+A stack of fused layers takes the place of the model's layers. If the cache is native and our kernels do all
+products, a step is a single native call; otherwise (dry runs, other backends, products by oneDNN, rows with
+adapters) it runs layer by layer, with the same results. Activations are float32. Depends on neither batches
+nor cache layouts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class FusedLayer(DecoderLayer[Native]):
     """A decoder layer on the native functions. Activations between its linears are float32."""
 
     def describe(self) -> LayerStruct | None:
-        """The layer for a native call over many, valid as long as this module; None where that cannot be."""
+        """The layer's struct for a native call over many layers, valid as long as this module; None if that
+        is impossible."""
         linears = [linear.describe() for linear in (self._qkv, self._out, self._gate_up, self._down)]
         call = self._call
         if None in linears or self._down.in_features % LANES or call.sinks is not None:
@@ -107,7 +108,7 @@ class FusedStack(DecoderStack):
         return residual[: len(rows)] if narrow else residual.index_select(0, rows), None
 
     def _bind(self, step: ActiveStep) -> Layers | None:
-        """The layers with the step's caches, if one native call can run them."""
+        """The layers with the step's caches, if one native call can run all layers."""
         caches = _native_caches(step)
         if self._structs is None or caches is None:
             return None

@@ -1,4 +1,4 @@
-"""A CPU as `assemble` knows it: fused layers on the native functions, packed linears."""
+"""The `Device` for a CPU, used by `assemble`: fused layers on the native functions, packed linears."""
 
 from __future__ import annotations
 

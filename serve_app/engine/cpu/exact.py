@@ -1,8 +1,8 @@
 """Activations whose numbers do not depend on where they lie in memory.
 
-Torch computes SiLU and its kin on sixteen or so neighbours in another way than what is left over at the end
-of a tensor or of a thread's part, which differs in the last bit. Exponentials and quotients of single numbers
-are the same everywhere, so these activations are made of them.
+Torch computes SiLU and similar functions on about sixteen neighbours at a time by another method than on the
+numbers left over at the end of a tensor or of a thread's part, and the last bit may differ. Exponentials and
+quotients of single numbers are the same everywhere, so these activations are built from them.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ _FORMULAS: Final[dict[type[nn.Module], Formula]] = {
 
 
 def exact(activation: nn.Module) -> Exact | None:
-    """The same activation, exact; None for a module that is none, or one that torch computes exactly."""
+    """An exact form of the same activation; None if the module is no activation, or if torch computes it
+    exactly."""
     formula = _FORMULAS.get(type(activation))
     return None if formula is None else Exact(formula)

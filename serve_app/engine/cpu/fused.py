@@ -43,8 +43,8 @@ def accelerate_cpu(
 
     Call it once, after loading and before anything else holds on to the model's
     linears. `dtype` is the type of its weights. The model's forward keeps its signature;
-    it runs only inside `forward.active`. Raises UnsupportedModel, as a dry run does, and for a
-    format of `weights` that does not reach the model's weights.
+    it runs only inside `forward.active`. Raises UnsupportedModel, as a dry run does, and also if the format
+    `weights` cannot be used for all of the model's weights.
     """
     pack = packer(model, weights, "cpu")
     kernels = native()

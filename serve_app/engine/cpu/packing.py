@@ -37,7 +37,7 @@ Undo = list[Callable[[], object]]
 def pack_model(model: PreTrainedModel, weights: WeightFormat, pack: Pack) -> int:
     """Pack what can be packed, in the format `weights`; returns how many modules: all that can be, or none.
 
-    `pack` makes linears of the format. Raises UnsupportedModel for a format that does not reach all weights.
+    `pack` makes linears in that format. Raises UnsupportedModel if the format cannot be used for all weights.
     """
     first, packing = FirstLayers(model), _Packing(model, weights, pack)
     undo: Undo = []
@@ -63,7 +63,7 @@ def pack_model(model: PreTrainedModel, weights: WeightFormat, pack: Pack) -> int
 
 
 class _Packing:
-    """What of a model can be packed, by a watched forward of all kinds of layers."""
+    """The parts of a model that can be packed, found by a watched forward through all kinds of layers."""
 
     def __init__(self, model: PreTrainedModel, weights: WeightFormat, pack: Pack) -> None:
         self._model, self._pack = model, pack
@@ -75,9 +75,9 @@ class _Packing:
             self._check_all(weights)
 
     def apply(self, undo: Undo | None) -> int:
-        """Pack what lies below the model and is not packed yet; returns how many modules.
+        """Pack the modules of the model that are not packed yet; returns how many.
 
-        `undo` gets what takes it back. Without it, originals are freed at once.
+        Functions that undo the packing are added to `undo`. Without `undo`, originals are freed at once.
         """
         count = 0
         for parent in list(self._model.modules()):
@@ -110,7 +110,7 @@ class _Packing:
         return count
 
     def _made(self, child: nn.Module) -> nn.Module | None:
-        """What takes the place of a module; None if it stays."""
+        """The packed replacement of a module; None if the module stays."""
         if isinstance(child, Conv1D):
             return self._pack(as_linear(child.weight.T, child.bias)) if can_be_packed(child.weight) else None
         if not isinstance(child, nn.Linear):

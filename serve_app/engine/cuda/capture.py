@@ -1,4 +1,4 @@
-"""Records steps as CUDA graphs, and measures which steps gain by it."""
+"""Records steps as CUDA graphs, and measures which steps run faster as graphs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class CudaGraphs:
         self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # one: cuBLAS keeps memory for each
 
     def __call__(self, step: Step) -> Step:
-        """As `Record`. The step runs twice: kernels are compiled before anything is recorded."""
+        """As `Record`. The step runs twice: first to compile its kernels, then to be recorded."""
         current = torch.cuda.current_stream()
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
@@ -55,7 +55,7 @@ def pays(step: Step) -> bool:
 
 
 def _is_launching(step: Step) -> bool:
-    """Whether most of the time of a step passes while it is launched."""
+    """Whether most of a step's time is spent on launching it."""
     torch.cuda.synchronize()
     began = time.perf_counter()
     step()

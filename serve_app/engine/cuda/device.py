@@ -1,4 +1,4 @@
-"""A GPU as `assemble` knows it: fused layers and adapters in Triton, steps as graphs."""
+"""The `Device` for a GPU, used by `assemble`: fused layers and adapters in Triton, steps as graphs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from serve_app.engine.weights.format import WeightFormat
 
 
 class TritonDevice:
-    """As `Device`. Also a CPU, in Triton's interpreter."""
+    """As `Device`. It can also be a CPU, in Triton's interpreter."""
 
     kind: Final = "triton"
 

@@ -51,7 +51,7 @@ class TritonLayer(DecoderLayer[TritonKernels]):
     def _rotate_and_keep(
         self, backend: TritonAttention, qkv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
     ) -> torch.Tensor:
-        """The queries [T, H, D]; keys and values go to the cache."""
+        """Returns the queries [T, H, D], and writes keys and values to the cache."""
         pools, slots = backend.pools(self.layer_idx), current().context.slots
         norms = self._norms
         if norms is not None and self._whole:
@@ -64,7 +64,7 @@ class TritonLayer(DecoderLayer[TritonKernels]):
     def _attend_cached(
         self, backend: TritonAttention, query: torch.Tensor, context: ForwardContext
     ) -> torch.Tensor:
-        """[T, H, D] -> [T, H, D], with keys and values that are in the cache."""
+        """[T, H, D] -> [T, H, D]: attention with the keys and values in the cache."""
         call = self._call
         return backend.attend(
             self.layer_idx,
@@ -86,8 +86,8 @@ def accelerate_cuda(
     """Make `model`, whose weights are of `dtype`, fast on its GPU, in place, as far as that is possible.
 
     Call it once, after loading. The model's forward keeps its signature; it runs only inside
-    `forward.active`. Weights that lie side by side are copied layer by layer, so one layer more than the
-    model must fit in memory. Also on a CPU, in Triton's interpreter.
+    `forward.active`. Weights that are to lie side by side are copied layer by layer, so memory must have room
+    for the model and one more layer. This also works on a CPU, in Triton's interpreter.
     """
     count = fuse(model, TritonParts(dtype), weights, packer(model, weights, "triton"))
     log.info("GPU: %d fused layers, %s", count, dtype)

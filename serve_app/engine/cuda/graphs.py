@@ -1,8 +1,8 @@
 """Steps as CUDA graphs: the kernels of all layers are launched by one call.
 
-A graph is recorded for each of a few numbers of decodes, and of rows in mixed steps, and replayed on the same
-memory. A smaller step is padded with null rows, which neither read nor write the cache. Embedding and
-head stay outside, so prompt tables and wanted rows need nothing of a graph.
+Graphs are recorded for a few numbers of decodes, and for a few numbers of rows in mixed steps, and replayed
+on the same memory. A smaller step is padded with null rows, which neither read nor write the cache. Embedding
+and head stay outside, so prompt tables and wanted rows need no support in graphs.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class GraphedSteps:
         cache: CachePlan,
         adapters: StackedTable | None = None,
     ) -> None:
-        """Nothing is recorded yet. With `adapters`, steps whose rows have any get graphs of their own."""
+        """Nothing is recorded yet. With `adapters`, steps in which rows have adapters get separate graphs."""
         self._decode, self._backend, self._buffers = decode, backend, buffers
         self._adapters = adapters
         self._parts_of_one = -(-cache.max_model_len // plan.PART)
@@ -79,7 +79,7 @@ class GraphedSteps:
                 progress(f"recorded the step of {size} tokens ({done} of {len(chosen)})")
 
     def _gaining(self, sizes: Sequence[int], gains: Callable[[Step], bool]) -> list[int]:
-        """The `sizes` for which a graph is faster and there is memory."""
+        """The `sizes` for which a graph is faster and fits in memory."""
         chosen = []
         for size in sizes:
             self._buffers.pretend(size, PROMPTS)
@@ -93,7 +93,7 @@ class GraphedSteps:
         return chosen
 
     def record_decodes(self, sizes: Sequence[int], record: Record, progress: Progress) -> None:
-        """Record decodes, the largest first: smaller ones use its memory again."""
+        """Record graphs of decodes, the largest first, so that smaller graphs reuse its memory."""
         with torch.inference_mode():
             for done, size in enumerate(reversed(sizes), 1):
                 self._record(size, 0, record)
@@ -105,7 +105,7 @@ class GraphedSteps:
 
     @property
     def count(self) -> int:
-        """The graphs that there are."""
+        """All recorded graphs."""
         return sum(map(len, self._graphs.values()))
 
     def forget(self) -> None:
@@ -139,7 +139,8 @@ class GraphedSteps:
         return self._graphs.get((has_prompts, step.adapters is not None), {})
 
     def _steps(self, size: int, prompts: int) -> dict[bool, Step]:
-        """Steps of `size` rows, up to `prompts` sequences with several, by whether rows have adapters."""
+        """Steps of `size` rows, with up to `prompts` sequences of several rows, by whether rows have
+        adapters."""
         context = self._buffers.any(size) if prompts else self._buffers.decodes(size)
         steps = {False: self._step(context, prompts, None)}
         if self._adapters is not None:
@@ -159,19 +160,19 @@ class GraphedSteps:
         return run
 
     def _most_parts(self, size: int) -> int:
-        """The parts of all decodes of a graph of `size` rows at most."""
+        """The largest number of parts that all decodes of a graph of `size` rows may have."""
         count = min(size, self._buffers.sequences)
         return min(count * self._parts_of_one, count + self._parts_of_cache)
 
     @staticmethod
     def _parts(context: ForwardContext) -> int:
-        """The parts of the decodes of a step."""
+        """The number of parts of all decodes in a step."""
         both = zip(context.lens, context.query_lens, strict=True)
         return sum(-(-length // plan.PART) for length, rows in both if rows == 1)
 
 
 def _at_least(sizes: Iterable[int], size: int) -> int | None:
-    """The smallest of `sizes` that is not below `size`."""
+    """The smallest of `sizes` that is at least `size`."""
     return min((each for each in sizes if each >= size), default=None)
 
 
@@ -195,10 +196,10 @@ def graph_steps(
 ) -> bool:
     """Make `module` replay graphs for its steps. Returns False, with a log line, if it cannot.
 
-    Graphs are for decodes of up to `sequences`, and for steps of up to `tokens` rows of as many sequences
-    where the host needs as long to launch their kernels as the device to run them. Call it when the cache is
+    Graphs are for decodes of up to `sequences`, and for steps of up to `tokens` rows and as many sequences,
+    if the host needs as long to launch their kernels as the device to run them. Call it when the cache is
     allocated. `record`: None for CUDA graphs; else all sizes are recorded. `adapters`: the model's table, if
-    steps with adapters shall have graphs, too; those of a table of another kind have none.
+    steps with adapters are to have graphs, too; with a table of another kind they have none.
     """
     forward: object = module.forward
     if not isinstance(forward, FusedForward) or not isinstance(backend, TritonAttention):

@@ -1,7 +1,7 @@
 """The work of fused layers besides dense products and attention, in Triton.
 
-Numbers are read in the type of the weights, computed in float32 and rounded once. Knows tensors alone:
-`launch.py` calls these functions, on a device or, for tests, in Triton's interpreter.
+Numbers are read in the type of the weights, computed in float32 and rounded once. The functions depend
+only on tensors; `launch.py` calls them, on a device or, for tests, in Triton's interpreter.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def add_norm(
     CENTRED: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """One row: the residual takes `scale` times the delta or its norm; its norm, or itself, goes out."""
+    """One row: add `scale` times the delta, normalised or not, to the residual; output the residual,
+    normalised or not."""
     row = tl.program_id(0).to(tl.int64) * SIZE
     dims = tl.arange(0, PAD)
     there = dims < SIZE
@@ -76,7 +77,7 @@ def normalise_part(
     PAD: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """SIZE numbers of one row, from FIRST on, become their RMSNorm in place."""
+    """Replace SIZE numbers of one row, from FIRST on, with their RMSNorm."""
     place = x + tl.program_id(0).to(tl.int64) * WIDTH + FIRST + tl.arange(0, PAD)
     there = tl.arange(0, PAD) < SIZE
     weights = tl.load(weight + tl.arange(0, PAD), mask=there, other=0.0)
@@ -132,7 +133,8 @@ def rope_and_cache(
     CODES: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """AT_ONCE heads of one row: queries go out, keys and values into the row's slot, or codes of them."""
+    """AT_ONCE heads of one row: output the queries, and write keys and values, or their codes, to the row's
+    slot."""
     after_previous(EARLY)
     ALL: tl.constexpr = HEADS + 2 * KV_HEADS
     row = tl.program_id(0).to(tl.int64)
@@ -185,7 +187,7 @@ def _keep(
     HALF: tl.constexpr,
     CODES: tl.constexpr,
 ):
-    """The two halves of some heads into rows of a pool."""
+    """Write the two halves of some heads to rows of a pool."""
     place = pool + rows[:, None] * 2 * HALF + half[None, :]
     there = kept[:, None] & (half < HALF)[None, :]
     if CODES:

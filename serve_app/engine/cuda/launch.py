@@ -24,7 +24,8 @@ _ADD_NORM, _NORMALISE_PART, _GATED, _ROPE_AND_CACHE = map(
 
 
 class TritonKernels:
-    """The kernels for weights of one type. Tensors are contiguous and, but for comments, of that type."""
+    """The kernels for weights of one type. Tensors are contiguous, and of that type unless a comment says
+    otherwise."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         self._dtype = dtype
@@ -35,7 +36,7 @@ class TritonKernels:
         pending: Pending | None,
         norm: Norm | None,
     ) -> torch.Tensor:
-        """residual += what is `pending`, in place. Returns norm(residual); without a norm, a copy."""
+        """Add what is `pending` to the residual, in place. Returns norm(residual); without a norm, a copy."""
         rows, size = residual.shape
         after, delta = (None, residual) if pending is None else (pending.norm, pending.delta)
         if delta.shape != residual.shape:

@@ -25,7 +25,7 @@ class StepBuffers:
         device: torch.device,
         adapters: int = 0,
     ) -> None:
-        """`rows` are at least as many as `sequences`, which have one of `adapters` each, or none."""
+        """`rows` is at least `sequences`; each sequence has one of `adapters` adapters, or none."""
         self._length, self._block_size = cache.max_model_len, cache.block_size
         width = -(-cache.max_model_len // cache.block_size)
         self.sequences = sequences
@@ -52,16 +52,16 @@ class StepBuffers:
         return self._context(self._starts[: count + 1], (), rows, count)
 
     def tiles(self, rows: int, size: int) -> Tiles:
-        """The tiles, of `size`, of the adapters of `rows` rows, whatever `fill_tiles` writes."""
+        """The tiles of up to `size` rows for the adapters of `rows` rows, whatever `fill_tiles` writes."""
         return Tiles(self._order[:rows], self._bounds[: most_tiles(rows, size, self._adapters)], size)
 
     def fits(self, context: ForwardContext) -> bool:
-        """Whether sequences and block tables of a step have room."""
+        """Whether the sequences and block tables of a step fit in the buffers."""
         count, width = context.block_tables.shape
         return count <= self.sequences and width <= self._tables.shape[1]
 
     def fill(self, states: torch.Tensor, positions: torch.Tensor, context: ForwardContext, rows: int) -> None:
-        """The rows of a step, and null ones up to `rows`; all further sequences are null."""
+        """Write the rows of a step, and null rows up to `rows`; all further sequences are null."""
         tokens, (count, width) = len(states), context.block_tables.shape
         self.states[:tokens].copy_(states)
         self.positions[:tokens].copy_(positions)
@@ -79,7 +79,8 @@ class StepBuffers:
             self._starts[count + 1 :].fill_(tokens)
 
     def pretend(self, rows: int, prompts: int) -> None:
-        """As few of `prompts` prompts as `rows` rows fill, none longer than may be. They write nothing."""
+        """Fill `rows` rows with as few prompts as possible, at most `prompts`, none longer than allowed. They
+        write nothing."""
         self.clear()
         self.states[:rows].normal_()  # zeros are computed faster
         count = min(prompts, self.sequences)
@@ -94,7 +95,7 @@ class StepBuffers:
             each.zero_()
 
     def fill_tiles(self, tiles: Tiles) -> None:
-        """The tiles of a step, and empty ones after them."""
+        """Write the tiles of a step, and empty tiles after them."""
         self._order[: len(tiles.order)].copy_(tiles.order)
         count = len(tiles.bounds)
         self._bounds[:count].copy_(tiles.bounds)

@@ -1,9 +1,9 @@
-"""Vectors of token sequences, from a thread of its own.
+"""Computes vectors of token sequences in a separate thread.
 
 A step computes as many sequences as the budget of tokens allows, taking one of each waiting
 request in turn, so that a short request never waits for all of a long one. If a step fails,
-each of its sequences runs again alone, and only those that fail again fail. Knows no text,
-no HTTP and no Ray.
+each of its sequences runs again alone, and only the sequences that fail again are failed. Does not depend on
+text, HTTP or Ray.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ class Embedder:
         self._steps += 1
 
     def _one_by_one(self, batch: list[_Item]) -> None:
-        """Run sequences one by one: only those that fail alone fail."""
+        """Run sequences one by one, and fail only those that fail when run alone."""
         ran = broken = False
         for item in batch:
             self._beat = time.monotonic()

@@ -1,8 +1,8 @@
 """Sequences of ids -> hidden states, by a transformers module, without padding.
 
-The fast way packs sequences into one row with our own attention between; whether that
-gives the module's own results is tried once, at load. If not (a module that adds biases to its
-attention, say), sequences of one length run at a time, through the module itself. Either way a
+The fast way packs sequences into one row and uses our own attention; whether that gives the module's own
+results is tested once, at load. If not (a module that adds biases to its
+attention, say), sequences of equal length are batched and run through the module itself. Either way a
 sequence sees nothing of the others.
 """
 
@@ -28,9 +28,9 @@ _lengths: ContextVar[tuple[int, ...]] = ContextVar("packed_lengths")
 
 @contextmanager
 def packed(lengths: Sequence[int]) -> Iterator[None]:
-    """Forwards inside hold sequences of these lengths, one after another.
+    """Forwards inside the context are on sequences of these lengths, one after another.
 
-    Neighbours of one length are computed together.
+    Neighbours of equal length are computed together.
     """
     token = _lengths.set(tuple(lengths))
     try:
@@ -56,8 +56,8 @@ def packed_attention(
 ) -> tuple[torch.Tensor, None]:
     """Attend within each sequence; returns ([1, T, H, Dv], None) as transformers expects.
 
-    `sliding_window`: a query sees less than this many tokens to either side (of the left, if
-    causal), itself included. UnsupportedModel if the module asks for anything else.
+    `sliding_window`: a query sees fewer than this many tokens on either side (only the left, if causal),
+    itself included. Raises UnsupportedModel for any other option.
     """
     name = type(module).__name__
     if attention_mask is not None:
@@ -111,7 +111,7 @@ def _attend_plainly(
     softcap: float | None,
     sinks: torch.Tensor | None,
 ) -> torch.Tensor:
-    """For options that the fused function lacks; returns [N, L, H, Dv]."""
+    """Attention with the options that the fused function lacks; returns [N, L, H, Dv]."""
     count, _, length, _ = query.shape
     if mask is None:
         mask = _window_mask(length, length, causal, query.device)
@@ -148,7 +148,7 @@ class PackedEncoder:
 
     @torch.inference_mode()
     def hidden(self, sequences: Sequence[Ids]) -> list[torch.Tensor]:
-        """As `Encoder.hidden`. UnsupportedModel if its attention is none of ours."""
+        """As `Encoder.hidden`. Raises UnsupportedModel if the module cannot use our attention."""
         device = self._module.device
         order = sorted(range(len(sequences)), key=lambda i: len(sequences[i]))  # equal lengths run as one
         lengths = [len(sequences[i]) for i in order]

@@ -1,4 +1,4 @@
-"""Hidden states -> one vector a sequence, as sentence-transformers defines each way."""
+"""Hidden states -> one vector per sequence; each kind of pooling is as in sentence-transformers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ POOLINGS: Final[Mapping[str, Callable[[torch.Tensor], torch.Tensor]]] = {
 
 
 class Pooler:
-    """One or more poolings side by side, then perhaps unit length."""
+    """One or more poolings side by side, then normalised to unit length if the model wants that."""
 
     def __init__(self, poolings: Sequence[str], *, normalized: bool) -> None:
         """Raises KeyError for a name that is not in POOLINGS."""
@@ -51,7 +51,7 @@ class Pooler:
 def shortened(vectors: Vectors, dimensions: int) -> Vectors:
     """The first `dimensions` of each vector [S, D], normalised anew.
 
-    Useful if the model was trained for it (Matryoshka representations).
+    This is useful if the model was trained for shortened vectors (Matryoshka representations).
     """
     head = vectors[:, :dimensions]
     norms = np.linalg.norm(head, axis=1, keepdims=True)

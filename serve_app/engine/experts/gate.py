@@ -1,7 +1,7 @@
-"""What lies between the two products of an expert: which numbers an experts module makes of gates and ups.
+"""What lies between the two products of an expert: how an experts module combines gates and ups.
 
-The form is learnt from a few numbers, not from names of classes. A module whose form is not known here
-computes its own.
+The form is learnt from a few numbers, not from names of classes. A module whose form is not known here does
+this computation itself.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def interleaved(count: int) -> torch.Tensor:
 
 
 def gate_of(experts: nn.Module) -> Gate | None:
-    """The form of a module of transformers' experts interface; None if it is another one."""
+    """The form of a module with transformers' experts interface; None if the form is unknown."""
     module: Any = experts
     if not module.has_gate:
         return None

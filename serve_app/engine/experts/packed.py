@@ -33,7 +33,7 @@ Kept = tuple[Mapping[str, nn.Parameter | None], str | None]  # the parameters of
 
 
 class PackedExperts:
-    """Computes what an experts module of transformers does, by linears of its own."""
+    """Computes the same as an experts module of transformers, with linears of its own."""
 
     def __init__(self, module: nn.Module, pack: Pack) -> None:
         """Takes the weights of `module` apart and packs them; the module itself stays as it is."""
@@ -62,7 +62,7 @@ class PackedExperts:
     def __call__(self, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """x [T, N], the numbers of each row's experts [T, K] and their weights -> [T, N] of the type of x.
 
-        A number beyond the experts chooses none.
+        A number beyond the last expert selects no expert.
         """
         kernels = native()
         if self._native is not None and kernels is not None:
@@ -90,7 +90,7 @@ def has_experts(module: nn.Module) -> bool:
 
 
 def pack_experts(module: nn.Module, pack: Pack) -> Kept:
-    """Let our function compute the experts of `module`; returns what `unpack_experts` puts back."""
+    """Let our function compute the experts of `module`; returns what `unpack_experts` needs to undo this."""
     experts: Any = module
     setattr(module, PLACE, PackedExperts(module, pack))
     kept: dict[str, nn.Parameter | None] = {
@@ -110,7 +110,7 @@ def unpack_experts(module: nn.Module, kept: Kept) -> None:
 
 
 def _linears(experts: Any, name: str) -> Iterator[nn.Linear]:
-    """The matrices of that name as linears, one for each expert."""
+    """The matrices with this name as linears, one for each expert."""
     biases = getattr(experts, f"{name}_bias") if experts.has_bias else None
     for number, weight in enumerate(getattr(experts, name)):
         matrix = weight.T if experts.is_transposed else weight

@@ -1,1 +1,1 @@
-"""A decoder's layers as one fused stack: which models, the structure and the checks. Of any device."""
+"""A decoder's layers as one fused stack: which models, the structure and the checks. For any device."""

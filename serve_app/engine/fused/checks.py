@@ -1,8 +1,8 @@
 """Whether a model that was made fast still computes what transformers computes: a comparison end to end.
 
-A short random prompt goes through the model's first layers, from its embedding to its logits, once as
-transformers has them and once as they will run. The first layers are as many as show every kind of layer.
-Knows neither devices nor weight formats.
+A short random prompt goes through the model's first layers, from its embedding to its logits, once with
+transformers' own layers and once with the layers that will run. Enough first layers are taken to include
+every kind of layer. Depends on neither devices nor weight formats.
 """
 
 from __future__ import annotations
@@ -64,13 +64,14 @@ class FirstLayers:
             self._want = self._compute(ReferenceAttention()) if self._calls and in_order else None
 
     def call_of(self, index: int) -> AttentionCall:
-        """How the layer of that index calls attention: as the first one of its kind does."""
+        """How the layer with this index calls attention: in the same way as the first layer of its kind."""
         call = self._calls[self._kinds.index(self._kinds[index])]
         return AttentionCall(call.scale, call.window, call.softcap, call.sinks)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Inside, the model has no other layers. Layers that were fused meanwhile are one."""
+        """Inside the context, the model has only its first layers. If the layers have been fused meanwhile,
+        they count as one."""
         decoder: Any = self._model.get_decoder()
         if not self.count or len(decoder.layers) <= self.count:
             yield

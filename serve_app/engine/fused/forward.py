@@ -1,8 +1,8 @@
 """The forward of a fused model, without what transformers does around its layers.
 
 Transformers wraps every forward (defaults, captured outputs, masks), computes rotary factors
-anew, and normalises in six operations. On a CPU this is a tenth of a decode step. `FusedForward`
-gives the same result in a handful of operations. Knows neither batches nor caches.
+anew, and normalises in six operations. On a CPU this work is a tenth of a decode step. `FusedForward`
+gives the same result in a handful of operations. Depends on neither batches nor caches.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class FusedForward:
     """Stands in for `model.forward`, with the arguments that a runner passes."""
 
     def __init__(self, model: PreTrainedModel, family: Family, decode: Decode) -> None:
-        """The model's head takes what `decode` gives."""
+        """The output of `decode` goes into the model's head."""
         decoder: Any = model.get_decoder()
         config = model.config.get_text_config()
         self._embedding = decoder.embed_tokens  # called as a module: prompt tables hook into it

@@ -37,19 +37,19 @@ class Parts(Protocol):
 
     @property
     def dtypes(self) -> frozenset[torch.dtype]:
-        """The types of weights that it multiplies."""
+        """The types of weights that the device's linears can multiply."""
         ...
 
     def make_layer(
         self, layer: Any, family: Family, call: AttentionCall, rotary: Rotary, pack: Pack
     ) -> nn.Module:
-        """The fused layer of `layer`, with linears by `pack`."""
+        """The fused layer that replaces `layer`, with linears made by `pack`."""
         ...
 
     def make_stack(self, layers: Iterable[nn.Module]) -> DecoderStack: ...
 
     def make_head(self, head: nn.Linear, pack: Pack) -> nn.Module:
-        """The head, for inputs of its kernels' type."""
+        """The head, for inputs of the type that the kernels return."""
         ...
 
     def make_backend(self) -> AttentionBackend:
@@ -58,7 +58,7 @@ class Parts(Protocol):
 
 
 def known(model: PreTrainedModel, dtypes: frozenset[torch.dtype]) -> Family | None:
-    """The family of a model that fused layers of weights of `dtypes` can replace; None if they cannot."""
+    """The family of a model whose layers can be fused with weights of `dtypes`; None if they cannot."""
     family, head = family_of(model), model.get_output_embeddings()
     if family is None or not Positions.are_fixed(model) or type(head) is not nn.Linear:
         return None

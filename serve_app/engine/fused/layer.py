@@ -1,7 +1,7 @@
 """The structure that fused layers have on every device; a device brings linears, kernels and attention.
 
 One residual of float32 runs through all layers. What a layer adds to it is left pending, so that
-the next norm adds it. Knows neither batches nor cache layouts.
+the next norm adds it. Depends on neither batches nor cache layouts.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class AttentionCall:
 
 
 class LayerKernels(Protocol):
-    """A device's kernels between linears and attention."""
+    """A device's kernels for what lies between linears and attention."""
 
     def add_norm(self, residual: torch.Tensor, pending: Pending | None, norm: Norm | None) -> torch.Tensor:
         """residual [T, N] float32 += what is `pending`, in place. Returns norm(residual); without, a copy.
@@ -101,8 +101,8 @@ class DecoderLayer(nn.Module, Generic[KernelsT]):
     ) -> tuple[torch.Tensor, Pending]:
         """As `forward`, but with outputs for `rows` [R] only. Keys and values are written for all rows.
 
-        The step's context names `rows` as wanted. No row has an adapter. Returns their residual,
-        and what is still to be added to it.
+        The step's context names `rows` as wanted. No row has an adapter. Returns the residual of `rows`, and
+        what is still to be added to it.
         """
         normed = self._kernels.add_norm(residual, pending, self._before_attention)
         heads = self._attend_last(self._project(self._qkv, normed), *factors[self._rotary.kind], rows)
@@ -110,7 +110,8 @@ class DecoderLayer(nn.Module, Generic[KernelsT]):
         return residual, self._finish(residual, normed, heads)
 
     def _finish(self, residual: torch.Tensor, normed: torch.Tensor, heads: torch.Tensor) -> Pending:
-        """What comes after attention over heads [T, H, D]. normed [T, N]: what attention took."""
+        """Compute the rest of the layer from attention's output `heads` [T, H, D]. normed [T, N]: attention's
+        input."""
         attended = Pending(self._project(self._out, heads.flatten(1)), self._after_attention, self._added)
         middle = self._kernels.add_norm(residual, attended, self._before_mlp)
         gates = self._project(self._gate_up, normed if self._parallel else middle)
@@ -128,7 +129,7 @@ class DecoderLayer(nn.Module, Generic[KernelsT]):
         return self._attend(qkv, cos, sin).index_select(0, rows)
 
     def _attend_by_backend(self, qkv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        """The same with plain torch before any attention backend."""
+        """As `_attend`, with norms and rotation in plain torch, and any attention backend."""
         step, call = current(), self._call
         heads = qkv.view(len(qkv), -1, self._head_dim)
         query, key, value = torch.split(heads, [self._heads, self._kv_heads, self._kv_heads], dim=1)
@@ -186,10 +187,10 @@ class DecoderStack(nn.Module):
     def run(
         self, residual: torch.Tensor, factors: Sequence[Factors], rows: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, Pending | None]:
-        """residual [T, N] float32, which it may change. `factors` by kind.
+        """residual [T, N] float32, which may be changed in place. `factors` by kind.
 
-        Returns the residual of `rows` [R], the rows that the step wants, or of all rows. The second value is
-        still to be added to it; None: nothing is.
+        Returns the residual of `rows` [R], the rows that the step wants, or of all rows. The second value
+        returned is still to be added to the residual; None: nothing is.
         """
         pending: Pending | None = None
         narrow = rows is not None and len(rows) < len(residual) and current().adapters is None
@@ -208,7 +209,7 @@ class DecoderStack(nn.Module):
 
 
 def norm_of(norm: Any, family: Family) -> Norm:
-    """A norm of a model as kernels take it."""
+    """A norm of a model, in the form that kernels use."""
     weight = norm.weight.detach().float()
     if family.norm is NormForm.ONE_PLUS_WEIGHT:
         weight = weight + 1
@@ -217,7 +218,8 @@ def norm_of(norm: Any, family: Family) -> Norm:
 
 
 def _rows_of(order: torch.Tensor, heads: int, kv_heads: int) -> torch.Tensor:
-    """The order of the rows of queries, keys and values, where each head of the first two has `order` [D]."""
+    """The order of the rows of queries, keys and values, if the heads of queries and keys are ordered by
+    `order` [D]."""
     dim = len(order)
     turned = torch.arange(heads + kv_heads)[:, None] * dim + order
     return torch.cat([turned.flatten(), torch.arange(turned.numel(), turned.numel() + kv_heads * dim)])

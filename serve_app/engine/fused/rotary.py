@@ -1,9 +1,9 @@
 """Rotary positions: which numbers of a head are turned together, and the factors by position.
 
 Kernels rotate a whole head: each number of its first half with the number at the same place of the second.
-A family that turns neighbours, or a part of the head alone, has the rows of its queries and keys put in
-another order once, at load: products of queries with keys do not depend on the order. Pairs that are not
-turned have the factors one and zero.
+For a family that turns neighbours, or only a part of the head, the rows of queries and keys are reordered
+once, at load: products of queries with keys do not depend on the order. Pairs that are not turned have the
+factors one and zero.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Rotary:
     order: torch.Tensor | None  # [D]: the numbers of a head in the order that kernels turn; None: as they are
 
     def ordered(self, weight: torch.Tensor) -> torch.Tensor:
-        """weight [D] or [H * D] with the numbers of each head in that order."""
+        """weight [D] or [H * D], with the numbers of each head reordered by `order`."""
         return weight if self.order is None else weight.view(-1, len(self.order))[:, self.order].flatten()
 
 
@@ -58,7 +58,7 @@ class RotaryTable:
         self._cos = self._sin = torch.empty(0, 0)
 
     def order(self) -> torch.Tensor | None:
-        """As of `Rotary`."""
+        """The `order` of a `Rotary`."""
         size = int(self._factors(1)[0].shape[-1])
         if self._turned is Turned.HALVES:
             first, second = torch.arange(size // 2), torch.arange(size // 2, size)
@@ -85,7 +85,8 @@ class RotaryTable:
         return cos[0], sin[0]
 
     def _of_pairs(self, factors: torch.Tensor, filler: float) -> torch.Tensor:
-        """[length, numbers that are turned] -> [length, D / 2] float32: one of each pair, and `filler`."""
+        """[length, numbers that are turned] -> [length, D / 2] float32: one factor for each pair, then
+        `filler`."""
         half = factors.shape[-1] // 2
         both = self._turned is Turned.NEIGHBOURS_FACTORS_TOO
         pairs = factors[:, ::2] if both else factors[:, :half]

@@ -2,7 +2,7 @@
 
 llguidance parses the output token by token, inside fixed limits. A mask may be computed in
 another thread, with the interpreter lock released; a mask that takes too long ends its own
-sequence. Knows token ids; no logits, no text, no batch.
+sequence. Works on token ids, without logits, text or batches.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ class Constraint:
     def go_on(self, output: Sequence[int], *, forces: bool) -> Constraint:
         """The constraint of a sequence with the `output` that another engine made, with its mask computed.
 
-        `forces`: forced tokens were appended at that place. A client may have got a part of such a run only;
-        the rest of the run is then `owed`.
+        `forces`: forced tokens were appended at that place. A client may have received only a part of a
+        forced run; the rest of the run is then `owed`.
         """
         other = self.fork()
         other.owed = other._consume_runs(output) if forces else ()
@@ -130,7 +130,7 @@ class Constraint:
             self._pending = threads.submit(self._fill)
 
     def late(self) -> bool:
-        """Whether the mask under way takes longer than a step should wait."""
+        """Whether the mask being computed is taking longer than a step should wait."""
         if self._pending is None:
             return False
         if not self._waited:
@@ -155,7 +155,7 @@ class Constraint:
         return self._bits
 
     def forced(self, output: Sequence[int]) -> list[int]:
-        """The tokens that must follow `output`, in the tokenizer's own spelling; perhaps none.
+        """The tokens that must follow `output`, split as the tokenizer would split their text; perhaps none.
 
         The end of a grammar forces the end-of-sequence token.
         """
@@ -203,7 +203,7 @@ class Constraint:
         self._current = True
 
     def _settle(self) -> None:
-        """Wait for the mask under way, at most until its deadline."""
+        """Wait for the mask being computed, at most until its deadline."""
         if self._pending is None:
             return
         wait([self._pending], max(0.0, self._deadline - time.monotonic()))

@@ -44,7 +44,7 @@ def grammar_tokenizer(
 
 
 def control_tokens(tokenizer_json: str) -> dict[str, int]:
-    """The names and numbers of the tokens that no text matches. `tokenizer_json` may be no tokenizer."""
+    """The names and numbers of the tokens that no text matches. `tokenizer_json` may be invalid."""
     added = json.loads(tokenizer_json).get("added_tokens") or ()
     return {token["content"]: token["id"] for token in added if _is_control(token)}
 
@@ -54,11 +54,11 @@ def _is_control(token: dict[str, Any]) -> bool:
 
 
 def unspelled(tokenizer_json: str) -> str:
-    """The same tokens with names for control tokens that no text contains.
+    """The same tokens, but control tokens have names that no text contains.
 
-    Tokens of byte-level BPE are renamed to the parser's own mark of a nameless token, as words of the
+    In byte-level BPE, control tokens get the parser's own mark for a nameless token and become words of the
     vocabulary: the parser's time grows with the square of the number of added tokens (18 s for 56,000).
-    `tokenizer_json` may be no tokenizer at all.
+    `tokenizer_json` may be invalid.
     """
     found: dict[str, Any] = json.loads(tokenizer_json)
     added, model = found.get("added_tokens") or [], found.get("model") or {}

@@ -1,7 +1,7 @@
 """The native functions of the engine on a CPU, and the decision whether to use them.
 
-`native()` returns the library, or None where plain torch must do the work. Reasons for None are the switch
-`SERVE_APP_KERNELS=off`, no compiler, and wrong results in the self-check.
+`native()` returns the library, or None if plain torch must do the work. It returns None with the switch
+`SERVE_APP_KERNELS=off`, without a compiler, or after wrong results in the self-check.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SWITCH: Final = "SERVE_APP_KERNELS"
 
 
 def native() -> Native | None:
-    """The native functions, or None. Loaded once; only `SERVE_APP_KERNELS=off` is read at every call."""
+    """The native functions, or None. They are loaded once; `SERVE_APP_KERNELS=off` is read at every call."""
     return None if os.environ.get(SWITCH, "").lower() == "off" else _load()
 
 

@@ -47,10 +47,10 @@ class Arena:
 
 
 def zeros(count: int, dtype: torch.dtype) -> torch.Tensor:
-    """A tensor [count] of zeros in memory of its own, which the system gives as it is touched.
+    """A tensor [count] of zeros in its own memory, which the system provides as it is touched.
 
-    It begins at a page. Different calls get different places within a huge page. Raises OSError
-    where the system promises no such amount.
+    It begins at a page. Different calls get different offsets within a huge page. Raises OSError if the
+    system refuses to reserve that amount.
     """
     size = count * dtype.itemsize
     if size < HUGE_PAGE:

@@ -1,8 +1,8 @@
 """The build of the kernels: sources become a shared library, once on each machine.
 
 The library is kept in a folder that only its owner may enter. Its name is the hash of the sources, the
-compiler, the flags and the processor, so a stale library is never loaded. The module knows nothing of what
-the functions do, and imports nothing but the standard library: `make` runs it as a script, which compiles the
+compiler, the flags and the processor, so a stale library is never loaded. The module does not depend on what
+the functions do, and imports only the standard library: `make` runs it as a script, which compiles the
 sources while the packages are still being installed.
 """
 
@@ -46,7 +46,7 @@ class BuildError(Exception):
 def library(layout: str) -> Path:
     """The path of the compiled kernels, which are built if need be. Raises BuildError.
 
-    `layout`: C++ that is compiled with them (see layout.py).
+    `layout`: C++ that is compiled with the kernels (see layout.py).
     """
     compiler = command()
     with _build_errors():
@@ -80,7 +80,7 @@ def cache_folder() -> Path:
 
 
 def cpu_flags() -> frozenset[str]:
-    """The features of the processor by Linux's names, such as `avx512f`; empty where they are unknown."""
+    """The features of the processor by Linux's names, such as `avx512f`; empty if they are unknown."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -94,7 +94,7 @@ def cpu_flags() -> frozenset[str]:
 
 @contextmanager
 def _build_errors() -> Iterator[None]:
-    """Errors of the system and of the compiler's process become a BuildError."""
+    """Turns errors of the system and of the compiler's process into a BuildError."""
     try:
         yield
     except (OSError, subprocess.SubprocessError) as error:
@@ -103,7 +103,8 @@ def _build_errors() -> Iterator[None]:
 
 @contextmanager
 def _lock(folder: Path) -> Iterator[None]:
-    """No other process builds in `folder` meanwhile: a second replica waits for the first one's library."""
+    """Inside the context, no other process builds in `folder`: a second replica waits for the first one's
+    library."""
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -112,7 +113,7 @@ def _lock(folder: Path) -> Iterator[None]:
 def _own_folder(compiler: Sequence[str]) -> Path:
     """The folder of the objects and the library.
 
-    It is closed to other users: who can write to it can run code in this process.
+    It is closed to other users: anyone who can write to it can run code in this process.
     """
     base = cache_folder()
     base.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -177,7 +178,7 @@ def link(compiler: Sequence[str], objects: Sequence[Path], layout: str, path: Pa
 
 
 def _compile(command: Sequence[str], path: Path) -> None:
-    """Run the compiler; its output is at `path` whole or not at all. Raises BuildError."""
+    """Run the compiler; its output appears at `path` completely or not at all. Raises BuildError."""
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
         target = Path(scratch) / path.name
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What native calls check of the tensors that they get. Each function raises ValueError."""
+"""The checks that native calls make on their tensors. Each function raises ValueError."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from serve_app.engine.kernels.layers import NativeCache
 
 
 def check(tensor: torch.Tensor, *dtypes: torch.dtype) -> None:
-    """The tensor has one of the types, lies in one piece and on a CPU."""
+    """Check that the tensor has one of the types, is contiguous and is on a CPU."""
     if tensor.dtype not in dtypes or not tensor.is_contiguous() or not tensor.is_cpu:
         raise ValueError(f"expected a contiguous CPU tensor of {dtypes}, got {tensor.dtype}")
 
 
 def wanted(context: ForwardContext) -> torch.Tensor:
-    """Where the wanted rows of each sequence begin, as `context` has it."""
+    """Where the wanted rows of each sequence begin, according to `context`."""
     if context.wanted_start is None or len(context.wanted_lens) != context.num_sequences:
         raise ValueError("the context does not say which rows are wanted")
     if any(some > rows for some, rows in zip(context.wanted_lens, context.query_lens, strict=True)):
@@ -25,7 +25,7 @@ def wanted(context: ForwardContext) -> torch.Tensor:
 
 
 def check_context(context: ForwardContext, tokens: int, cache: NativeCache) -> None:
-    """ValueError unless the context has `tokens` rows, and blocks of the size of the cache's."""
+    """Raise ValueError unless the context has `tokens` rows and the cache's block size."""
     if sum(context.query_lens) != tokens or context.block_size != cache.struct.block_size:
         raise ValueError("the context does not fit the query or the cache")
     for tensor in (context.query_start, context.context_lens, context.block_tables):

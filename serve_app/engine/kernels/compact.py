@@ -1,7 +1,7 @@
 """Weights of bfloat16 in twelve bits, without loss (see compact.h).
 
-The weights of sixteen outputs have few exponents. So the byte with sign and exponent becomes a code of four
-bits; the few weights without a code are kept in a list. A decode reads a quarter less memory.
+The weights of sixteen outputs have few different exponents. So the byte with sign and exponent becomes a code
+of four bits; the few weights without a code are kept in a list. A decode reads a quarter less memory.
 """
 
 from __future__ import annotations
@@ -28,19 +28,20 @@ class CompactWeight:
     inputs: int
 
     def fits(self, n: int, k: int) -> bool:
-        """Whether products may take it as a weight [n, k]: zeros pad its inputs."""
+        """Whether products may use it as a weight [n, k]; its inputs are padded with zeros."""
         unit = INPUTS[torch.bfloat16]
         return (n, -(-k // unit)) == (self.outputs, -(-self.inputs // unit))
 
 
 def empty_codes(n: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """For `choose_codes` of n outputs: codes [P, CODES] uint8, numbers of exceptions [P] int64, unknown."""
+    """Buffers for `choose_codes` of n outputs: codes [P, CODES] uint8, and numbers of exceptions [P] int64,
+    still unknown."""
     panels = -(-n // LANES)
     return torch.zeros(panels, CODES, dtype=torch.uint8), torch.full((panels,), -1)
 
 
 def compact_size(n: int, k: int, exceptions: torch.Tensor) -> int | None:
-    """The bytes of a compact weight [n, k] with `exceptions` [P]; None if they are not known."""
+    """The bytes of a compact weight [n, k] with `exceptions` [P]; None if the exceptions are unknown."""
     if bool((exceptions < 0).any()):
         return None
     tiles = packed_size(n, k, torch.bfloat16) * 3 // 2

@@ -1,4 +1,4 @@
-"""The experts of one layer, as a native call takes them."""
+"""The experts of one layer, in the form for native calls."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _Linears = ctypes.Array[LinearStruct]
 
 @dataclass(frozen=True, slots=True)
 class NativeExperts:
-    """An argument of `Native.run_experts`. It is valid as long as the weights of its linears."""
+    """An argument of `Native.run_experts`. The struct is valid as long as the weights of its linears."""
 
     struct: ExpertsStruct
     linears: tuple[_Linears, _Linears]  # of gates and ups, and behind them: the struct leads here
 
     @property
     def features(self) -> tuple[int, int]:
-        """Inputs and outputs of an expert."""
+        """The numbers of inputs and outputs of an expert."""
         return self.linears[0][0].inputs, self.linears[1][0].outputs
 
     def choices(self, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> ChoicesStruct:

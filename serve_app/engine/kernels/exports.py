@@ -1,4 +1,4 @@
-"""The functions of the native library, as exports.h declares them: name -> types of result and arguments.
+"""The functions of the native library, declared as in exports.h: name -> types of result and arguments.
 
 The build compares these types with the header, and fails where they differ (see layout.py).
 """
@@ -41,7 +41,7 @@ EXPORTS: Final[dict[str, Signature]] = {
 
 
 def declare(library: ctypes.CDLL) -> None:
-    """Give every function its types. Raises AttributeError if the library lacks one."""
+    """Set the types of every function. Raises AttributeError if a function is missing in the library."""
     for name, (result, arguments) in EXPORTS.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments

@@ -1,4 +1,4 @@
-"""Decoder layers and their caches, as native calls take them."""
+"""Decoder layers and their caches, in the form for native calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from serve_app.engine.kernels.structs import (
 
 @dataclass(frozen=True, slots=True)
 class NativeCache:
-    """One layer's cache in the native layout. Codes have their scales after the keys or values of a head."""
+    """One layer's cache in the native layout. In a cache of codes, scales follow the keys or values of each
+    head."""
 
     keys: torch.Tensor  # [blocks, Hkv, D / g, block_size, g]: g = 2 features of bfloat16 lie together, else 1
     values: torch.Tensor  # [blocks, Hkv, block_size, pad]: pad = Dv rounded up to LANES
@@ -34,7 +35,7 @@ class NativeCache:
 
     @staticmethod
     def supports(block_size: int, key_dim: int, dtype: torch.dtype) -> bool:
-        """Whether the layout takes such blocks: keys are read sixteen at a time, and in parts of 1024, by two
+        """Whether the layout supports such blocks: keys are read sixteen at a time, in parts of 1024, and two
         features at a time."""
         return dtype in CACHED and block_size in (16, 32, 64, 128, 256, 512, 1024) and key_dim % 2 == 0
 
@@ -49,10 +50,10 @@ class NativeCache:
         dtype: torch.dtype,
         product: Product,
     ) -> NativeCache:
-        """A cache of zeros, in huge pages. The system gives its memory as blocks are written, or touched.
+        """A cache of zeros, in huge pages. The system backs it with memory as blocks are written or touched.
 
-        `product`: how attention multiplies. By TILES and PAIRS it rounds to bfloat16, if key_dim is a
-        multiple of 32; else it multiplies in float32.
+        `product`: how attention multiplies. With TILES and PAIRS, attention rounds to bfloat16 if key_dim is
+        a multiple of 32; otherwise it multiplies in float32.
         """
         pad = -(-value_dim // LANES) * LANES
         together = 2 if dtype == torch.bfloat16 else 1

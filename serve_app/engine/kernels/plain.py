@@ -21,7 +21,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """x [T, H, D] with rotary positions: cos and sin [T, D / 2] of the angles of each row."""
+    """Apply rotary positions to x [T, H, D]: cos and sin [T, D / 2] are those of each row's angles."""
     low, high = x.chunk(2, dim=-1)
     cos, sin = cos[:, None], sin[:, None]
     return torch.cat([low * cos - high * sin, high * cos + low * sin], dim=-1)

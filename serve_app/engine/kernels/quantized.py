@@ -1,10 +1,10 @@
 """Quantised weights in plain torch: how codes are chosen, and the product that native functions reproduce.
 
-Weights become int8, with a scale for each output. Those of int4 are int8 too, but sixteen at a time lie on a
-lattice: a step times a number of four bits, minus a least. Activations become integers, with a scale for each
-row: int8, and sixteen bits for the few that are far from the others. Sums of codes are exact integers. All
-other operations have a fixed order. So every path has the same result, bit for bit, whatever instructions it
-uses and whatever rows are beside a row.
+Weights become int8, with a scale for each output. int4 weights are int8 codes too, but each group of sixteen
+lies on a lattice: a step times a four-bit number, minus an offset (the least). Activations become integers,
+with a scale for each row: int8, or sixteen bits for the few numbers that are far from the others. Sums of
+codes are exact integers. All other operations have a fixed order. So every path has the same result, bit for
+bit, whatever instructions it uses and whatever other rows are in the batch.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class QuantizedWeight:
 
     @classmethod
     def of(cls, weight: torch.Tensor, kind: Quantization) -> QuantizedWeight:
-        """The nearest codes. By int8, the largest magnitude of an output has the code 127 or -127."""
+        """The nearest codes. With int8, the largest magnitude of an output has the code 127 or -127."""
         n, k = weight.shape
         codes = torch.empty(n, k, dtype=torch.int8)
         scales = torch.empty(n)
@@ -76,7 +76,8 @@ class QuantizedWeight:
         return Product.INT8 if self.groups is None else Product.INT4
 
     def parts(self) -> tuple[torch.Tensor, ...]:
-        """Contiguous codes, groups of int4, and scales. Raises ValueError if they do not fit each other."""
+        """Contiguous codes, int4 steps and leasts, and scales. Raises ValueError if their shapes do not fit
+        each other."""
         n, k = self.codes.shape
         if self.codes.dtype != torch.int8 or (self.scales.dtype, *self.scales.shape) != (torch.float32, n):
             raise ValueError("the scales do not fit the codes")
@@ -114,8 +115,8 @@ def product(x: torch.Tensor, weight: QuantizedWeight, bias: torch.Tensor | None)
 def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """x [M, K] float32 -> codes, as float32, and scales [M]; NaN if not finite.
 
-    The largest magnitude of a row has the code 127. Where the row's mean magnitude would be less than an
-    eighth of that, the largest has a code up to 32,639, so that 127 is eight times the mean.
+    The largest magnitude of a row has the code 127. If the row's mean magnitude would have a code below an
+    eighth of 127, the largest gets a code of up to 32,639, so that 127 is eight times the mean.
     """
     wide, _ = _codes(x, x.new_full((len(x),), MOST_CODE))
     # The mean is that of integers, so it does not depend on the order of a sum.
@@ -125,7 +126,7 @@ def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def cached_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys or values [..., D] -> their form in a cache of codes: codes int8, and scales [...]."""
+    """Keys or values [..., D] -> their form in a quantised cache: int8 codes, and scales [...]."""
     rows = x.reshape(-1, x.shape[-1]).float()
     codes, scales = _codes(rows, rows.new_full((len(rows),), MAX_CODE))
     return codes.view(x.shape).to(torch.int8), scales.view(x.shape[:-1])

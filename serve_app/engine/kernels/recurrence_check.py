@@ -1,4 +1,4 @@
-"""The self-check of the native recurrence: its results beside those of its formula."""
+"""The self-check of the native recurrence: its results compared with those of its formula."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ EPS: Final = 1e-6
 
 
 def linear_of(packed: torch.Tensor, weight: torch.Tensor, product: Product) -> LinearStruct:
-    """A linear without a bias; `packed` is what it multiplies by, made of `weight` [N, K]."""
+    """A linear without a bias; `packed` is the packed form of `weight` [N, K], by which it multiplies."""
     outputs, inputs = weight.shape
     return LinearStruct(
         weight=packed.data_ptr(), bias=None, outputs=outputs, inputs=inputs, product=product, compact=False

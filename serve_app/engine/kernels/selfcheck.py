@@ -43,7 +43,7 @@ def wrong_results(native: Native) -> list[str]:
 
 
 def _passes(native: Native, check: Check) -> bool:
-    """Whether all errors are below 1, the tolerance. NaN is not."""
+    """Whether all errors are below 1, the tolerance. A NaN fails."""
     return all(error < 1 for error in check(native, torch.Generator().manual_seed(0)))
 
 
@@ -70,7 +70,7 @@ def _linear(native: Native, random: torch.Generator) -> Iterator[float]:
 
 
 def _pack_compact(native: Native, random: torch.Generator) -> Iterator[float]:
-    """Products of a compact weight are those of the weight as it was, bit for bit."""
+    """Products of a compact weight equal those of the original weight, bit for bit."""
     weight = torch.randn(50, 326, generator=random).bfloat16()
     weight[::7, ::5] = 0.0
     weight[13, 17:20] = torch.tensor([1e30, -1e-30, 1e-39])  # exceptions
@@ -86,13 +86,14 @@ def _pack_compact(native: Native, random: torch.Generator) -> Iterator[float]:
 
 
 def _compact_is_fast(native: Native, _: torch.Generator) -> Iterator[float]:
-    """Only with an instruction that looks up bytes."""
+    """Compact weights are only used on processors with an instruction that looks up bytes."""
     flags = cpu_flags()  # none where the system does not say
     yield 1.0 if native.compact and flags and "avx2" not in flags else 0.0
 
 
 def _pack_quantized(native: Native, random: torch.Generator, kind: Quantization) -> Iterator[float]:
-    """Products of a packed weight: equal to those of plain torch, which are near those of floats."""
+    """Products of a packed weight: equal to those of plain torch, which are in turn close to products of the
+    float weight."""
     weight = torch.randn(70, 138, generator=random)
     bias = torch.randn(80, generator=random)
     codes = QuantizedWeight.of(weight, kind)
@@ -116,7 +117,7 @@ def _product_rank(native: Native, _: torch.Generator) -> Iterator[float]:
 
 
 def _add_norm(native: Native, random: torch.Generator) -> Iterator[float]:
-    """Every norm alone and after the addition of a delta, which may have one of its own."""
+    """Every norm, alone and after the addition of a delta, which may have its own norm."""
     x, delta = (torch.randn(5, 39, generator=random) for _ in range(2))
     weight, other = (torch.randn(39, generator=random) for _ in range(2))
     norms = (None, Norm(weight, EPS), Norm(other, EPS, centred=True))
@@ -216,7 +217,7 @@ def _attend(native: Native, random: torch.Generator) -> Iterator[float]:
 
 
 def _run_layers(native: Native, random: torch.Generator) -> Iterator[float]:
-    """Two layers on a prompt, and then on one more token: as Llama has them, and with all other parts."""
+    """Two layers on a prompt, and then on one more token: once as in Llama, and once with all other parts."""
     width, inner, heads, kv_heads, dim, length = 64, 48, 4, 2, 32, 19
     shapes = ((heads + 2 * kv_heads) * dim, width), (width, heads * dim), (2 * inner, width), (width, inner)
     for (dtype, product), others in itertools.product(_products(native), (False, True)):
@@ -250,7 +251,7 @@ def _run_layers(native: Native, random: torch.Generator) -> Iterator[float]:
 
 
 def _run_experts(native: Native, random: torch.Generator) -> Iterator[float]:
-    """Rows that choose two of three experts, of which one number chooses none; gates of each form."""
+    """Rows that choose two of three experts, with one number that chooses no expert; gates of each form."""
     width, inner, count, rows = 38, 48, 3, 5
     x, weights = (torch.randn(*shape, generator=random) for shape in ((rows, width), (rows, 2)))
     chosen = torch.tensor([[0, 2], [2, 1], [1, 3], [0, 1], [2, 0]])
@@ -280,14 +281,15 @@ def _run_experts(native: Native, random: torch.Generator) -> Iterator[float]:
 
 
 def _counters(native: Native, _: torch.Generator) -> Iterator[float]:
-    """Counters compute nothing, no test has asked threads to wait, and nothing took time."""
+    """Functions that compute nothing: no time was measured, no test has asked threads to wait, and no count
+    is negative."""
     with native.timed_parts() as seconds:
         yield sum(seconds)
     yield float(native.simulate_preemption(Preempted.NOBODY) != 0 or native.tasks_taken_over() < 0)
 
 
 def _touching(native: Native, random: torch.Generator) -> Iterator[float]:
-    """Touched memory keeps what it holds."""
+    """Touched memory keeps its content."""
     pieces = [torch.randn(size, generator=random) for size in (1, 3000)]
     want = [piece.clone() for piece in pieces]
     native.touch(pieces, at_once=0).finish()

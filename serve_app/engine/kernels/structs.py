@@ -58,7 +58,7 @@ class Preempted(IntEnum):
 
 
 class Part(IntEnum):
-    """A part of `run_layers`, whose time a profile asks for."""
+    """A part of `run_layers` whose time is measured in a profile."""
 
     NORMS = 0  # with the rounding of their outputs for products
     QKV_PRODUCT = 1
@@ -121,7 +121,7 @@ class NormStruct(_Struct):
 
     @classmethod
     def of(cls, norm: Norm | None) -> NormStruct:
-        """Valid as long as `norm`. Without one: a norm that changes nothing."""
+        """Valid as long as `norm`. Without `norm`: a norm that changes nothing."""
         if norm is None:
             return cls(weight=None, centred=False, eps=0.0)
         return cls(weight=norm.weight.data_ptr(), centred=norm.centred, eps=norm.eps)

@@ -25,8 +25,8 @@ class Touching:
     def __init__(
         self, library: ctypes.CDLL, pieces: Sequence[torch.Tensor], *, at_once: int, seconds: float
     ) -> None:
-        """`at_once`: bytes that are touched without a break, if that takes the thread no more than `seconds`;
-        the others wait while kernels run."""
+        """`at_once`: bytes that are touched without a break, if that takes the thread at most `seconds`; for
+        other bytes the thread pauses while kernels run."""
         self._pieces = tuple(pieces)  # the memory must live as long as the thread
         self._progress = _Progress()  # and so must this
         begins, sizes = (
@@ -40,16 +40,17 @@ class Touching:
 
     @property
     def touched_bytes(self) -> int:
-        """The number of first bytes of each tensor that are touched, or its size."""
+        """How many bytes of each tensor, from its start, have been touched; smaller tensors are then touched
+        whole."""
         return self._progress[_TOUCHED]
 
     @property
     def seconds_per_byte(self) -> float:
-        """The recent time of the system to give a byte; 0 before any."""
+        """The seconds per byte that the system has recently taken to provide memory; 0 before the first."""
         return self._progress[_NS_PER_MIB] / _NS_PER_S_AND_MIB
 
     def finish(self) -> None:
-        """Wait until all is touched."""
+        """Wait until all tensors are touched."""
         if (found := self._end.detach()) is not None:
             library, handle, _ = found[2]
             library.end_touching(handle, True)

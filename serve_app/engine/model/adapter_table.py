@@ -1,6 +1,6 @@
-"""The adapters that are loaded on one model. Subclasses decide about their memory and products.
+"""The adapters that are loaded on one model. Subclasses decide on the adapters' memory and products.
 
-Knows the model's places and the chunks of a step; neither files nor requests.
+Depends on the model's places and the chunks of a step, but not on files or requests.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class AdapterTable(ABC, Generic[LoadedT]):
     @property
     @abstractmethod
     def num_bytes(self) -> int:
-        """The memory that it holds."""
+        """The bytes of memory that an adapter holds."""
 
     @property
     @abstractmethod
@@ -60,11 +60,13 @@ class AdapterTable(ABC, Generic[LoadedT]):
 
     @abstractmethod
     def compile(self, updates: Iterable[LowRank]) -> LoadedT:
-        """The adapter made of `updates`, at most one a place, all of `shapes`. Callable from any thread."""
+        """The adapter made of `updates`, with at most one update for each place, all of the given shapes.
+        Callable from any thread."""
 
     @abstractmethod
     def put(self, key: str, adapter: LoadedT) -> None:
-        """Let requests name the adapter. One already loaded under `key` stays: its content is the same."""
+        """Let requests name the adapter. An adapter already loaded under `key` stays, since its content is
+        the same."""
 
     @abstractmethod
     def drop(self, key: str) -> None:
@@ -87,10 +89,11 @@ class AdapterTable(ABC, Generic[LoadedT]):
 
     @abstractmethod
     def _of_rows(self, spans: Mapping[str, list[range]], decodes: bool) -> RowAdapters:
-        """As `of_step`, of an adapter's rows by its key, ascending. `decodes`: each has one row."""
+        """As `of_step`, from the rows of each adapter in ascending order, by its key. `decodes`: each chunk
+        has one row."""
 
     def _at_sites(self, updates: Iterable[LowRank]) -> Iterator[tuple[Site, list[LowRank]]]:
-        """The updates of each site that has any, in the order of its modules."""
+        """The updates of each site that has updates, in the order of the site's modules."""
         at = {(update.layer, update.module): update for update in updates}
         for site in self._sites:
             parts = [

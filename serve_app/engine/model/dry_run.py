@@ -1,9 +1,9 @@
-"""Learn the layers of a module from a forward without a cache, and refuse what we would get wrong.
+"""Learns the layers of a module from a forward without a cache, and refuses modules that we would get wrong.
 
-During a dry run attention and functions with a state return zeros. Every layer must ask for attention
-exactly once, or, in a model with states, at most once. And the logits of a token must not change with the
-tokens before it: if they do, something else mixes tokens (a convolution, a state, an attention
-of the module's own), which a packed batch would mix across sequences.
+During a dry run attention and functions with a state return zeros. Every layer must call attention exactly
+once, or, in a model with states, at most once. And the logits of a token must not change with the tokens
+before it: if they do, something else mixes tokens (a convolution, a state, an attention of the module's own),
+which a packed batch would mix across sequences.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Layers:
 def learn_layers(forward: Forward, *, name: str, config: Any, device: torch.device) -> Layers:
     """What the layers of a module need.
 
-    `config` is the text configuration of the module, `name` what errors call it.
-    UnsupportedModel names the feature of the module that we lack.
+    `config` is the text configuration of the module, and `name` is its name in errors.
+    Raises UnsupportedModel, which names the feature of the module that we do not support.
     """
     recorder, states = Recorder(), StateRecorder()
     positions = torch.arange(_TOKENS, device=device)

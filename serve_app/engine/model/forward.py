@@ -73,7 +73,7 @@ _active: ContextVar[ActiveStep | None] = ContextVar("active_step", default=None)
 
 
 def check_chunks(config: Any, block_size: int) -> None:
-    """Raise UnsupportedModel for layers that attend within chunks that do not begin where blocks do."""
+    """Raise UnsupportedModel if a layer attends within chunks whose starts are not starts of blocks."""
     length = getattr(config, "attention_chunk_size", None)
     if length and length % block_size and "chunked_attention" in (config.layer_types or ()):
         raise UnsupportedModel(
@@ -103,7 +103,7 @@ def active(
     adapters: RowAdapters | None = None,
     states: States | None = None,
 ) -> Iterator[None]:
-    """Send every attention call of the forwards inside to `backend`, with `context`.
+    """Send every attention call of forwards inside the context manager to `backend`, with `context`.
 
     `adapters` are added to the linears that they change. `states` are those of one forward.
     """
@@ -123,13 +123,13 @@ def current() -> ActiveStep:
 
 
 def applied_adapters() -> RowAdapters | None:
-    """The adapters of the active step, if there is one and a row of it has any."""
+    """The adapters of the active step; None without such a step, or if none of its rows has an adapter."""
     step = _active.get()
     return None if step is None else step.adapters
 
 
 def applied_states() -> States | None:
-    """The states of the active step, if there is one and it has any."""
+    """The states of the active step; None without such a step, or if it has no states."""
     step = _active.get()
     return None if step is None else step.states
 
@@ -182,7 +182,7 @@ def paged_attention(
 
 
 def _chunk_of(module: torch.nn.Module, layer: int) -> int | None:
-    """The length of the chunks within which the layer attends; None: it has none."""
+    """The length of the chunks within which the layer attends; None: it does not attend within chunks."""
     config: Any = getattr(module, "config", None)
     kinds = getattr(config, "layer_types", None)
     return int(config.attention_chunk_size) if kinds and kinds[layer] == "chunked_attention" else None

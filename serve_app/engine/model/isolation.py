@@ -1,9 +1,9 @@
-"""A step that contains its failures: a chunk that fails alone is the only one that fails.
+"""A step that contains its failures: a chunk is only failed if it fails when run by itself.
 
 Runs the chunks of a step as one batch. If that raises, each chunk runs again alone; chunks
-that still raise are reported, the others keep their logits. If all raise, a probe of our own,
-one token in a block of its own, tells bad requests from a broken device. Knows no requests, no
-outputs and no sampling.
+that still raise are reported, the others keep their logits. If all raise, a probe of our own (one token in a
+separate block) distinguishes bad requests from a broken device. Does not depend on requests, outputs or
+sampling.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class DeviceBroken(Exception):
 
 @dataclass(slots=True)
 class StepResult:
-    """The results and failures of a step's chunks. A chunk in neither list must be scheduled again."""
+    """The results and failures of a step's chunks. A chunk that is neither in `results` nor in `failed` must
+    be scheduled again."""
 
     results: list[ForwardResult]
     failed: list[Chunk]

@@ -58,7 +58,7 @@ class Site:
 
 
 class RowAdapters(Protocol):
-    """The adapters of a step: every row has one of its own, or none."""
+    """The adapters of a step: each row has its own adapter, or none."""
 
     def add(self, site: Site, x: torch.Tensor, out: torch.Tensor) -> None:
         """Add the products of the rows' adapters with `x` [T, K] to `out` [T, N]; both are contiguous."""

@@ -1,7 +1,7 @@
 """Decides the size of the KV cache and the longest sequence, from numbers.
 
-`plan_cache` is pure. `free_memory` alone looks at the machine; on a GPU, at the part of it that
-the replica has, to which `keep_to_share` holds torch. None allocates anything.
+`plan_cache` is pure. Only `free_memory` looks at the machine. On a GPU it looks at the replica's part, to
+which `keep_to_share` limits torch. Nothing is allocated.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KEPT_SLOTS: Final = 2  # for each sequence of a full batch, for the states of kn
 
 
 class CacheTooSmall(ValueError):
-    """The cache cannot hold what the settings ask for; the message says which setting to change."""
+    """The cache cannot be as large as the settings require; the message says which setting to change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def plan_cache(
     """Choose the number of blocks, the number of slots for states, and the window.
 
     `config.num_blocks`, else `config.kv_cache_bytes`, else `share` of `free_bytes`,
-    at most `cap` and no more than `max_sequences` full windows fill. The model's own
+    at most `cap`, and at most what `max_sequences` full windows fill. The model's own
     window is lowered to what the blocks hold; a window that `config.max_model_len` asks
     for raises CacheTooSmall instead. States take at most STATE_SHARE of the memory; if that is too little
     for `config.max_sequences`, fewer sequences run at once.
@@ -118,7 +118,8 @@ def plan_cache(
 
 
 def _slots(slot_bytes: int, given: int, max_sequences: int) -> int:
-    """The slots of `slot_bytes` each in `given` bytes, at most those for a full batch and known prefixes."""
+    """The number of slots of `slot_bytes` each that fit in `given` bytes, at most enough for a full batch and
+    known prefixes."""
     if not slot_bytes:
         return 0
     fitting = given // slot_bytes - OWN_SLOTS
@@ -144,7 +145,7 @@ def plan_for_device(
     """`plan_cache` with the share and the free memory of `device`, whose weights are already loaded.
 
     On a GPU, where there is nothing to swap to, `step_bytes` are kept free for the largest steps, and
-    `adapter_bytes` for the adapters that it may hold while it serves.
+    `adapter_bytes` for the adapters that may be loaded while serving.
     """
     on_cpu = device.type == "cpu"
     free = free_memory(device, config.gpu_share)

@@ -1,8 +1,8 @@
 """Adapters as pairs of packed linears, on any device.
 
-Where the model computes several modules side by side, an adapter does too: its A's lie one above
-the other, its B's on a block diagonal. Both are packed like the model's own weights, so
-a row's result does not depend on the other rows.
+Where the model computes several modules side by side, an adapter does too: its A matrices are stacked, and
+its B matrices form a block diagonal. A and B are packed like the model's own weights, so a row's result does
+not depend on the other rows.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class PackedAdapter:
 
 
 class PackedTable(AdapterTable[PackedAdapter]):
-    """Each adapter in memory of its own."""
+    """An adapter table that keeps each adapter in its own memory."""
 
     def __init__(
         self, module: PreTrainedModel, dtype: torch.dtype, device: torch.device, config: EngineConfig

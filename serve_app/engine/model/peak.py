@@ -1,6 +1,6 @@
 """Measures the memory of the largest steps on a GPU, beside weights and cache, by running them.
 
-Knows batches and torch's allocator; not who runs a batch, nor how large a cache will be.
+Depends on batches and torch's allocator, but not on who runs a batch or how large the cache will be.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ def is_measured(device: torch.device, config: EngineConfig) -> bool:
 
 
 def blocks_of_steps(config: EngineConfig, window: int) -> int:
-    """The blocks that a cache needs for `largest_steps`. `window`: tokens of one sequence at most."""
+    """The blocks that a cache needs for `largest_steps`. `window`: the most tokens that one sequence may
+    have."""
     return -(-min(config.max_step_tokens, window) // config.block_size)
 
 
@@ -54,7 +55,7 @@ def largest_steps(
 
 
 def _pieces(tokens: int, longest: int) -> list[int]:
-    """`tokens` in prompts of up to `longest`."""
+    """The lengths of prompts of up to `longest` tokens that make up `tokens`."""
     count, rest = divmod(tokens, longest)
     return [longest] * count + [rest] * bool(rest)
 

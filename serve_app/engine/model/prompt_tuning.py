@@ -1,8 +1,8 @@
 """Prompt tuning: the embeddings of a prompt's virtual tokens come from the request.
 
 The model's own embedding stays in place: it looks up some real token, and the rows of the
-virtual tokens are then written over the result. So every path of the model, fused or not,
-gets them like any other embeddings. Knows no cache and no sampling.
+virtual tokens are then written over the result. So every path of the model, fused or not, gets these rows
+like any other embeddings. Does not depend on the cache or on sampling.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class EmbeddingRows:
     """Writes the rows of prompt tables over the output of a model's embedding."""
 
     def __init__(self, module: PreTrainedModel, vocab_size: int) -> None:
-        """Ids from `vocab_size` on are virtual. `width` is the size of a row; 0: the model takes no rows."""
+        """Ids from `vocab_size` on are virtual. `width` is the size of a row; 0: the model does not support
+        virtual tokens."""
         self._vocab_size = vocab_size
         self._step: StepRows | None = None
         embedding: Any = module.get_input_embeddings()
@@ -63,7 +64,7 @@ class EmbeddingRows:
 
     @contextmanager
     def written(self, step: StepRows | None) -> Iterator[None]:
-        """Forwards inside get these rows."""
+        """Forwards inside the context get these rows."""
         self._step = step
         try:
             yield
@@ -77,7 +78,8 @@ class EmbeddingRows:
 
 
 def _only_embedding(module: PreTrainedModel, embedding: Any) -> bool:
-    """Whether a model looks up nothing else for a token. Some models have more rows for every layer."""
+    """Whether `embedding` is the only table in which the model looks up a token. Some models have a table for
+    each layer."""
     if not isinstance(embedding, nn.Embedding):
         return False
     config = module.config.get_text_config()

@@ -41,6 +41,6 @@ def take_over(module: nn.Module) -> None:
 
 
 def temperature_of(attention: nn.Module) -> QueryTemperature | None:
-    """That of one attention module, if it has one."""
+    """The temperature of one attention module, if it has one."""
     found: QueryTemperature | None = getattr(attention, _PLACE, None)
     return found

@@ -1,7 +1,7 @@
 """Batch -> logits. Owns the module and, through its attention backend, the KV cache.
 
 It learns the layers from a dry run, refuses a module that our attention would get
-wrong, and sizes the cache. Knows no requests, no sampling and no scheduling.
+wrong, and sizes the cache. Does not depend on requests, sampling or scheduling.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ def find_sites(module: PreTrainedModel) -> Iterator[Site]:
     """The linears of the decoder's layers that adapters can change.
 
     A fused layer lists its own. In any other layer, a hook is put on linears that have Llama's names
-    and exist once a layer (experts do not).
+    and exist once in a layer, which excludes experts.
     """
     config = module.config.get_text_config()
     layers = getattr(module.get_decoder(), "layers", ())
@@ -58,7 +58,7 @@ def _is_linear(module: nn.Module) -> bool:
 
 
 def _widths(name: str, linear: Any, config: Any) -> dict[str, int] | None:
-    """The outputs of each module in a linear of this name; None for a name that adapters do not know."""
+    """The outputs of each module in a linear of this name; None for a name that adapters do not use."""
     if name in MODULES:
         return {name: linear.out_features}
     if name == "gate_up_proj":

@@ -1,8 +1,8 @@
 """The bridge from transformers' functions with a state to ours.
 
 A module of transformers calls such a function by its name in its own file, and there is no registry of them.
-So the file gets a function that computes the states of the active step, and calls transformers' own if there
-are none.
+So we put a function into that file which computes the states of the active step, or calls transformers' own
+function if there are no states.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def wants_positions(module: nn.Module) -> bool:
 
 
 def connect_states(module: nn.Module) -> None:
-    """Let the functions with a state in the files of `module` compute those of the active step."""
+    """Let the functions with a state in the files of `module` use the states of the active step."""
     for part in module.modules():
         heads = getattr(part, "num_v_heads", getattr(part, "num_heads", None))
         if isinstance(heads, int) and any(isinstance(child, nn.Conv1d) for child in part.children()):
@@ -64,10 +64,10 @@ def _connected(own: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..
 
 
 def _in_whole_vectors(forward: Callable[..., torch.Tensor], rows: int) -> Callable[..., torch.Tensor]:
-    """The forward of a layer, on a CPU of a multiple of `rows` rows.
+    """The forward of a layer, with its rows padded to a multiple of `rows` on a CPU.
 
-    The layer computes one number for each head by functions of torch, which `state.exact` is about. A row
-    that is added has no sequence.
+    The layer computes one number for each head with functions of torch whose rounding depends on the
+    number of rows (see `state.exact`). The added rows belong to no sequence.
     """
 
     @wraps(forward)

@@ -1,1 +1,2 @@
-"""Inputs of a request to the engine: their checks, and tensors, draft and processors in their used form."""
+"""Inputs of a request to the engine: their checks, and tensors, draft and processors in the form the engine
+uses."""

@@ -1,4 +1,4 @@
-"""The first output tokens that a client proposes for its own request. Knows no sequence."""
+"""The first output tokens that a client proposes for its own request. Does not depend on sequences."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from serve_app.types import Draft
 
 @dataclass(frozen=True, slots=True)
 class ClientDraft:
-    """A draft, whose tokens are verified for as long as the output equals them."""
+    """A draft, whose tokens are verified for as long as the output equals the draft."""
 
     token_ids: tuple[int, ...]
     probs: torch.Tensor | None = None  # [k, V] float64: the distributions that the tokens were drawn from

@@ -1,6 +1,6 @@
 """Checks a request's inputs besides tokens: bias, draft, prompt table, and the logits it asks for.
 
-Each error names the field and its range. Knows no load and no other requests.
+Each error names the field and its range. Does not depend on the load or on other requests.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from serve_app.types import Draft, EngineRequest, PromptTable
 def check_inputs(request: EngineRequest, *, vocab_size: int, window: int, table_width: int | None) -> None:
     """Raise InvalidField or UnsupportedField.
 
-    `window`: tokens of one sequence; `table_width`: numbers in a row of a prompt table, 0 where the
-    model takes none, None where that is not known.
+    `window`: tokens of one sequence; `table_width`: numbers in a row of a prompt table, 0 if the model does
+    not support prompt tables, None if that is unknown.
     """
     if request.bias is not None:
         bias = check("bias", request.bias, ("FP32",), (vocab_size,))
@@ -32,7 +32,7 @@ def check_inputs(request: EngineRequest, *, vocab_size: int, window: int, table_
 
 
 def num_prompt_ids(request: EngineRequest, vocab_size: int) -> int:
-    """Ids in the prompt must be below this: those of the vocabulary, then those of the prompt table."""
+    """The number of valid ids in a prompt: first those of the vocabulary, then those of the prompt table."""
     return vocab_size + (0 if request.prompt_table is None else max(0, request.prompt_table.used))
 
 

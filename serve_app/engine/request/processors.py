@@ -24,12 +24,13 @@ log = logging.getLogger(__name__)
 
 
 class LogitsProcessor(Protocol):
-    """Edits the logits of one row, by its arguments alone: a sequence may be computed again."""
+    """Edits the logits of one row. The result may depend only on the arguments, since a sequence may be
+    computed again."""
 
     def __call__(self, prompt: Sequence[int], output: Sequence[int], logits: torch.Tensor) -> None:
         """Change `logits` [V] float32 in place, for the token after `prompt` and `output`.
 
-        They may be set to -inf, never to NaN or +inf. An exception ends this request alone.
+        Logits may be set to -inf, never to NaN or +inf. An exception ends only this request.
         """
         ...
 
@@ -41,11 +42,11 @@ class ProcessorRegistry:
     """The processors of one engine."""
 
     def __init__(self, paths: Mapping[str, str]) -> None:
-        """Import every factory. Raises ValueError for one that is not there, naming it."""
+        """Import every factory. Raises ValueError for a processor that cannot be found, naming it."""
         self._factories = {name: _load(name, path) for name, path in paths.items()}
 
     def check(self, calls: Sequence[ProcessorCall]) -> None:
-        """Raise InvalidField for a name that is not registered, or arguments that are no object."""
+        """Raise InvalidField for a name that is not registered, or arguments that are not a JSON object."""
         for call in calls:
             _arguments(call)
             if not self._factories:

@@ -1,4 +1,4 @@
-"""One engine's rules for requests: vocabulary, window, cache and processors. Knows no load."""
+"""One engine's rules for requests: vocabulary, window, cache and processors. The load plays no part here."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RequestRules:
     def __init__(
         self, config: EngineConfig, model: Model, max_model_len: int, end_tokens: int, *, grammars: bool
     ) -> None:
-        """`end_tokens`: how many the model has itself. `grammars`: whether there are any.
+        """`end_tokens`: how many end tokens the model itself has. `grammars`: whether grammars are supported.
 
         Raises ValueError for a processor that cannot be loaded.
         """

@@ -1,6 +1,6 @@
-"""Tensors of requests and outputs: bytes <-> torch, and the checks of those that clients send.
+"""Tensors of requests and outputs: bytes <-> torch, and the checks of tensors that clients send.
 
-A tensor that passed its check converts without an error. Knows no sequence and no batch.
+A tensor that passed its check converts without an error. Does not depend on sequences or batches.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def from_rows(rows: Sequence[bytes]) -> Tensor:
 
 
 def check(name: str, tensor: Tensor, dtypes: tuple[str, ...], shape: tuple[int | None, ...]) -> torch.Tensor:
-    """The numbers of `tensor`. Raises InvalidField for another dtype or shape (None: any size) or length."""
+    """The numbers of `tensor`. Raises InvalidField if the dtype, shape (None: any size) or length is not the
+    expected one."""
     if tensor.dtype not in dtypes:
         raise InvalidField(name, f"must be {' or '.join(dtypes)}, not {tensor.dtype[:16]}.", joint=" ")
     fits = len(tensor.shape) == len(shape) and all(

@@ -1,7 +1,7 @@
 """Static checks of a request to an engine, before anything is allocated.
 
 The last gate before the batch: dialects check first and in their own words, but
-nothing that could break a step may pass here. Does not know load or other requests.
+nothing that could break a step may pass here. Does not depend on the load or on other requests.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def validate(
 ) -> None:
     """Raise InvalidField or PromptTooLong, naming the public field; EngineRefused for a wrong `begun`.
 
-    `window` is the number of prompt and output tokens one sequence may have. Without `beams` only the
-    request's part of a search is checked, and without `table_width`, the numbers in a row, only that of a
-    prompt table.
+    `window` is the number of prompt and output tokens one sequence may have. Without `beams`, only the
+    request's own part of a search is checked; likewise for a prompt table without `table_width`, the numbers
+    in a row.
     """
     if request.beam is not None:
         _beam(request.beam, request, beams or BeamBounds(limits.MAX_BEAM_WIDTH, 0))
@@ -87,7 +87,7 @@ def _prompt(request: EngineRequest, vocab_size: int, window: int) -> None:
 
 
 def _prompt_logprobs(request: EngineRequest) -> None:
-    """Those of all choices go to the gateway at once."""
+    """The log-probabilities of all choices go to the gateway at once."""
     if request.prompt_logprobs is None:
         return
     listed = len(request.token_ids) * (1 + request.prompt_logprobs)
@@ -151,7 +151,7 @@ def _sampling(sampling: SamplingParams, vocab_size: int) -> None:
 
 
 def _between(name: str, value: float | None, low: float, high: float) -> None:
-    """`low <= value <= high` and finite; None is unset."""
+    """Raise InvalidField unless `value` is finite and from `low` to `high`, or None (unset)."""
     if value is None or (low <= value <= high and value != math.inf):
         return
     bound = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"

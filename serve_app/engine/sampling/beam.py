@@ -1,28 +1,28 @@
-"""Beam search: rows of log-probabilities -> which beams go on, and with which tokens.
+"""Beam search: rows of log-probabilities -> which beams continue, and with which tokens.
 
 A hypothesis scores sum(log-probabilities) / length ** length_penalty, its end
 token counted. The search of one group of beams is that of transformers'
 `generate`, step for step and tie for tie:
 
-- Of width x V continuations the best `width` x (1 + number of end tokens) are
-  looked at. One that ends (an end token, or the length) is a hypothesis if it is
-  among the best `width`; the best `width` that do not end are the next beams.
+- Of the width x V continuations, the best `width` x (1 + number of end tokens) are considered. A continuation
+that ends (by an end token or the length) becomes a hypothesis if it is among the best `width`; the best
+`width` that do not end are the next beams.
 - The search is over when there are `width` hypotheses and the best beam's promise is no higher
 than the worst of them. The promise of a beam is its sum / length ** length_penalty
   at its *present* length. With a positive penalty a longer hypothesis divides by more,
   so this promise is too low: `NO` is a heuristic and may miss a better hypothesis.
   With `NEVER` the promise is taken at the *longest* length, which is exact as long as no
-  edit makes a log-probability positive. `YES` ends with the hypothesis number `width`.
+  edit makes a log-probability positive. `YES` ends the search as soon as there are `width` hypotheses.
 - Ties are `torch.topk`'s.
 
 Log-probabilities are normalised first and then edited, as in transformers: a repetition
 penalty multiplies them, and masked tokens do not change the others.
 
 Several groups search side by side and each keeps its own hypotheses. At each step
-`diversity_penalty` is subtracted from a token's log-probability once for each
-earlier group of which a beam took that token; like every edit it stays in the sum.
+`diversity_penalty` is subtracted from a token's log-probability once for each earlier group in which a beam
+took that token; like every edit it stays in the sum.
 
-Works on sequences that the caller forks; knows nothing of blocks, queues and time.
+Works on sequences that the caller forks, without blocks, queues or time.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ class BeamGroup:
     def step(self, rows: abc.Mapping[Sequence, Scored], taken: abc.Mapping[int, int]) -> list[Branch]:
         """The next beams; none when the search is over.
 
-        `rows` has the scores of every beam. `taken` has, for each token, the number of earlier
-        groups of which a beam took that token in this step.
+        `rows` has the scores of every beam. `taken` has, for each token, the number of earlier groups in
+        which a beam took that token in this step.
         """
         log_probs = torch.stack([rows[beam].log_probs for beam in self.beams])  # [width, V]
         if taken and self._options.diversity_penalty:
@@ -136,7 +136,7 @@ class BeamGroup:
         ended: torch.Tensor,
         length: int,
     ) -> None:
-        """Merge the continuations that ended, of the best `width`, into the hypotheses."""
+        """Merge those of the best `width` continuations that have ended into the hypotheses."""
         # A continuation of a beam that does not count yet repeats another continuation.
         ended = ended & (torch.arange(len(branches)) < self.width) & (sums > NOTHING / 2)
         scores = torch.cat([self._scores, sums / length**self._options.length_penalty + ~ended * NOTHING])
@@ -189,7 +189,7 @@ class BeamSearch:
     ) -> list[Sequence]:
         """Give every beam its next token; returns the sequences that no beam continues.
 
-        `rows` has the scores of every beam. `fork(sequence)` makes a new sequence equal to this one.
+        `rows` has the scores of every beam. `fork(sequence)` makes a new sequence equal to `sequence`.
         """
         before = {beam: None for group in self._groups for beam in group.beams}
         taken: dict[int, int] = {}
@@ -219,7 +219,7 @@ class BeamSearch:
 
 
 def _with_scores(branch: Branch, rows: abc.Mapping[Sequence, Scored]) -> Branch:
-    """The branch with its log-probability and its logits, where the request asked for them."""
+    """The branch with its log-probability and its logits, if the request asked for them."""
     scored = rows[branch.parent]
     return Branch(branch.parent, branch.token_id, scored.logprob_of(branch.token_id), scored.logits)
 

@@ -1,6 +1,6 @@
 """The tokens chosen from rows of logits, while they are still on their device.
 
-Does not know how they were chosen or used.
+Does not depend on how tokens are chosen or used.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Choice:
         errors: abc.Mapping[int, ErrorInfo] | None = None,
         nothing_left: abc.Callable[[int], ErrorInfo] = lambda row: NOT_FINITE_ERROR,
     ) -> None:
-        """`told` [R] int64 is `tokens`, or a code below 0. Starts to copy it to the host.
+        """`told` [R] int64 is `tokens`, or a code below 0. Starts to copy `told` to the host.
 
-        `asking`: the rows that want log-probabilities, and how many alternatives each. `logprobs` is what
-        `RawLogprobs.of` gave for their tokens. `errors` are of rows whose token means nothing;
-        `nothing_left(r)` says why row r has no token left.
+        `asking`: the rows that want log-probabilities, and the number of alternatives that each wants.
+        `logprobs` is what `RawLogprobs.of` returned for the tokens of these rows. `errors` are those of rows
+        whose token is meaningless; `nothing_left(r)` says why row r has no token left.
         """
         self.tokens = tokens  # [R] int64, each inside the row, also where there is an error
         self._asking = asking or {}
@@ -47,7 +47,7 @@ class Choice:
         self._receipt = Receipt((told, *logprobs))
 
     def read(self) -> list[Sampled]:
-        """One outcome a row; waits for the device."""
+        """One outcome for each row; waits for the device."""
         told, *told_of_asking = self._receipt.wait()
         chosen: list[int] = told.tolist()
         logprobs: dict[int, PositionLogprobs] = {}

@@ -1,7 +1,7 @@
 """Logits of a step -> the result of each chunk: tokens, log-probabilities, or an error.
 
-Knows which row belongs to which sequence. A row that fails does not affect the others.
-Changes no sequence: the engine commits the results.
+This module assigns rows to sequences. A row that fails does not affect the others.
+It changes no sequence: the engine commits the results.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ class RowSampler(Protocol):
         ...
 
     def choose(self, logits: torch.Tensor, sequences: abc.Sequence[Sequence]) -> Choice:
-        """As `sample`, of one row at least, without waiting for the device."""
+        """As `sample`, for at least one row, without waiting for the device."""
         ...
 
     def by_row(self, sequence: Sequence) -> bool:
-        """Whether the next tokens of a sequence depend on their positions and rows of logits alone."""
+        """Whether each next token of a sequence depends only on its position and its row of logits."""
         ...
 
     def score(self, logits: torch.Tensor, sequences: abc.Sequence[Sequence]) -> list[Scored]:
@@ -65,7 +65,7 @@ class RowSampler(Protocol):
         ...
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
-        """Note that `child` is at this moment equal to `parent`."""
+        """Note that `child` is currently equal to `parent`."""
         ...
 
 
@@ -84,7 +84,7 @@ class ChunkResult:
 
 @dataclass(slots=True)
 class ChosenTokens:
-    """The results of a step whose tokens the device knows, and the host does not need to know yet."""
+    """The results of a step whose tokens are on the device, and are not needed by the host yet."""
 
     results: list[ChunkResult]  # with tasks whose tokens are missing
     choice: Choice | None  # None: no chunk samples
@@ -127,9 +127,9 @@ class LogitsReader:
 
     @torch.inference_mode()  # the logits were made in it, and samplers edit them in place
     def read(self, forward: ForwardResult, spoilt: bool = False) -> list[ChunkResult]:
-        """The result of every chunk; a chunk whose mask is late, or whose sequence has ended, has none.
+        """The result of every chunk; a chunk whose mask is late, or whose sequence has ended, has no result.
 
-        `spoilt`: the logits are edited, and are computed once more.
+        `spoilt`: the logits were edited by a failed sampler, and are computed once more.
         """
         results: list[ChunkResult] = []
         beams: list[tuple[ChunkResult, int]] = []
@@ -160,10 +160,10 @@ class LogitsReader:
 
     @torch.inference_mode()
     def choose(self, forward: ForwardResult) -> ChosenTokens | None:
-        """Choose the tokens of every chunk, and wait for nothing.
+        """Choose the tokens of every chunk, without waiting for the device.
 
         All tokens before them are known. A chunk has no result if its mask is late or its sequence has ended.
-        None, and the logits are as before, where the host has to know the tokens before it can prepare the
+        Returns None, and leaves the logits unchanged, if the host needs the tokens before it can prepare the
         next step.
         """
         if not all(map(self._runs_ahead, forward.chunks)):
@@ -201,7 +201,7 @@ class LogitsReader:
         return not told and not guessed and len(self._members(sequence)) == 1
 
     def _read_prompt(self, result: ChunkResult, logits: torch.Tensor) -> None:
-        """`logits` [k, V] are those of the positions `first_logit` .. `end-1`."""
+        """`logits` [k, V] are the logits of the positions `first_logit` .. `end-1`."""
         chunk, sequence = result.chunk, result.chunk.sequence
         logits = logits[: sequence.prompt_len - chunk.first_logit]
         known = len(sequence.prompt_logprobs)
@@ -270,7 +270,7 @@ class LogitsReader:
 
     @staticmethod
     def _keep_logits(result: ChunkResult, logits: torch.Tensor) -> None:
-        """Keep the raw rows from which the tokens were chosen, where the request asked for them."""
+        """Keep the raw rows from which the tokens were chosen, if the request asked for logits."""
         for task in result.tasks:
             end = task.first_row + len(task.sampled)
             rows = logits[task.first_row : end] if task.sequence.wants_logits else ()
@@ -291,6 +291,7 @@ class LogitsReader:
 
 
 def _is_late(chunk: Chunk) -> bool:
-    """Whether the grammar of a sequence needs longer for its mask. Beams wait: they advance together."""
+    """Whether the grammar of a sequence needs more time for its mask. Always false for beams, which wait,
+    since they advance together."""
     constraint, beam_set = chunk.sequence.constraint, chunk.sequence.beam_set
     return constraint is not None and beam_set is None and chunk.samples and constraint.late()

@@ -1,10 +1,9 @@
-"""Sampling filters and the draw, on rows that share nothing but the tensor they sit in.
+"""Sampling filters and the draw, on rows that are independent of each other, although they are in one tensor.
 
 Candidates are kept likeliest first, lowest id on ties, in float64 and padded with
-impossible tokens to a multiple of 64: a row's numbers do not change with the
-width that its neighbours need. Sums that decide something run over one row in a
-fixed order (`cumsum`, or blocks of 128). The draws overwrite their logits. Knows
-nothing of sequences.
+impossible tokens to a multiple of 64: a row's numbers do not depend on the width that other rows need. Sums
+on which a choice depends run over one row in a fixed order (`cumsum`, or blocks of 128). The draws overwrite
+their logits. Does not depend on sequences.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _NUCLEUS_WIDTHS: Final = (256, 4096)  # most nuclei are small; a full sort is th
 
 
 class RowParams(NamedTuple):
-    """The numbers by which one row is filtered and drawn."""
+    """The sampling parameters of one row."""
 
     temperature: float
     top_k: int  # the width of the row, or more: off
@@ -35,7 +34,8 @@ class RowParams(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class FilterParams:
-    """The parameters of a group of R rows, each [R, 1] float64, and what the host knows of all of them."""
+    """The parameters of a group of R rows, each [R, 1] float64, and what the host knows about all of these
+    parameters."""
 
     temperature: torch.Tensor
     top_k: torch.Tensor
@@ -51,7 +51,7 @@ class FilterParams:
 
     @classmethod
     def of(cls, rows: Sequence[RowParams], table: torch.Tensor) -> FilterParams:
-        """`table` [R, 6] float64 has the `rows`, on the device of their logits."""
+        """`table` [R, 6] float64 contains the `rows`, on the same device as their logits."""
         return cls(
             *table.unsqueeze(-1).unbind(1),
             widest=max(row.top_k for row in rows),
@@ -61,7 +61,7 @@ class FilterParams:
         )
 
     def select(self, rows: torch.Tensor) -> FilterParams:
-        """The parameters of some rows."""
+        """The parameters of only some of the rows."""
         return FilterParams(
             *(
                 column[rows]
@@ -78,13 +78,14 @@ class FilterParams:
 
 
 def scale_(x: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:
-    """x = (x - its largest) / temperature, [R, V] in place: never above 0, so no temperature makes a NaN."""
+    """x = (x - the row's maximum) / temperature, [R, V], in place. No value is above 0, so no temperature can
+    make a NaN."""
     limits = torch.finfo(x.dtype)
     return x.sub_(x.amax(-1, keepdim=True)).div_(temperature.to(x.dtype).clamp(limits.tiny, limits.max))
 
 
 def draw_all(x: torch.Tensor, params: FilterParams) -> torch.Tensor:
-    """Sample ids [R] from logits x [R, V], filtered by nothing but min-p."""
+    """Sample ids [R] from logits x [R, V], filtered only by min-p."""
     probs = torch.softmax(scale_(x, params.temperature), dim=-1)
     if params.by_min_p:
         bound = params.min_p.to(probs.dtype) * probs.amax(-1, keepdim=True)
@@ -113,9 +114,9 @@ def draw_top_k(x: torch.Tensor, params: FilterParams) -> torch.Tensor:
 def draw_top_p(x: torch.Tensor, params: FilterParams) -> torch.Tensor:
     """Sample ids [R] from the nucleus of each row, then min-p and typical-p.
 
-    On a CPU it looks at ever more of the likeliest tokens until they hold the nucleus, which
-    spares the sort of the vocabulary; what a row draws does not depend on how many. On a device
-    it sorts: to ask whether they do would be to wait.
+    On a CPU it looks at more and more of the likeliest tokens until they contain the nucleus, which avoids
+    sorting the vocabulary; the draw does not depend on how many it looked at. On a device it sorts, since
+    checking whether they contain the nucleus would mean waiting for the device.
     """
     x = scale_(x, params.temperature)
     probs = torch.softmax(x, dim=-1)
@@ -151,7 +152,7 @@ def distribution(x: torch.Tensor, params: FilterParams) -> torch.Tensor:
 
 
 def _cut(values: torch.Tensor, params: FilterParams) -> torch.Tensor:
-    """Rule out everything after the `top_k` likeliest of `values` [R, k], which are in order; in place."""
+    """Rule out, in place, everything after the `top_k` likeliest of `values` [R, k], which are sorted."""
     if params.narrowest >= values.shape[1]:
         return values
     return values.masked_fill_(torch.arange(values.shape[1], device=values.device) >= params.top_k, NEVER)
@@ -166,8 +167,8 @@ def _finish(
 ) -> torch.Tensor:
     """Filter candidates by top-p, min-p and typical-p, then draw ids [R].
 
-    `probs` [R, W] are likeliest first; `total` [R, 1] is the mass of the whole
-    distribution, of which `probs` may be the head.
+    `probs` [R, W] are likeliest first; `total` [R, 1] is the mass of the whole distribution; `probs` may be
+    only its head.
     """
     mass = _filter(probs, total, params).cumsum(-1)
     position = (mass <= params.noise * mass[:, -1:]).sum(-1, keepdim=True)
@@ -175,7 +176,7 @@ def _finish(
 
 
 def _filter(probs: torch.Tensor, total: torch.Tensor, params: FilterParams) -> torch.Tensor:
-    """The candidates of `_finish`, with zeros where they are filtered."""
+    """The candidates of `_finish`, with zeros in place of those filtered out."""
     probs = _keep_nucleus(probs, total, params.top_p)
     probs = probs.masked_fill(probs < params.min_p * probs[:, :1], 0.0)
     return _keep_typical(probs, params.typical_p) if params.by_typical_p else probs
@@ -189,7 +190,8 @@ def _keep_nucleus(probs: torch.Tensor, total: torch.Tensor, top_p: torch.Tensor)
 
 
 def _keep_typical(probs: torch.Tensor, typical_p: torch.Tensor) -> torch.Tensor:
-    """Zero all but the tokens of surprisal nearest the entropy that hold `typical_p` of the mass."""
+    """Keep the tokens whose surprisal is nearest the entropy, up to `typical_p` of the mass, and zero all
+    others."""
     probs_1 = probs / probs.cumsum(-1)[:, -1:]
     entropy = torch.special.entr(probs_1).cumsum(-1)[:, -1:]
     _, order = torch.sort((-probs_1.log() - entropy).abs(), dim=-1, stable=True)

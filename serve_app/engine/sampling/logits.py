@@ -3,7 +3,7 @@
 The order is fixed: additive bias, repetition penalty, presence then frequency penalty, the
 operator's processors, hard masks, watermark. So a processor cannot allow a token that a mask
 excludes. An edit touches only the ids it names, so a row without edits costs nothing.
-Knows neither temperature nor filters nor draws.
+Temperature, filters and draws are not handled here.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _LARGEST: Final = float(np.finfo(np.float32).max)
 class TokenCounts:
     """The distinct tokens of one sequence and how often each occurs, kept up to date as it grows.
 
-    Only `repetition_sees_prompt` and `penalize_prompt` look at the prompt. Tokens may be
-    appended, or cut off at the end; what stays is taken to be unchanged.
+    Only `repetition_sees_prompt` and `penalize_prompt` look at the prompt. Tokens may be appended, or cut off
+    at the end; the remaining tokens are assumed to be unchanged.
     """
 
     def __init__(self, sampling: SamplingParams, prompt_len: int, vocab_size: int) -> None:
@@ -56,7 +56,7 @@ class TokenCounts:
         self._counts: npt.NDArray[np.float32] = np.zeros(64, dtype=np.float32)
 
     def copy(self) -> TokenCounts:
-        """The counts of a fork, which grow on their own."""
+        """The counts for a fork, which grow independently."""
         child = copy(self)
         child._slots = self._slots.copy()
         child._ids, child._counts = self._ids.copy(), self._counts.copy()
@@ -142,7 +142,7 @@ class Edits:
         return self.dense
 
     def copy(self) -> Edits:
-        """The edits of a fork: what does not change is shared."""
+        """The edits for a fork, which share everything that does not change."""
         child = copy(self)
         child.counts = None if self.counts is None else self.counts.copy()
         child._ngrams = None if self._ngrams is None else self._ngrams.copy()
@@ -158,7 +158,7 @@ class Edits:
         return self._following or waits
 
     def masked(self, sequence: Sequence) -> Ids:
-        """The ids that must not come next, besides those that `allowed` leaves out."""
+        """The ids that must not come next, besides those excluded by `allowed`."""
         parts = [self.banned]
         tokens = sequence.token_ids
         completing = [
@@ -189,7 +189,7 @@ def apply_edits(
     """Edit `rows` of logits [R, V] in place; row `rows[i]` by `edits[i]` for `sequences[i]`.
 
     Raw values must be finite or -inf. A finite logit stays finite, whatever the penalty.
-    Returns the rows whose own processor failed; their logits mean nothing any more.
+    Returns the rows whose own processor failed; their logits are then meaningless.
     """
     work = list(zip(rows, edits, sequences, strict=True))
 
@@ -264,7 +264,7 @@ def _mark(logits: torch.Tensor, marked: list[tuple[int, int, int]]) -> None:
 
 
 def _constrain(logits: torch.Tensor, rows: list[int], bits: Bits) -> None:
-    """Leave `rows` of logits [R, V] the tokens whose bits [len(rows), W] are set."""
+    """Mask `rows` of logits [R, V], leaving only the tokens whose bits [len(rows), W] are set."""
     packed, at = send(logits.device, bits.view(np.uint8), np.array(rows, dtype=np.int64))
     places = torch.arange(8, dtype=torch.uint8, device=logits.device)
     excluded = ((packed.unsqueeze(-1) >> places) & 1).eq(0).flatten(1)  # [len(rows), 32 * W]

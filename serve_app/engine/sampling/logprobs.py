@@ -1,4 +1,4 @@
-"""Log-probabilities of the raw model distribution, for the rows that ask."""
+"""Log-probabilities of the raw model distribution, for the rows that want them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ ROWS_AT_ONCE: Final = 256
 class RawLogprobs:
     """The distributions of some rows, taken before anything changes their logits.
 
-    In float64, where two different float32 logits keep different log-probabilities:
-    the first alternative is then always the greedy token.
+    They are in float64, in which different float32 logits keep different log-probabilities, so that the first
+    alternative is always the greedy token.
     """
 
     def __init__(self, logits: torch.Tensor, num_top: Sequence[int]) -> None:
         """`logits` [k, V] are finite or -inf; row r wants its `num_top[r]` (0 .. 20) likeliest tokens.
 
-        A row of other numbers has entries that mean nothing.
+        The entries of a row with other numbers are meaningless.
         """
         self._all = torch.log_softmax(logits, dim=-1, dtype=torch.float64)
         self._num_top = num_top
@@ -68,7 +68,7 @@ class RawLogprobs:
 def entries(
     num_top: Sequence[int], token_ids: Sequence[int], told: Sequence[torch.Tensor]
 ) -> list[PositionLogprobs]:
-    """One entry for each row; `told` is what `RawLogprobs.of` gave for these tokens, on the CPU.
+    """One entry for each row; `told` is what `RawLogprobs.of` returned for these tokens, on the CPU.
 
     Alternatives of probability zero are left out.
     """
@@ -89,8 +89,8 @@ def _alternatives(wanted: int, row: int, tops: list[list[list[Any]]]) -> tuple[T
 def prompt_logprobs(logits: torch.Tensor, next_ids: list[int], num_top: int) -> list[PositionLogprobs]:
     """Log-probabilities and ranks of `next_ids` [k] under logits [k, V], row r predicting `next_ids[r]`.
 
-    `num_top` is 0 .. 20 likeliest alternatives a position. A row that is not finite
-    gives NaN; its sequence fails when it samples.
+    `num_top` is the number of likeliest alternatives per position, 0 .. 20. A row that is not finite results
+    in NaN; its sequence fails when the row is sampled.
     """
     found: list[PositionLogprobs] = []
     for start in range(0, len(next_ids), ROWS_AT_ONCE):

@@ -1,7 +1,7 @@
 """Which tokens would repeat a sequence of n tokens: an index that grows with its sequence.
 
-The result is that of transformers' NoRepeatNGramLogitsProcessor, which reads the whole
-text at each step; this index reads each token once. Knows ids, not logits.
+The result equals that of transformers' NoRepeatNGramLogitsProcessor, which reads the whole
+text at each step; this index reads each token once. Works on ids, not logits.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _WIDTH: Final = array(_TYPE).itemsize
 class NgramIndex:
     """For each run of n-1 tokens in one sequence, prompt included, the tokens that have followed it.
 
-    Tokens may be appended, or cut off at the end; what stays is taken to be unchanged.
+    Tokens may be appended, or cut off at the end; the remaining tokens are assumed to be unchanged.
     """
 
     def __init__(self, size: int) -> None:
@@ -36,7 +36,7 @@ class NgramIndex:
         self._own: set[bytes] = set()  # keys whose sets are not shared with a fork
 
     def copy(self) -> NgramIndex:
-        """The index of a fork. What both know is shared until one of them adds to it."""
+        """The index of a fork. Entries that both have are shared until one of them adds to an entry."""
         child = copy(self)
         child._text, child._followers = self._text[:], self._followers.copy()
         self._own, child._own = set(), set()

@@ -1,8 +1,8 @@
-"""Prompt lookup: proposes the tokens that followed an earlier occurrence of the last ones.
+"""Prompt lookup: proposes the tokens that followed an earlier occurrence of the sequence's last tokens.
 
-It finds answers that quote their prompt or repeat themselves. With a fixed number of tokens, a proposal
-that fails makes the next ones shorter and rarer. `ForecastLookup` estimates how likely its proposals are
-right, and `DraftGain` decides which of them pay.
+It works for answers that quote their prompt or repeat themselves. With a fixed number of tokens, a failed
+proposal makes the following proposals shorter and rarer. `ForecastLookup` estimates how likely its proposals
+are right, and `DraftGain` decides which proposals are worth their cost.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class PromptLookup:
         self._places: dict[tuple[int, ...], tuple[int, int]] = {}
 
     def propose(self, token_ids: list[int], most: int) -> tuple[int, ...]:
-        """At most `most` tokens that followed an earlier occurrence of the last ones of `token_ids`."""
+        """At most `most` tokens that followed an earlier occurrence of the last tokens of `token_ids`."""
         if self._skip:
             self._skip -= 1
             return ()
@@ -86,7 +86,7 @@ class PromptLookup:
 
 @dataclass(slots=True)
 class Chances:
-    """How often guesses were right, lately."""
+    """How often recent guesses were right."""
 
     first: float = 0.0  # of guesses just found
     following: float = 0.0  # of guesses right after one that was right
@@ -117,7 +117,7 @@ class ForecastLookup:
         self._places: dict[tuple[int, int], int] = {}  # a pair of tokens -> the place after it, the last time
 
     def forecast(self, token_ids: list[int]) -> Forecast:
-        """The chances of the tokens after `token_ids`; those of none where there is no guess."""
+        """The chances that guesses for the tokens after `token_ids` are right; empty if there is no guess."""
         self._follow(token_ids)
         most = min(MOST_FORECAST, self._max_tokens - len(token_ids) - 1)
         if not self._place or most <= 0 or token_ids[self._place] >= self._vocab_size:
@@ -137,7 +137,7 @@ class ForecastLookup:
         """Does nothing: `forecast` compares guesses with the sequence."""
 
     def _follow(self, tokens: list[int]) -> None:
-        """Compare the guesses with the tokens that are new, and guess the next one."""
+        """Compare the guesses with the new tokens, and guess the next token."""
         if len(tokens) < self._read:
             self._read, self._place = 0, 0
             self._places.clear()
@@ -175,7 +175,8 @@ class PromptLookupFactory:
     def of_engine(
         cls, most: int | Literal["auto"] | None, overlap: bool, vocab_size: int, window: int
     ) -> PromptLookupFactory:
-        """Proposals of an engine. `most` None: those that pay, but none where steps `overlap`."""
+        """Proposals of an engine. `most` None: only drafts that are worth their cost, and none if steps
+        `overlap`."""
         if most is None:
             most = 0 if overlap else "auto"
         return cls(most, vocab_size, window)
@@ -183,7 +184,7 @@ class PromptLookupFactory:
     def of(self, request: EngineRequest) -> Callable[[], PromptLookup | ForecastLookup] | None:
         """A function that makes the proposer of each sequence of a request; None: there are no proposals.
 
-        None for a request with a draft of its own, whose statistics must be about that draft.
+        Returns None for a request with a client's draft, since its statistics must be about that draft.
         """
         if not self.most or request.draft is not None:
             return None

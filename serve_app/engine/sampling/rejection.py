@@ -1,7 +1,7 @@
 """Rejection sampling against a client's draft, whose tokens come with their distributions.
 
-The rule of Leviathan et al. 2023, algorithm 1. A draw depends on the position alone, not on how
-many positions a step computes. Knows sequences and distributions; no logits, no batch.
+The rule of Leviathan et al. 2023, algorithm 1. A draw depends only on the position, not on how
+many positions a step computes. Works on sequences and distributions, without logits or batches.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ACCEPTANCE: Final = 0xA5A5_5A5A_C3C3_3C3C  # xor'ed into the seed: noise of its
 
 
 def draws_by_rejection(sequence: Sequence) -> bool:
-    """Whether `draw_by_rejection` draws the next token of a sequence that samples."""
+    """Whether the next token of a sequence that samples is drawn by `draw_by_rejection`."""
     draft = sequence.client_draft
     return draft is not None and draft.probs is not None and bool(sequence.drafted_ids)
 
@@ -26,7 +26,7 @@ def draw_by_rejection(probs: torch.Tensor, sequence: Sequence) -> int:
     """The next token of `sequence`; `probs` [V] float64 is the model's final distribution p.
 
     The drafted token is accepted with probability min(1, p / q), where q is the draft's distribution.
-    Otherwise a token is drawn from the part of p above q. Together this is a draw from p.
+    Otherwise a token is drawn from the part of p above q. Overall, this is equivalent to a draw from p.
     """
     draft, position = sequence.client_draft, sequence.num_output
     if draft is None or draft.probs is None:

@@ -3,7 +3,7 @@
 The order of operations: bias, penalties, processors, masks, watermark (logits.py); then the greedy
 choice, or temperature, top-k, top-p, min-p, typical-p and one draw (filters.py) with noise keyed by
 (seed, sequence, position) (noise.py). The token of a row depends on nothing but its own logits and
-sequence. Knows nothing of scheduling, text or stopping.
+sequence. Does not depend on scheduling, text or stopping.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class _DrawnTogether:
     sent: Place  # `params` on the device
 
     def tokens(self, logits: torch.Tensor) -> torch.Tensor:
-        """The tokens [k] of the rows; logits [R, V] of all."""
+        """The tokens [k] of the group's rows; logits [R, V] are those of all rows."""
         x, sent = _take(logits, self.at()), self.sent()
         if self.draw is None or sent is None:
             return highest(x)[1]
@@ -96,20 +96,20 @@ class Sampler:
     def sample(
         self, logits: torch.Tensor, sequences: abc.Sequence[Sequence], ahead: abc.Sequence[int] | None = None
     ) -> list[Sampled]:
-        """One outcome a row of logits [R, V] float32, which may be edited in place.
+        """One outcome for each row of logits [R, V] float32, which may be edited in place.
 
         Row r belongs to `sequences[r]`, and its token comes after `ahead[r]` others that are not yet in the
-        sequence. None: none for all, as it must be unless sequences are drawn `by_row`. A row that holds
-        NaN or +inf, or that leaves nothing to choose, has an error; the others are unaffected.
+        sequence. None: no such tokens for any row, which is required unless sequences are drawn `by_row`. A
+        row that holds NaN or +inf, or that leaves nothing to choose, has an error; the others are unaffected.
         """
         return self.choose(logits, sequences, ahead).read() if sequences else []
 
     def choose(
         self, logits: torch.Tensor, sequences: abc.Sequence[Sequence], ahead: abc.Sequence[int] | None = None
     ) -> Choice:
-        """As `sample`, of one row at least, without waiting for the device.
+        """As `sample`, for at least one row, without waiting for the device.
 
-        It waits all the same for rows with an operator's processors, and for drafts with probabilities.
+        Rows with an operator's processors and drafts with probabilities are exceptions: for these it waits.
         """
         plans = self._plans_of(sequences, logits.shape[1])
         spoilt = self._strip_padding(logits)
@@ -133,7 +133,7 @@ class Sampler:
     ) -> Choice:
         """The tokens of rows, some of which are edited, drawn, or need log-probabilities.
 
-        A row that is not finite goes through all of it, with a token that means nothing.
+        A row that is not finite goes through all steps, with a meaningless token.
         """
         unusable = _not_finite(logits.amax(-1), spoilt)
         rows = range(len(sequences))
@@ -180,7 +180,8 @@ class Sampler:
         left_out: abc.Set[int],
         width: int,
     ) -> list[_DrawnTogether]:
-        """The rows but those `left_out`, in groups that are drawn together; their arrays go into `parcel`."""
+        """All rows except those `left_out`, in groups that are drawn together; the groups' arrays go into
+        `parcel`."""
         made = []
         for (draw, _), members in _groups(plans, (r for r in range(len(sequences)) if r not in left_out)):
             at = _place(parcel, members, len(sequences))
@@ -192,7 +193,7 @@ class Sampler:
         return made
 
     def by_row(self, sequence: Sequence) -> bool:
-        """Whether the next tokens of a sequence depend on their positions and rows of logits alone."""
+        """Whether each next token of a sequence depends only on its position and its row of logits."""
         plan = self._plans_of((sequence,), self._width)[0]
         return not (
             plan.edits.follows(sequence) or _decays(sequence.sampling) or draws_by_rejection(sequence)
@@ -201,8 +202,8 @@ class Sampler:
     def score(self, logits: torch.Tensor, sequences: abc.Sequence[Sequence]) -> list[Scored]:
         """Log-probabilities of every next token, for beams: normalised, and then edited.
 
-        Of logits [R, V] as in `sample`; filters, temperature and noise have no part in it.
-        A row of which nothing is left to choose is all -inf.
+        `logits` [R, V] are as in `sample`; filters, temperature and noise are not used.
+        A row with no token left to choose is all -inf.
         """
         plans = self._plans_of(sequences, logits.shape[1])
         wanted = {r: row_bytes(logits[r]) for r, sequence in enumerate(sequences) if sequence.wants_logits}
@@ -229,7 +230,7 @@ class Sampler:
         ]
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
-        """Copy the state of `parent` for `child`, which is at this moment equal to it."""
+        """Copy the state of `parent` for `child`, which is currently equal to `parent`."""
         plan = self._plans.get(parent)
         if plan is not None:
             self._plans[child] = replace(plan, edits=plan.edits.copy())
@@ -251,7 +252,8 @@ class Sampler:
         return _RowWork(Edits(sequence, vocab_size, self._eos_token_ids, self._watermark_key), draw, width)
 
     def _strip_padding(self, logits: torch.Tensor) -> torch.Tensor | None:
-        """Rule out the padded ids; which rows [R] had NaN or +inf there, or None without padding."""
+        """Rule out the padded ids; returns which rows [R] had NaN or +inf in the padding, or None without
+        padding."""
         padding = logits[:, self._vocab_size :]
         if not padding.shape[1]:
             return None
@@ -266,19 +268,19 @@ class Sampler:
         plans: abc.Sequence[_RowWork],
         sequences: abc.Sequence[Sequence],
     ) -> abc.Sequence[int]:
-        """Apply the edits of some rows in place; returns those whose own processor failed."""
+        """Apply the edits of some rows in place; returns the rows whose own processor failed."""
         return apply_edits(logits, rows, [plans[r].edits for r in rows], [sequences[r] for r in rows])
 
 
 def _place(parcel: Parcel, rows: abc.Sequence[int], count: int) -> Place:
-    """Where `rows` of `count` are; they go into `parcel` if they are a part of them."""
+    """The index for `rows` out of `count` rows; if they are not all rows, the index goes into `parcel`."""
     return parcel.add(np.array(rows)) if 0 < len(rows) < count else lambda: None
 
 
 def _groups(
     plans: abc.Sequence[_RowWork], rows: abc.Iterable[int]
 ) -> list[tuple[tuple[Draw | None, int], list[int]]]:
-    """The rows that are drawn together, because they need the same work."""
+    """The groups of rows that are drawn together, because they need the same work."""
     groups: dict[tuple[Draw | None, int], list[int]] = {}
     for r in rows:
         groups.setdefault((plans[r].draw, plans[r].width), []).append(r)
@@ -288,7 +290,8 @@ def _groups(
 def _draw_drafted(
     logits: torch.Tensor, rows: abc.Sequence[int], sequences: abc.Sequence[Sequence]
 ) -> torch.Tensor:
-    """The tokens [k] of `rows` that are drawn against a client's draft; `logits` [k, V] are theirs."""
+    """The tokens [k] of `rows`, which are drawn against a client's draft; `logits` [k, V] are the logits of
+    these rows."""
     known = _row_params(sequences, [0] * len(sequences), rows, logits.shape[1])
     probs = distribution(logits, FilterParams.of(known, *send(logits.device, np.array(known))))
     drawn = [draw_by_rejection(row, sequences[r]) for row, r in zip(probs, rows, strict=True)]
@@ -367,12 +370,12 @@ def _decays(sampling: SamplingParams) -> bool:
 
 
 def _take(x: torch.Tensor, rows: torch.Tensor | None) -> torch.Tensor:
-    """Some rows [k] of x [R, ...], in order; None: x itself, with all of them."""
+    """Some rows [k] of x [R, ...], in order; None: x itself, with all rows."""
     return x if rows is None else x[rows]
 
 
 def _together(parts: abc.Sequence[tuple[torch.Tensor | None, torch.Tensor]], count: int) -> torch.Tensor:
-    """The tokens [count] of all rows, from those of some each; None means all rows."""
+    """The tokens [count] of all rows, put together from groups of some rows each; None means all rows."""
     if parts[0][0] is None:
         return parts[0][1]
     tokens = torch.empty(count, dtype=torch.int64, device=parts[0][1].device)
@@ -383,6 +386,6 @@ def _together(parts: abc.Sequence[tuple[torch.Tensor | None, torch.Tensor]], cou
 
 
 def _not_finite(peaks: torch.Tensor, spoilt: torch.Tensor | None) -> torch.Tensor:
-    """Which rows [R] are not finite by their largest numbers `peaks`, or are `spoilt`."""
+    """Which rows [R] are not finite, judging by their largest numbers `peaks`, or are `spoilt`."""
     bad = peaks - peaks != 0  # NaN, unless the peak is a number
     return bad if spoilt is None else bad | spoilt

@@ -1,8 +1,7 @@
 """The total order of tokens, likeliest first and lowest id on ties, without sorting a vocabulary.
 
-Shared by greedy choice, top-k, top-p and the log-probabilities. Every result is
-a function of its own row alone: maxima are exact in any order of evaluation, and
-ties never depend on an algorithm's choice.
+It is shared by greedy choice, top-k, top-p and the log-probabilities. Every result depends only on its own
+row: maxima are exact in any order of evaluation, and ties never depend on an algorithm's choice.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def highest(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def largest(x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The first k tokens of each row of x [R, V]: values and ids, both [R, min(k, V)].
 
-    Without waiting on a device: there x is float32, or the whole row is sorted.
+    On a device it does not wait; there x should be float32, since otherwise the whole row is sorted.
     """
     width = x.shape[1]
     if not x.is_cpu and k * 4 < width and x.dtype == torch.float32:
@@ -96,8 +95,8 @@ def _any_largest(x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
 def largest_by_keys(x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     """As `largest`, for float32 x and k below V. Keys have no ties, so no step depends on x's values.
 
-    The first k blocks, by their maxima and then by their place, hold the first k tokens: of any block
-    before a token's own, one token at least comes before it.
+    The first k blocks, by their maxima and then by their place, hold the first k tokens, because every block
+    before a token's own block has at least one token that comes before it.
     """
     split = blocks(x, _TOP_BLOCK, NEVER)  # [R, B, 32]
     peaks = split.amax(-1)

@@ -1,13 +1,13 @@
 """Verification of drafts: how one forward pass yields several tokens of a sequence.
 
 A step may compute the rows of a sequence and of a draft after it. `sample_tokens` walks along
-the draft for as long as each draft token is the one that the sequence would have had anyway.
+the draft for as long as each draft token is the token that would have been sampled anyway.
 Every token is drawn by the same sampler, in the same state and with the same noise as without
-a draft. So a draft changes when tokens come, and not which. What a rejected draft left in the
-KV cache is overwritten later. Where a token depends on its row and position alone, the rows of a
-whole draft are read at once.
+a draft. So a draft changes when tokens are generated, but not which tokens. What a rejected draft left in the
+KV cache is overwritten later. If a token depends only on its row and position, the rows of a whole draft are
+read at once.
 
-Knows rows and sequences; no blocks, no scheduling.
+Depends on rows and sequences, but not on blocks or scheduling.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def sample_tokens(
 ) -> None:
     """Fill `sampled` of every task: one token, and one more for each draft token that was right.
 
-    `by_row`: whether the next tokens of a sequence depend on their positions and rows of logits alone.
-    The sequences are as before when this returns or raises.
+    `by_row`: whether each next token of a sequence depends only on its position and its row of logits.
+    The sequences are unchanged when this returns or raises.
     """
     lengths = [len(task.sequence.token_ids) for task in tasks]
     for task in tasks:
@@ -69,7 +69,7 @@ def _follow(task: SamplingTask, outcomes: list[Sampled]) -> bool:
 
 
 def _accept(task: SamplingTask, outcome: Sampled) -> bool:
-    """Note a token; returns whether it is the draft's, so that the next row counts too."""
+    """Note a token; returns whether it equals the draft's, in which case the next row is valid, too."""
     place = len(task.sampled)
     if outcome.error is not None and place:
         return False  # the next step finds the same error in its first row, and reports it

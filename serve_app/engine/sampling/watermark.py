@@ -3,12 +3,12 @@
 After each token half of the vocabulary is green, chosen by a generator seeded with
 (previous token x key) mod 2**64; a watermarked request adds DELTA to green logits
 before a token is chosen. Text without the mark hits green half of the time, so
-the share of green tokens shows the mark to a holder of the key. The generator is splitmix64,
-and each of its words decides about eight tokens, a byte each: so it does not depend
-on the size of the vocabulary, and the detector need not know it.
+the share of green tokens shows the mark to a holder of the key. The generator is splitmix64, and each of its
+words decides eight tokens, one byte per token. So the marks do not depend on the size of the vocabulary, and
+the detector need not know that size.
 
 The scheme of Kirchenbauer et al., "A Watermark for Large Language Models" (2023),
-with one token of context. Arrays only: it knows no logits and no text.
+with one token of context. Works on arrays only, without logits or text.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def green(previous: Sequence[int], vocab_size: int, key: int = WATERMARK_KEY) ->
 def detect(token_ids: Sequence[int], *, key: int = WATERMARK_KEY) -> Detection:
     """Count the green tokens of a text of token ids, from its second token on.
 
-    Each pair of neighbours counts once: a repeated one is no new evidence. A text
+    Each pair of neighbours counts once, since a repeated pair is no new evidence. A text
     without pairs has a score of 0.
     """
     pairs = list(dict.fromkeys(pairwise(token_ids)))

@@ -1,8 +1,8 @@
 """Layers with a state: convolutions and recurrences over the tokens of a sequence, in a packed batch.
 
 A state is the memory of one such function after a number of tokens, and a slot holds all states of a
-sequence at one position. A step reads a slot and writes another one, so a step that runs twice gives the
-same states. `functions` names the kinds; each is a file beside it. Knows no model and no requests.
+sequence at one position. A step reads one slot and writes another, so a step that runs twice gives the
+same states. `functions` names the kinds; each is a file beside it. Does not depend on models or requests.
 """
 
 from __future__ import annotations
@@ -29,20 +29,22 @@ class StateSpec:
 
 
 class States(Protocol):
-    """The states of one forward, as a function of `functions` asks for them."""
+    """The states of one forward, as used by the functions of `functions`."""
 
     @property
     def waves(self) -> Sequence[Wave]:
-        """The spans of the step, in the order in which they run. Other rows of the batch have no sequence."""
+        """The spans of the step, in the order in which they run. Other rows of the batch belong to no
+        sequence."""
         ...
 
     def next(self, spec: StateSpec) -> torch.Tensor:
-        """The pool [slots, *spec.shape] of the next function: the order of their calls tells them apart."""
+        """The pool [slots, *spec.shape] of the next function; the functions differ in the order of their
+        calls."""
         ...
 
 
 class StateRecorder:
-    """The states of a dry run: notes the specs, and has no sequences, so that functions give zeros."""
+    """The states of a dry run: it records the specs, and has no sequences, so that functions return zeros."""
 
     waves: Sequence[Wave] = ()
 

@@ -17,7 +17,7 @@ GRAIN: Final = 32_768  # numbers for which torch takes another thread
 
 
 def exactly(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
-    """`function` of each number of `x`, contiguous."""
+    """`function` of each number of `x`; the result is contiguous."""
     if x.device.type != "cpu":
         return function(x)
     numbers = x.reshape(-1)
@@ -29,5 +29,5 @@ def exactly(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -
 
 
 def _threads(numbers: int) -> int:
-    """The threads that torch takes for this many numbers, each a part of the same size."""
+    """The number of threads that torch uses for this many numbers, each for a part of the same size."""
     return max(1, min(torch.get_num_threads(), -(-numbers // GRAIN)))

@@ -1,7 +1,7 @@
-"""The kinds of states: by the name of a function in transformers' modules, the one that computes it here.
+"""The kinds of states: maps the name of a function in transformers' modules to our function that replaces it.
 
-A function takes the `States` of the forward and then the arguments of transformers' own, of a packed batch,
-and returns what that one returns. A new kind is a file beside this one and a line here.
+Our function takes the `States` of the forward, then the arguments of transformers' function for a packed
+batch, and returns what transformers' function returns. A new kind is a file beside this one and a line here.
 """
 
 from __future__ import annotations

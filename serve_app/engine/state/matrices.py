@@ -1,6 +1,6 @@
 """A matrix for each head that maps keys to values: native on a CPU, else in plain torch.
 
-A token lets the matrix decay, adds a product of its key, and reads the value of its query.
+For each token the matrix decays, a product with the token's key is added, and the query's value is read.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class StatePools:
         ]
 
     def of_step(self, chunks: Iterable[Chunk]) -> StepStates:
-        """The states of one forward of `chunks`, which read and write the slots that they name."""
+        """The states of one forward of `chunks`; each chunk names the slots that it reads and writes."""
         return StepStates(self._pools, waves_of(chunks, self._zero, self._unread, self._device))
 
 

@@ -1,6 +1,6 @@
 """A recurrence over the tokens of a batch, one token of each sequence at a time, in plain torch.
 
-Prompts and decodes share this arithmetic, so a state does not depend on the pieces in which it was computed.
+Prompts and decodes share this arithmetic, so a state does not depend on how its prompt was cut into pieces.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Where the states of a step lie: spans of rows between two slots, in waves that run one after another.
 
-A chunk is one span, or several where a state inside it is kept: at a boundary that another request may
+A chunk is one span, or several if states inside it are kept: at a boundary that another request may
 share, or after each token of a draft. The n-th spans of all chunks are one wave, whose spans run as a batch.
 """
 
@@ -68,7 +68,7 @@ class Wave:
 def waves_of(chunks: Iterable[Chunk], zero: int, unread: int, device: torch.device) -> list[Wave]:
     """The waves of a step of `chunks`.
 
-    `zero`: the slot of the state before a first token. `unread`: a slot for states that are not kept.
+    `zero`: the slot of the state before the first token. `unread`: a slot for states that are not kept.
     """
     waves: list[list[Span]] = []
     row = 0

@@ -1,8 +1,8 @@
 """What a weight format is: the seam between the weights of linear layers and the products of a device.
 
 A format loads weights, multiplies by them on every device that it supports, and describes them to native
-code. Its name, which is part of a model's fingerprint, and its size are in `config/quantization.py`: both
-are needed where there is no torch. Knows no model structure.
+code. Its name, which is part of a model's fingerprint, and its size are in `config/quantization.py`: both are
+also needed without torch. Formats do not depend on the model's structure.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ class Weight(Protocol):
 
     @property
     def num_bytes(self) -> int:
-        """Of the weight, without the bias."""
+        """The bytes of the weight, without the bias."""
         ...
 
     def multiply(self, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """x [M, K] of any float type -> x W^T + b: [M, N] of `dtype`. A row depends on no other row."""
+        """x [M, K] of any float type -> x W^T + b: [M, N] of `dtype`. The result of a row depends on no other
+        row."""
         ...
 
     def describe(self) -> LinearStruct | None:
-        """For native calls over whole layers, valid as long as the weight; None where they cannot take it."""
+        """The argument for native calls over whole layers, valid as long as the weight; None if such calls
+        cannot use the weight."""
         ...
 
 
@@ -37,7 +39,7 @@ class Load(Protocol):
     """Makes a weight for one device."""
 
     def __call__(self, weight: torch.Tensor, bias: torch.Tensor | None, *, lasting: bool = True) -> Weight:
-        """weight [N, K] and bias [N] of a checkpoint's type, on their device.
+        """Load weight [N, K] and bias [N], in the checkpoint's type and on their device.
 
         `lasting`: the result lives as long as the process, so its memory need not be given back.
         """

@@ -1,4 +1,4 @@
-"""The registry of weight formats, and what makes linears of one."""
+"""The registry of weight formats, and functions that make linears in a format."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ FORMATS: Final[Mapping[str, WeightFormat]] = {each.name: each for each in (PLAIN
 
 
 def packer(model: PreTrainedModel, weights: WeightFormat, device: str) -> Pack:
-    """What makes one layer of linears of `model`, in the format `weights` for `device`.
+    """A function that packs linears of `model` into one layer, in the format `weights` for `device`.
 
-    Linears to which answers are most sensitive may have another format: `config/quantization.py` says which.
+    Linears that affect answers most may have another format: `config/quantization.py` says which.
     """
     size, head = SIZES[weights.name], id(model.get_output_embeddings())
     names = WeakKeyDictionary((each, name) for name, each in model.named_modules())  # keeps no weight alive

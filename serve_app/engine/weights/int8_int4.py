@@ -36,7 +36,7 @@ class CodesWeight:
 
 
 class PackedCodes:
-    """The same, packed for the native product."""
+    """A weight as codes with scales, packed for the native product."""
 
     def __init__(
         self, codes: QuantizedWeight, bias: torch.Tensor | None, kernels: Native, *, lasting: bool

@@ -1,9 +1,9 @@
 """Which linears of a model can be packed: those whose weight the model uses only by calling them.
 
 A packed linear has no `weight` any more. Some models multiply by a linear's weight in
-another type, or ask for its type, instead of calling the linear. One watched forward shows
-where. Linears that differ only in their numbers (layers, experts) count as one, since
-one forward does not reach every expert. Knows no model structure.
+another type, or ask for its type, instead of calling the linear. One watched forward shows which linears.
+Linears whose names differ only in numbers (layers, experts) count as one, since one forward does not reach
+every expert. Does not depend on the model's structure.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ _NUMBER: Final = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
 
 def packable_linears(model: nn.Module, run: Callable[[], object]) -> frozenset[nn.Module]:
-    """The plain linears of `model` that `run`, which must make one forward of it, only calls."""
+    """The plain linears of `model` that are used only by calling them during `run`, which must make one
+    forward."""
     called: set[nn.Module] = set()
     read: set[nn.Module] = set()
 
     class Watched(nn.Linear):
-        """Notes calls, and every reading of its parameters by other code."""
+        """A linear that records calls, and every read of its parameters by other code."""
 
         def forward(self, input: torch.Tensor) -> torch.Tensor:  # as torch calls it
             called.add(self)

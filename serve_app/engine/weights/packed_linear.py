@@ -1,4 +1,4 @@
-"""A linear layer over a weight of any format. It knows no model structure."""
+"""A linear layer over a weight of any format. It does not depend on the model's structure."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class PackedLinear(nn.Module):
     def of(
         cls, *linears: nn.Linear, rows: torch.Tensor | None = None, load: Load = load_on_cpu
     ) -> PackedLinear:
-        """One layer computing several linears of the same input, as `side_by_side`."""
+        """One layer that combines several linears with the same input, as in `side_by_side`."""
         return cls(*side_by_side(*linears, rows=rows), load)
 
     @property
     def num_bytes(self) -> int:
-        """Of the weight as it is packed."""
+        """The bytes of the packed weight."""
         return self.weight_kept.num_bytes
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -57,16 +57,16 @@ class PackedLinear(nn.Module):
         return apart(out) if self.apart else out
 
     def project(self, x: torch.Tensor) -> torch.Tensor:
-        """[M, K] -> [M, N] of the same type; float32 is not rounded between where the format allows."""
+        """[M, K] -> [M, N] of the same type; float32 is not rounded in between, if the format allows that."""
         return self.weight_kept.multiply(x, x.dtype)
 
     def describe(self) -> LinearStruct | None:
-        """For native calls, valid as long as this module; None unless our kernel multiplies."""
+        """The argument for native calls, valid as long as this module; None unless our kernel multiplies."""
         return self.weight_kept.describe()
 
 
 class Pack(Protocol):
-    """Makes one layer of linears with the same input."""
+    """Combines linears with the same input into one layer."""
 
     def __call__(self, *linears: nn.Linear, rows: torch.Tensor | None = None) -> PackedLinear:
         """As `side_by_side`."""
@@ -76,9 +76,9 @@ class Pack(Protocol):
 def side_by_side(
     *linears: nn.Linear, rows: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The weight and the bias of one linear that computes several of the same input.
+    """The weight and the bias of one linear that combines several linears with the same input.
 
-    `rows`: the outputs in another order; None: as they are.
+    `rows`: the order of the outputs; None: unchanged.
     """
     biases = tuple(
         linear.weight.new_zeros(linear.out_features) if linear.bias is None else linear.bias
@@ -92,11 +92,11 @@ def side_by_side(
 
 
 def apart(x: torch.Tensor) -> torch.Tensor:
-    """The same numbers, no two of them neighbours in memory.
+    """The same numbers, spread so that no two are neighbours in memory.
 
-    Torch's sigmoid and its kin compute sixteen or so neighbours at a time in another way than what is left
-    over, which differs in the last bit: a row of a router would depend on the rows beside it. Numbers that
-    are apart are computed one by one.
+    Torch's sigmoid and similar functions compute about sixteen neighbours at a time by another method than
+    the remaining numbers, and the last bit may differ: a row of a router would depend on the rows beside it.
+    Numbers that are not neighbours are computed one by one.
     """
     return x.new_empty(*x.shape, 2)[..., 0].copy_(x)
 
@@ -112,5 +112,5 @@ def as_linear(weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Linear:
 
 
 def can_be_packed(weight: torch.Tensor) -> bool:
-    """Whether products by such a weight have packed forms: of these types, on a CPU."""
+    """Whether such a weight can be packed: it must be of one of these types and on a CPU."""
     return weight.dtype in TYPES and weight.device.type == "cpu"

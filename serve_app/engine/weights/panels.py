@@ -1,6 +1,6 @@
 """Weights of float32 or bfloat16 in panels of sixteen outputs, for the native product on a CPU.
 
-Those of bfloat16 take twelve bits where the processor reads them as fast (see kernels/compact.py).
+bfloat16 weights are stored in twelve bits if the processor can read them as fast (see kernels/compact.py).
 """
 
 from __future__ import annotations
@@ -57,5 +57,5 @@ class PanelWeight:
 
 
 def padded_bias(bias: torch.Tensor | None) -> torch.Tensor | None:
-    """bias [N] as native products take it: float32, padded to whole panels."""
+    """bias [N] in the form for native products: float32, padded to whole panels."""
     return None if bias is None else functional.pad(bias.detach().float(), (0, -len(bias) % LANES))

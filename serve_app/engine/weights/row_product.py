@@ -20,7 +20,7 @@ _MULTIPLY_ROW = Launcher(kernels.multiply_row)
 
 
 class RowWeight(TorchWeight):
-    """A weight by which cuBLAS multiplies several rows, and a kernel of our own one."""
+    """A weight for which cuBLAS multiplies several rows, and our own kernel a single row."""
 
     def multiply(self, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         if len(x) == 1 and x.dtype == dtype == self._weight.dtype:

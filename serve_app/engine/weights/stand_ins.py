@@ -1,8 +1,8 @@
 """Stand-ins for weights by which a model's own code multiplies: routers, and experts that it loops over.
 
 Such code passes a parameter, or one matrix of a parameter, to `functional.linear`. A stand-in takes the place
-of the parameter and multiplies by a packed weight. A watched forward shows first which parameters the code
-uses in no other way; those that differ only in their numbers (layers, experts) count as one.
+of the parameter and multiplies by a packed weight. First, a watched forward shows which parameters the code
+uses only for multiplying; parameters whose names differ only in numbers (layers, experts) count as one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class LinearWeight:
         self.shape = torch.Size((linear.out_features, linear.in_features))
 
     def to(self, *_: Any, **__: Any) -> LinearWeight:
-        """Itself: the product is in float32 whatever the type."""
+        """Returns itself: the product is in float32, whatever type is requested."""
         return self
 
     def type(self, *_: Any) -> LinearWeight:
@@ -54,7 +54,7 @@ class LinearWeight:
 
 
 class LinearWeights:
-    """Stands in for weights [E, N, K], of which the code multiplies by one at a time."""
+    """Stands in for weights [E, N, K] when the code multiplies by one of the E matrices at a time."""
 
     def __init__(self, linears: Iterable[PackedLinear]) -> None:
         self._weights = [LinearWeight(linear) for linear in linears]
@@ -64,7 +64,8 @@ class LinearWeights:
 
 
 class _Watched:
-    """Stands in for a parameter in a watched forward: notes whether it is used otherwise."""
+    """Stands in for a parameter in a watched forward, and notes whether it is used for anything but
+    multiplying."""
 
     def __init__(self, weight: torch.Tensor, note: Callable[[bool], None]) -> None:
         self._weight, self._note = weight, note
@@ -105,7 +106,8 @@ class _Watched:
 def multiplied_weights(
     candidates: Sequence[tuple[str, Place]], run: Callable[[], object]
 ) -> frozenset[Place]:
-    """Those of `candidates`, places with their names, by which `run`, one forward, only multiplies."""
+    """Those of the `candidates` (places with their names) that `run`, which makes one forward, uses only for
+    multiplying."""
     used: dict[str, bool] = {}
 
     def note_for(kind: str) -> Callable[[bool], None]:
@@ -129,7 +131,8 @@ def multiplied_weights(
 
 
 def stand_in(place: Place, make: Callable[[torch.Tensor], PackedLinear]) -> nn.Parameter:
-    """Put a stand-in at `place`, with linears that `make` makes of matrices; returns the parameter."""
+    """Put a stand-in at `place`, with linears that `make` builds from matrices; returns the parameter it
+    replaces."""
     module, name = place
     weight = cast(nn.Parameter, module._parameters.pop(name))
     found = LinearWeight(make(weight)) if weight.dim() == 2 else LinearWeights(map(make, weight))

@@ -1,4 +1,5 @@
-"""Products of weights on a GPU, in Triton. Knows tensors alone: a format's own file calls these functions."""
+"""Products of weights on a GPU, in Triton. It depends only on tensors; each format's own file calls these
+functions."""
 
 from __future__ import annotations
 
@@ -22,9 +23,9 @@ def multiply_row(
     BIAS: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """ROWS numbers of the product of one row with a matrix, summed in float32.
+    """Compute ROWS numbers of the product of one row with a matrix, summed in float32.
 
-    Weights are on their way while the kernel before, which computes the row, still runs.
+    The weights are already being loaded while the previous kernel, which computes the row, still runs.
     """
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     dims = tl.arange(0, STEP)

@@ -1,4 +1,4 @@
-"""A schema as a choice of conjunctions, without references, `allOf`, `anyOf` and `const`."""
+"""A schema as a choice between conjunctions that contain no reference, `allOf`, `anyOf` or `const`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ALL_TYPES: Final = ("null", "boolean", "string", "number", "object", "array")
 
 
 def alternatives(schema: Any, definitions: Definitions, depth: int = 0) -> list[Parts]:
-    """The conjunctions of which any one must hold. Raises UnusableSchema where they are too many."""
+    """The conjunctions, at least one of which must hold. Raises UnusableSchema if there are too many."""
     if schema is False:
         return []
     if not isinstance(schema, dict):
@@ -103,7 +103,7 @@ def is_integer(parts: Parts) -> bool:
 
 
 def listed_numbers(parts: Parts) -> list[float] | None:
-    """The numbers that `enum`s allow; None where there is no `enum`."""
+    """The numbers that the `enum`s allow; None if there is no `enum`."""
     lists = [[v for v in part["enum"] if is_number(v)] for part in parts if "enum" in part]
     if not lists:
         return None
@@ -113,7 +113,7 @@ def listed_numbers(parts: Parts) -> list[float] | None:
 
 
 def only(parts: Parts, names: Iterable[str], type_names: list[str]) -> Schema:
-    """The schema of `parts` for some types: the keywords `names` alone."""
+    """The schema of `parts` for some types, with only the keywords in `names`."""
     kept = [{key: value for key, value in part.items() if key in (*names, "enum")} for part in parts]
     kept = [part for part in kept if part]
     schema: Schema = {"type": type_names[0] if len(type_names) == 1 else type_names}

@@ -34,7 +34,7 @@ class _Copier:
         return node
 
     def needed(self) -> dict[str, Any]:
-        """The definitions to which the copy refers, and those to which these refer."""
+        """The definitions that the copy refers to, directly or through other definitions."""
         found: dict[str, Any] = {}
         while len(found) < len(self._names):
             for reference, name in list(self._names.items())[len(found) :]:

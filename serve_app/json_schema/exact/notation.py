@@ -1,8 +1,8 @@
 """A schema as a grammar in the parser's other notation (Lark), in which numbers are regexes.
 
 Only the objects and lists that contain a number which the parser would change are written out; everything
-else stays a schema (`%json`). Written out, an object has its members in the order of the schema, as the
-parser has them. A schema that cannot be written out is refused, with its place.
+else stays a schema (`%json`). An object that is written out has its members in the order of the schema, as
+with the parser. A schema that cannot be written out is refused, with its place.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _ARRAYS: Final = ("items", "prefixItems", "additionalItems", "minItems", "maxIte
 
 
 def lark(schema: Schema, space: str) -> str | None:
-    """The grammar of an adapted schema; None: the parser enforces the schema as it stands.
+    """The grammar of an adapted schema; None if the parser can enforce the schema as it stands.
 
-    `space`: a regex of what is allowed between tokens. Raises UnusableSchema.
+    `space`: a regex for the whitespace allowed between tokens. Raises UnusableSchema.
     """
     definitions = definitions_of(schema)
     inexact = Inexact(schema, definitions)
@@ -45,7 +45,7 @@ def lark(schema: Schema, space: str) -> str | None:
 
 
 def expression(schema: Schema, space: str) -> str:
-    """An adapted schema as a part of a larger grammar in Lark's notation. Raises UnusableSchema."""
+    """An adapted schema as part of a larger grammar in Lark's notation. Raises UnusableSchema."""
     text = lark(schema, space)
     return f"%lark {{\n{text}}}" if text is not None else f"%json {with_options(schema, space)}"
 
@@ -81,7 +81,7 @@ class _Writer:
         return "\n".join([*head, f"start: {start}", *rules, ""])
 
     def _rule(self, body: str, kind: str = "r") -> str:
-        """The name of a rule, or of a terminal (`T`); equal ones are one."""
+        """The name of a rule, or of a terminal (`T`); equal rules share one name."""
         if body not in self._names:
             self._names[body] = f"{kind}{len(self._names)}"
             self._define(self._names[body], body)
@@ -94,7 +94,7 @@ class _Writer:
             raise UnusableSchema("it is too large for one with numbers of more than 15 digits")
 
     def _value(self, schema: Any, at: str) -> str | None:
-        """The rule for the values of `schema` at the place `at`; None: it allows none."""
+        """The rule for the values of `schema` at the place `at`; None if the schema allows no value."""
         if schema is False:
             return None
         if schema not in self._inexact:
@@ -186,7 +186,7 @@ class _Writer:
         return self._rule(f'{key} ":" {value}')
 
     def _members(self, members: list[tuple[str, bool]]) -> str:
-        """Members in order, with commas between those that are there."""
+        """Members in order, with commas between those that are present."""
         first = after = ""  # the members from one on, as the first ones and after others
         for item, is_needed in reversed(members):
             begun = f"{item} {after}"
@@ -232,7 +232,7 @@ class _Writer:
 
 
 def _all(judges: Sequence[Any]) -> Any:
-    """The schema of values that match all of them; None allows everything."""
+    """The schema of values that match all `schemas`; None allows everything."""
     stated = [each for each in judges if each is False or (isinstance(each, dict) and each)]
     if any(each is False for each in stated):
         return False
@@ -251,15 +251,15 @@ def _rest(part: Schema) -> Any:
 
 
 def _quoted(name: str) -> str:
-    """The literal of a name as JSON has it."""
+    """The literal for a name as written in JSON."""
     return json.dumps(json.dumps(name, ensure_ascii=False))
 
 
 def _more(item: str, low: int, high: int | None) -> str:
-    """`item` `low` to `high` times, each with a comma before it."""
+    """`item` repeated `low` to `high` times, each preceded by a comma."""
     return "" if high == 0 else f'("," {item}){{{low},{"" if high is None else high}}}'
 
 
 def _repeated(item: str, low: int, high: int | None) -> str:
-    """`item` once or more often, with commas between."""
+    """One or more `item`s, separated by commas."""
     return f"{item} {_more(item, low - 1, None if high is None else high - 1)}"

@@ -1,4 +1,4 @@
-"""The numbers that several schemas allow together: listed, or within bounds and multiples."""
+"""The numbers that several schemas all allow: either listed, or given by bounds and multiples."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def kind_of_number(*, integer: bool) -> str:
 
 
 def at_least(bound: Decimal, *, inclusive: bool, integer: bool) -> str:
-    """The numbers that are not less than `bound`, or that are greater."""
+    """The numbers that are at least `bound`, or strictly greater."""
     if bound.is_signed() and bound:
         below = _up_to(bound.copy_abs(), inclusive, integer)
         return f"-({below})|{_WHOLE}" + ("" if integer else _PART)
@@ -33,7 +33,7 @@ def at_least(bound: Decimal, *, inclusive: bool, integer: bool) -> str:
 
 
 def at_most(bound: Decimal, *, inclusive: bool, integer: bool) -> str:
-    """The numbers that are not greater than `bound`, or that are less."""
+    """The numbers that are at most `bound`, or strictly less."""
     if bound.is_signed() or (not bound and not inclusive):
         return f"-({_from(bound.copy_abs(), inclusive, integer)})" + ("|0" if not bound and inclusive else "")
     return f"-{_WHOLE}" + ("" if integer else _PART) + f"|{_up_to(bound, inclusive, integer)}"
@@ -66,7 +66,7 @@ def _from(bound: Decimal, inclusive: bool, integer: bool) -> str:
 
 
 def _up_to(bound: Decimal, inclusive: bool, integer: bool) -> str:
-    """`bound` is more than 0, or may be met."""
+    """Expects a `bound` that is greater than 0, or that is itself allowed."""
     whole, part = _split(bound)
     tail = "" if integer else _PART
     smaller = _smaller(whole)
@@ -81,7 +81,7 @@ def _up_to(bound: Decimal, inclusive: bool, integer: bool) -> str:
 
 
 def _greater(digits: str) -> list[str]:
-    """Whole numbers that are greater."""
+    """Whole numbers that are greater than `digits`."""
     size = len(digits)
     same = [
         f"{digits[:i]}[{int(digit) + 1}-9][0-9]{{{size - i - 1}}}"
@@ -92,7 +92,7 @@ def _greater(digits: str) -> list[str]:
 
 
 def _smaller(digits: str) -> list[str]:
-    """Whole numbers, not negative, that are smaller."""
+    """Non-negative whole numbers that are smaller than `digits`."""
     if digits == "0":
         return []
     size = len(digits)
@@ -105,7 +105,7 @@ def _smaller(digits: str) -> list[str]:
 
 
 def _part_from(digits: str, inclusive: bool) -> list[str]:
-    """Digits after a point that are not less than `digits`, which do not end with a zero."""
+    """Digits after the point that are not less than `digits`; `digits` does not end with a zero."""
     more = [f"{digits[:i]}[{int(digit) + 1}-9][0-9]*" for i, digit in enumerate(digits) if digit < "9"]
     return [*more, digits + ("[0-9]*" if inclusive else "[0-9]*[1-9][0-9]*")]
 
@@ -140,7 +140,7 @@ class Numbers:
                 self._take_factor(part["multipleOf"])
 
     def plain(self) -> Schema | None:
-        """The schema of these numbers that the parser enforces as it stands, if there is one."""
+        """A schema for these numbers that the parser can enforce as it stands, if there is one."""
         bounds = [each for each in (self._low, self._high) if each is not None]
         if self._listed is not None or not all(is_plain(value) for _, _, value in bounds):
             return None
@@ -178,7 +178,7 @@ class Numbers:
         return " & ".join(f"/{regex}/" for regex in regexes)
 
     def _ends(self) -> list[tuple[Decimal, bool] | None]:
-        """Both bounds; of integers they are integers."""
+        """Both bounds; if the numbers are integers, so are the bounds."""
         ends: list[tuple[Decimal, bool] | None] = []
         for found, step in ((self._low, 1), (self._high, -1)):
             if found is None or not self._integer:
@@ -209,7 +209,7 @@ class Numbers:
         self._factor = new
 
     def _power(self) -> int:
-        """The exponent of the power of ten that `multipleOf` is."""
+        """The exponent of ten, if `multipleOf` is a power of ten."""
         common = self._factor or Fraction(1)
         over, under = str(common.numerator), str(common.denominator)
         if {over.rstrip("0"), under.rstrip("0")} == {"1"} and "1" in (over, under):
@@ -221,7 +221,7 @@ class Numbers:
 
 
 def _bounds(parts: Parts, keywords: tuple[tuple[str, bool], ...], at: str) -> list[tuple[Any, bool]]:
-    """(value, whether the value itself is allowed) for every such bound."""
+    """(value, whether the value itself is allowed) for every bound of this kind."""
     found = [(part[key], inclusive, key) for part in parts for key, inclusive in keywords if key in part]
     for value, _, key in found:
         if not is_number(value):

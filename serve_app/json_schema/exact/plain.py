@@ -1,7 +1,7 @@
-"""Which numbers of a schema the parser enforces as they are.
+"""Which numbers in a schema the parser enforces exactly.
 
-It reads every number of a schema as a float, and reads long decimals inexactly: 2**53 + 1 becomes 2**53,
-and -122.33207309999999 becomes -122.3320731. It counts multiples with 32 bits.
+The parser reads every number in a schema as a float, and reads long decimals inexactly: 2**53 + 1 becomes
+2**53, and -122.33207309999999 becomes -122.3320731. It computes multiples with 32-bit integers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MAX_FACTOR: Final = 2**32
 
 
 def is_plain(value: float) -> bool:
-    """Whether the parser reads the number as it is."""
+    """Whether the parser reads the number exactly."""
     if isinstance(value, Numeral):
         return False
     if isinstance(value, int):
@@ -36,7 +36,7 @@ def is_plain(value: float) -> bool:
 
 
 def factor(value: float) -> tuple[int, int] | None:
-    """`multipleOf` as the parser reads it: (a, b) for a / 10**b. None: it cannot read that value."""
+    """`multipleOf` as the parser reads it: (a, b) for a / 10**b. None if the parser cannot read the value."""
     if not is_plain(value) or value <= 0:
         return None
     scaled, shift = float(value), 0
@@ -54,7 +54,7 @@ def can_count(value: float) -> bool:
 
 
 class Inexact:
-    """The schemas inside of `root` that hold, or lead to, a number that the parser would change."""
+    """The schemas inside `root` that contain, or lead to, a number that the parser would change."""
 
     def __init__(self, root: Schema, definitions: Definitions) -> None:
         self._found: set[int] = set()
@@ -73,13 +73,13 @@ class Inexact:
         return bool(self._found)
 
     def __contains__(self, schema: Any) -> bool:
-        """Whether a schema of `root`, or a combination of its schemas, is one of them."""
+        """Whether a schema of `root`, or a combination of its schemas, contains or leads to such a number."""
         if not isinstance(schema, dict) or id(schema) in self._known:
             return id(schema) in self._found
         return self.own(schema) or any(each in self for _, _, each in subschemas(schema))
 
     def own(self, schema: Schema) -> bool:
-        """Whether `schema` itself holds such a number."""
+        """Whether `schema` itself contains such a number."""
         return (
             any(is_number(schema.get(key)) and not is_plain(schema[key]) for key in BOUNDS)
             or any(not is_plain(number) for number in _data(schema))
@@ -88,7 +88,7 @@ class Inexact:
 
 
 def _graph(root: Schema, definitions: Definitions) -> tuple[list[Schema], dict[int, list[int]]]:
-    """All schemas inside of `root`, and for the id of each one the ids of those that use it."""
+    """All schemas inside `root`, and, for the id of each schema, the ids of the schemas that use it."""
     seen: set[int] = set()
     schemas: list[Schema] = []
     users: dict[int, list[int]] = {}
@@ -122,7 +122,7 @@ def _data(schema: Schema) -> Iterator[float]:
 
 
 def _countable(factors: list[float]) -> bool:
-    """Whether the parser can count the common multiples of any two."""
+    """Whether the parser can compute the common multiples of any two of them."""
     found = {pair for value in factors if (pair := factor(value)) is not None}
     shift = max((b for _, b in found), default=0)
     largest = sorted(a * 10 ** (shift - b) for a, b in found)[-2:]

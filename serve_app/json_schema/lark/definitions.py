@@ -11,7 +11,7 @@ _MAX_WORK: Final = 2**20  # characters that are written; other work counts as so
 
 
 class Definitions:
-    """Bodies by their names: equal ones have one name."""
+    """Bodies by name; equal bodies share one name."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
@@ -20,7 +20,7 @@ class Definitions:
         self._left = _MAX_WORK
 
     def spend(self, amount: int) -> None:
-        """Count work. Raises LarkError when it is too much."""
+        """Count work. Raises LarkError if the grammar becomes too large."""
         self._left -= amount
         if self._left < 0:
             raise LarkError("the grammar is too large")

@@ -1,7 +1,7 @@
 """The text of a grammar in Lark's notation, as llguidance reads it -> its statements and expressions.
 
-What only llguidance's own lexer could enforce is refused by name: priorities, templates, attributes of rules,
-tokens of the model, terminals that are intersections, other grammars inside.
+Features that only llguidance's own lexer could enforce are refused by name: priorities, templates,
+attributes of rules, tokens of the model, terminals that are intersections, other grammars inside.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class Token:
 
 
 class Builder(Protocol[T]):
-    """Makes something of an expression and its parts. Leaves raise PatternError, names LarkError."""
+    """Builds a result from an expression and its parts. Methods for leaves may raise PatternError, and those
+    for names LarkError."""
 
     def sequence(self, parts: list[T]) -> T: ...
 
@@ -66,7 +67,7 @@ class Builder(Protocol[T]):
 
 
 class Statements:
-    """What a grammar says, statement by statement, expressions not read yet."""
+    """The statements of a grammar, with their expressions not parsed yet."""
 
     def __init__(self, text: str) -> None:
         """Raises LarkError."""
@@ -116,12 +117,12 @@ class Statements:
 
 
 def plain_name(name: str) -> str:
-    """The name of a rule without the marks for its tree. A leading underscore is part of it."""
+    """The name of a rule, without the marks that affect only the parse tree. A leading underscore stays."""
     return name.removeprefix("!").removeprefix("?")
 
 
 def _lines(text: str) -> list[list[Token]]:
-    """The statements, none empty. A bar may begin the next line of one."""
+    """The statements, none empty. An expression may continue on a line that begins with a bar."""
     found: list[list[Token]] = [[]]
     line = 1
     for match in _TOKEN.finditer(text):

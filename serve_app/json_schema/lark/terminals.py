@@ -1,7 +1,7 @@
-"""Terminals of a grammar, as JSON strings have what they match.
+"""Terminals of a grammar, rewritten to match text as it is escaped in JSON strings.
 
-JSON writes a quote, a backslash and control characters as escapes, which begin with a backslash. Of the
-control characters a text has only those that have an escape of one letter.
+JSON writes a quote, a backslash and control characters as escapes, which begin with a backslash. The only
+control characters in a text are those with a one-letter escape.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ COMMON: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Terminal:
-    """The texts of a terminal in JSON, as series of terms: regexes and names of terminals."""
+    """The texts of a terminal as JSON writes them: sequences of regexes and names of terminals."""
 
     whole: str  # "": the empty text alone
     rest: str  # of those that begin with a backslash what follows it; "": there are none
@@ -95,7 +95,7 @@ class Terminals:
         return Expression(self._statements.terminals[token.text], self).read()
 
     def filled(self, terminal: Terminal) -> Terminal:
-        """The same without the empty text."""
+        """The same terminal without the empty text."""
         if not terminal.empty:
             return terminal
         return Terminal(
@@ -154,7 +154,7 @@ class Terminals:
         return Terminal(self._times(item.whole, low, high), rest, low == 0 or item.empty)
 
     def join(self, first: str, second: str) -> str:
-        """One series after another. Two regexes side by side become one."""
+        """One series after another. Merge neighbouring regexes into one."""
         self._definitions.spend(20)
         if not (first and second):
             return first or second
@@ -192,7 +192,7 @@ class Terminals:
 
 
 def _check(text: str, flags: str) -> None:
-    """Raises PatternError for what dialects read in different ways."""
+    """Raises PatternError for syntax that dialects read differently."""
     if set(flags) - set("ims"):
         raise PatternError("of flags only i, m and s are available")
     for found in _PART.finditer(text):
@@ -210,7 +210,7 @@ def _is_regex(series: str) -> bool:
 
 
 def _plain(chars: Chars) -> str:
-    """The regex of its characters that JSON leaves as they are; "": there are none."""
+    """The regex for those of its characters that JSON does not escape; "" if there are none."""
     only_escaped = all(a == b and (a < 0x20 or chr(a) in _ESCAPED) for a, b in chars.ranges)
     if only_escaped and not chars.negated and not chars.classes:
         return ""
@@ -229,7 +229,8 @@ def _plain(chars: Chars) -> str:
 
 
 def _contains(chars: Chars, char: str) -> bool:
-    """Whether a set has one of the characters that JSON escapes. Raises PatternError for an unknown class."""
+    """Whether a set contains any of the characters that JSON escapes. Raises PatternError for an unknown
+    class."""
     found = [low <= ord(char) <= high for low, high in chars.ranges]
     found += [_has(name, char) for name in chars.classes]
     return any(found) != chars.negated

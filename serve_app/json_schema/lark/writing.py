@@ -1,12 +1,12 @@
 """Turns a grammar of a text into the grammar of the same text inside a JSON string.
 
-The parser's lexer takes the longest terminal and looks one byte ahead, never further. In JSON two different
-characters may both begin with a backslash. A terminal that could go on with one of them, but must end before
-the other, would then be taken too far. So every part of a grammar is written in up to four forms: its first
-backslash is read by the part or before it, and the next one after the part is read by the part or not.
-The longest terminal is then the same one as in the text.
+The parser's lexer takes the longest terminal and looks one byte ahead, never further. In JSON, two different
+characters may both be written with a leading backslash. If a terminal may continue with one of the two but
+must end before the other, the lexer would go too far. So every part of a grammar is written in up to four
+forms: a part's first backslash is read by the part or before it, and the backslash after the part is read by
+the part or left to what follows. The longest terminal is then the same as in the plain text.
 
-What is ignored may follow each terminal, the last one too, and may match the same text as a terminal.
+Ignored text may follow each terminal, including the last, and may match the same text as a terminal.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _Traits = tuple[bool, ...]
 def in_json(text: str, name: str) -> list[str]:
     """The rules for the inside of JSON strings whose decoded text matches the grammar `text`.
 
-    The first of them is `name`, in lower case, with which the names of all begin. Raises LarkError.
+    The first rule is called `name`, in lower case, and all other names begin with it. Raises LarkError.
     """
     definitions = Definitions(name)
     try:
@@ -43,7 +43,7 @@ def in_json(text: str, name: str) -> list[str]:
 
 
 class _Rules:
-    """Rules as choices of series, without groups and repetitions. A builder: see `notation.Builder`."""
+    """Rules as choices of sequences, without groups and repetitions. A builder: see `notation.Builder`."""
 
     def __init__(self, statements: Statements, terminals: Terminals, definitions: Definitions) -> None:
         self._statements = statements
@@ -68,7 +68,7 @@ class _Rules:
         return (name,)
 
     def repeat(self, item: Series, low: int, high: int | None) -> Series:
-        """Counts become rules of halves, so that there are few of them."""
+        """A counted repetition is halved again and again, so that it needs few rules."""
         if len(item) > 1:
             item = self.choice([item])
         return self._exactly(item, low) + (
@@ -110,7 +110,7 @@ class _Rules:
         return (name,)
 
     def _leaf(self, terminal: Terminal) -> Series:
-        """A terminal, even one that matches nothing, followed by what is ignored."""
+        """A terminal, even one that matches the empty text, followed by ignored text."""
         series: Series = (self._terminals.filled(terminal),) if terminal.whole else ()
         return (self.choice([(), series]) if terminal.empty else series) + self._ignored
 
@@ -130,7 +130,7 @@ class _Writer:
             pass
 
     def write(self) -> str:
-        """Write all forms that are needed. The name of the first rule. Raises LarkError."""
+        """Write all forms that are needed, and return the name of the first rule. Raises LarkError."""
         if "start" not in self._traits:
             raise LarkError("no text matches the rule start")
         start = self._rule("start", False, False)
@@ -141,7 +141,7 @@ class _Writer:
         return start
 
     def _learn(self) -> bool:
-        """Look at each rule once more, the last ones first. Whether that found anything new."""
+        """Look at each rule once more, from the last to the first. Returns whether anything new was found."""
         grown = False
         for name in reversed(self._choices):
             for series in self._choices[name]:
@@ -170,7 +170,7 @@ class _Writer:
         return (False, True, bool(symbol.rest)) if isinstance(symbol, Terminal) else self._traits.get(symbol)
 
     def _can(self, symbol: Symbol, left: bool, right: bool) -> bool:
-        """Whether a part can be written in the form that `left` and `right` say."""
+        """Whether a part can be written in the form given by `left` and `right`."""
         traits = self._of(symbol)
         if traits is None:
             return False
@@ -190,7 +190,7 @@ class _Writer:
         return found
 
     def _series(self, series: Series, left: bool, right: bool) -> str:
-        """From the last symbol on, each with the forms of what follows it. "": it has no such form."""
+        """Goes from the last symbol to the first, each with the forms of what follows. "" if none exists."""
         starts = [{left}]  # of each symbol
         for symbol in series:
             starts.append({end for end in _ENDS for start in starts[-1] if self._can(symbol, start, end)})

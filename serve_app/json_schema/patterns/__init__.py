@@ -1,4 +1,4 @@
-"""Patterns of ECMA-262, as JSON Schema has them, in the notation of the parser's regular expressions."""
+"""ECMA-262 patterns, as used in JSON Schema, translated to the parser's regular expressions."""
 
 from serve_app.json_schema.patterns.overlap import Overlaps
 from serve_app.json_schema.patterns.reading import PatternError

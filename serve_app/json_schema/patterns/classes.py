@@ -1,7 +1,7 @@
-"""Classes of characters. Dialects disagree about some characters: these are left out.
+"""Classes of characters. Characters about which dialects disagree are left out.
 
-`\\d`, `\\w` and `\\s` are ASCII's in one dialect and Unicode's in another. A class is written as the
-characters that belong to it in all of them, so that a client's own engine agrees.
+`\\d`, `\\w` and `\\s` cover ASCII alone in one dialect, and Unicode in another. A class is written as the
+characters that belong to it in all dialects, so that a client's own engine agrees.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def range_of(chars: Range) -> str:
 
 
 def char_of(code: int) -> str:
-    """A character as regexes have it."""
+    """A character as written in a regex."""
     char = chr(code)
     return char if char.isascii() and char.isalnum() else f"\\x{{{code:x}}}"
 

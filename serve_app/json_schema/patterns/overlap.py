@@ -35,7 +35,7 @@ class Overlaps:
         self._automata: dict[str, _Automaton | None] = {}
 
     def may(self, a: Translation, b: Translation) -> bool:
-        """Whether some text may match both; False only where it is certain that none does."""
+        """Whether some text may match both; False only if certainly none does."""
         first, second = self._automaton(a), self._automaton(b)
         if first is None or second is None:
             return True
@@ -69,7 +69,7 @@ class Overlaps:
 
 
 class _TooLarge(Exception):
-    """More states than are looked at."""
+    """More states than the search may visit."""
 
 
 class _Automaton:
@@ -90,7 +90,7 @@ class _Automaton:
         return [] if ended else self._chars[number]
 
     def closure(self, number: int, *, at_start: bool = False) -> set[_State]:
-        """All states that are reached without reading."""
+        """All states that can be reached without reading a character."""
         if not at_start and number in self._closures:
             return self._closures[number]
         found: set[_State] = set()
@@ -115,7 +115,7 @@ class _Automaton:
         return len(self._chars) - 1
 
     def _add(self, node: Node, start: int, end: int) -> None:
-        """Ways from `start` to `end` that read what `node` matches."""
+        """Add the paths from `start` to `end` that read the texts matched by `node`."""
         match node:
             case Chars():
                 self._chars[start].append((_ranges(node), end))
@@ -159,7 +159,7 @@ class _Automaton:
 
 
 def _ranges(chars: Chars) -> list[Range]:
-    """The characters of a set; all of them where it is not written as ranges alone."""
+    """The characters of a set; all characters if the set does not consist of ranges alone."""
     if chars.classes or chars.fold:
         return [LAST]
     if not chars.negated:

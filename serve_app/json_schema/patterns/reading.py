@@ -1,6 +1,6 @@
 """The text of a pattern -> its tree.
 
-The syntax is ECMA-262's, with those spellings of Python and Rust that have no meaning in ECMA-262:
+The syntax is that of ECMA-262, plus the spellings of Python and Rust that have no meaning in ECMA-262:
 `(?P<name>...)`, `(?i)`, `\\A`, `\\Z`. `[a&&b]` and `[[]` are classes.
 """
 
@@ -151,7 +151,7 @@ class _Reader:
         return Unsure() if look else Unsure(inside) if atomic else inside
 
     def _flagged(self, on: str, off: str, end: str | None) -> Node:
-        """The flags of `(?i)` hold to the end of the group around, those of `(?i:...)` inside."""
+        """The flags of `(?i)` apply to the end of the enclosing group, those of `(?i:...)` inside its own."""
         before = self._fold, self._dot_all, self._lines
         for flags, value in ((on, True), (off, False)):
             if set(flags) - set("-imsua"):
@@ -179,7 +179,7 @@ class _Reader:
             raise PatternError("a ( is not closed")
 
     def _reference(self, name: str) -> Node:
-        """A back reference, which is not regular. A group that took no part matches nothing."""
+        """A back reference, which is not regular. If its group took no part, it matches the empty text."""
         inside, length = self._groups.get(name, (ANYTHING, 0))
         return Unsure(Repeat(inside, 0, 1) if length <= _REPEATED_GROUP_CHARS else ANYTHING)
 

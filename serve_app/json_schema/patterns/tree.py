@@ -11,7 +11,7 @@ LAST: Range = (0, 0x10FFFF)
 
 @dataclass(frozen=True, slots=True)
 class Chars:
-    """One character of a set: of `ranges` or of the `classes` (`d`, `W`, `p{L}`), or of neither."""
+    """One character from a set: one in `ranges` or `classes` (`d`, `W`, `p{L}`), or one in neither."""
 
     ranges: tuple[Range, ...] = ()
     classes: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class Ahead:
 
 @dataclass(frozen=True, slots=True)
 class Unsure:
-    """A part that is not regular, or not written here. `instead` matches at least the same texts."""
+    """A part that is not regular, or that we cannot write. `instead` matches at least the same texts."""
 
     instead: Node = Sequence()
 
@@ -59,7 +59,7 @@ Node = Chars | Sequence | Choice | Repeat | Anchor | Ahead | Unsure
 
 
 def parts(node: Node) -> tuple[Node, ...]:
-    """The parts of a node that stand in the text; what a look-ahead looks at does not."""
+    """The parts of a node that consume text, which the contents of a look-ahead do not."""
     match node:
         case Sequence():
             return node.items

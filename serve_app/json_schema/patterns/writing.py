@@ -27,7 +27,7 @@ from serve_app.json_schema.patterns.tree import (
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """Patterns that a text must match, every one. Not `exact`: they match more texts than the client's."""
+    """Patterns, all of which a text must match. If not `exact`, they match more texts than the client's."""
 
     patterns: tuple[str, ...]
     exact: bool
@@ -110,7 +110,7 @@ class _Writer:
         return f"{'^' * ('^' in written)}{body}{'$' * ('$' in written)}"
 
     def _sides(self, items: tuple[Node, ...], anchor: Anchor, side: _Side) -> list[_Side]:
-        """The context before each of `items`, from one end."""
+        """The context before each of `items`, going from one end to the other."""
         sides: list[_Side] = []
         for item in items:
             sides.append(side)

@@ -1,1 +1,1 @@
-"""Small models of our own, a folder each, so that a first run needs no download; `recipe` makes them."""
+"""Small models of our own, one per folder, so that a first run needs no download; `recipe` makes them."""

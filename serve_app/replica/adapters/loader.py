@@ -1,6 +1,6 @@
-"""Loads adapters into a running engine: `models` reads them, `engine` runs them.
+"""Loads adapters into a running engine: `models` reads the adapters, and `engine` runs them.
 
-`AdaptingLoop` is the driver of a replica's engine. Knows no requests and no slots.
+`AdaptingLoop` is the driver of a replica's engine. Does not depend on requests or slots.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class AdapterLoader:
     """Reads, checks and packs adapters for one model. Callable from any thread."""
 
     def __init__(self, table: Adapters, config: ModelConfig) -> None:
-        """Checks the folders of the settings. Raises ModelLoadError for one that cannot be served."""
+        """Checks the folders of the settings. Raises ModelLoadError for an adapter that cannot be served."""
         self.table = table
         self._accepts = Accepts(table.shapes, config.engine.max_adapter_rank, table.dtype)
         self._folders = {name: find_folder(source) for name, source in config.adapters.items()}
@@ -35,9 +35,9 @@ class AdapterLoader:
             read_folder(folder, self._accepts)
 
     def load(self, key: str, adapter: Adapter) -> tuple[str, Any]:
-        """The adapter's name for requests, made of `key` and a mark of the content, and the packed adapter.
+        """The adapter's name for requests (made of `key` and a digest of the content) and the packed adapter.
 
-        The mark keeps the prefix cache right when a client sends other weights under an old id.
+        The digest keeps the prefix cache correct when a client sends other weights under an old id.
         Raises InvalidField for a client's tensors, Unavailable for a folder.
         """
         if adapter.config is not None and adapter.weights is not None:
@@ -73,7 +73,7 @@ class AdaptingLoop(EngineLoop):
     def load_adapter(self, key: str, adapter: Adapter) -> str:
         """Load an adapter; returns the name by which later requests use it.
 
-        Blocks: not for the event loop. Raises as `AdapterLoader.load`, or UnsupportedField.
+        Blocks: not for the event loop. Raises the errors of `AdapterLoader.load`, or UnsupportedField.
         """
         if self._loader is None:
             raise UnsupportedField("lora_task_id", "this model takes no adapters")

@@ -47,8 +47,8 @@ class AdapterSlots:
     async def hold(self, request: GenerateRequest) -> AsyncIterator[str | None]:
         """Load the request's adapter, and keep it during the block; yields its name in the engine.
 
-        None for a request without an adapter. Raises ModelNotFound, InvalidField for weights that do not
-        fit or were never sent, UnsupportedField, or Overloaded when all slots stay in use.
+        None for a request without an adapter. Raises ModelNotFound, UnsupportedField, InvalidField for
+        weights that do not fit or were never sent, or Overloaded if all slots stay in use.
         """
         adapter = request.adapter
         if adapter is None:
@@ -77,7 +77,7 @@ class AdapterSlots:
             raise InvalidField(field, "lora_weights and lora_config come together")
 
     async def _take(self, key: str, adapter: Adapter, timeout_s: float | None) -> tuple[_Slot, str]:
-        """A slot with one more holder, once it is loaded."""
+        """A slot with one more user, once its adapter is loaded."""
         while True:
             slot = self._slots.get(key)
             ours = slot is None
@@ -100,7 +100,7 @@ class AdapterSlots:
                 # The weights of another request were wrong; this request may have sent right ones.
 
     async def _load(self, key: str, adapter: Adapter) -> str:
-        """Load it in the thread; a slot whose load failed is free again."""
+        """Load the adapter in the thread for loading; if that fails, the slot is free again."""
         loop = asyncio.get_running_loop()
         try:
             return await loop.run_in_executor(self._thread, self._driver.load_adapter, key, adapter)
@@ -111,7 +111,7 @@ class AdapterSlots:
             await self._notify()
 
     async def _make_room(self, key: str, timeout_s: float | None) -> bool:
-        """Wait until there is a free slot; False if `key` has got one meanwhile. Raises Overloaded."""
+        """Wait for a free slot; returns False if `key` has got a slot meanwhile. Raises Overloaded."""
         wait_s = SLOT_WAIT_S if timeout_s is None else min(SLOT_WAIT_S, timeout_s)
         try:
             async with asyncio.timeout(wait_s), self._changed:
@@ -145,7 +145,8 @@ def _seen(task: asyncio.Task[str]) -> None:
 
 
 def _key(adapter: Adapter, salt: str) -> str:
-    """The key of a slot: adapters that clients sent belong to one tenant, the operator's to all."""
+    """The key of a slot: an adapter that a client sent belongs to one tenant, the operator's adapters to all
+    tenants."""
     return f"{adapter.name}@{salt}" if adapter.is_task else adapter.name
 
 

@@ -27,7 +27,7 @@ class EmbeddingPrompt:
     vocab_size: int
 
     async def encode(self, request: EmbedRequest) -> list[Sequence[int]]:
-        """Ids of each input, at least one each.
+        """The ids of each input, at least one per input.
 
         Raises InvalidField, PromptTooLong, or UnsupportedField for an instruction to a model
         whose pooling leaves it out.
@@ -46,7 +46,7 @@ class EmbeddingPrompt:
     async def tokens(self, question: TokenizeRequest) -> list[int]:
         """Ids of a text without an instruction, of any length.
 
-        Raises UnsupportedField for a chat, InvalidField or PromptTooLong.
+        Raises UnsupportedField for a chat, and InvalidField or PromptTooLong for a text.
         """
         text = question.prompt.text
         if text is None:

@@ -1,7 +1,7 @@
 """One embedding model in one process: texts in, vectors out.
 
 Wires the text layer to the embedder's thread, as `server.py` does for a model that
-generates. Knows neither Ray nor HTTP.
+generates. Depends on neither Ray nor HTTP.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class EmbeddingServer:
     async def ask(self, question: Question[ReplyT]) -> ReplyT:
         """The reply: vectors, tokens or text.
 
-        Raises ServeError; UnsupportedField for any other question. Cancelling the call takes its inputs out
-        of the queue.
+        Raises ServeError, in particular UnsupportedField for any other question. Cancelling the call takes
+        its inputs out of the queue.
         """
         if isinstance(question, EmbedRequest):
             return cast("ReplyT", await self._embed(question))
@@ -114,7 +114,7 @@ class EmbeddingServer:
         return self._embedder.stats()
 
     def check_health(self) -> None:
-        """Raise Unavailable when the embedder's thread died or its heart stopped beating."""
+        """Raise Unavailable if the embedder's thread has died or its heartbeat has stopped."""
         self._embedder.check_health(HEARTBEAT_LIMIT_S)
 
     async def stop(self) -> None:

@@ -1,9 +1,8 @@
 """The child process of `GrammarCompiler`: tries grammars out where they can do no harm.
 
-Run as `python -m serve_app.replica.grammar.child FD`. A hostile grammar may take
-minutes, gigabytes or the stack. Here it costs a process with a memory limit and
-a clock. A grammar that passes is known to compile, and to take its first steps, within
-an engine's limits of time and memory.
+Run as `python -m serve_app.replica.grammar.child FD`. A hostile grammar may take minutes or gigabytes, or
+overflow the stack. Here the damage is limited to a process with a memory limit and a time limit. A grammar
+that passes is known to compile, and to take its first steps, within an engine's limits of time and memory.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ class Trial:
         return SandboxReply(compiled=text)
 
     def _placed(self, grammar: Grammar) -> str | None:
-        """The part of a schema that the parser refuses, with its place, if it is found in time."""
+        """The part of a schema that the parser refuses, and its place, if that part is found in time."""
         until = time.thread_time() + PLACING_S
 
         def refusal(text: str) -> str | None:
@@ -135,7 +134,8 @@ def _try(tokenizer: LLTokenizer, text: str) -> None:
 
 
 def _limit_memory() -> None:
-    """Limit memory to MEMORY_BYTES more than is in use. Only Linux reports and enforces this."""
+    """Limit this process's memory to MEMORY_BYTES more than it uses now. Works only on Linux, which reports
+    memory use and enforces the limit."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             in_use = int(file.read().split()[0]) * resource.getpagesize()

@@ -1,7 +1,7 @@
 """Clients' grammars, compiled in a sandbox and remembered.
 
-The cache keeps replies, refusals too, within a number of bytes. Knows nothing of requests;
-`text/answer/grammar.py` knows what a grammar means.
+The cache keeps replies, including refusals, up to a number of bytes. Does not depend on requests;
+`text/answer/grammar.py` defines what a grammar means.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class GrammarCompiler:
     async def compile(self, grammar: Grammar) -> str:
         """The grammar in the notation of the engine's parser.
 
-        Raises InvalidField for a wrong or too costly grammar, UnsupportedField when the model allows
-        none, Overloaded when too many wait, Unavailable when the sandbox cannot be started.
+        Raises InvalidField for a wrong or too costly grammar, UnsupportedField if the model does not allow
+        grammars, Overloaded if too many grammars wait, and Unavailable if the sandbox cannot be started.
         """
         key = _key(grammar)
         reply = self._cache.get(key)
@@ -86,7 +86,7 @@ class GrammarCompiler:
 
 
 class ReplyCache:
-    """The most recently used replies, within a number of bytes. Many threads may read while one writes."""
+    """The most recently used replies, up to a number of bytes. Many threads may read while one writes."""
 
     def __init__(self, max_bytes: int) -> None:
         self.num_bytes = 0

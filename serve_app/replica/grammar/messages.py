@@ -1,6 +1,6 @@
 """Messages between a replica and its grammar sandbox: length-prefixed frames of msgpack.
 
-Plain typed values only; nothing that is received can run code.
+They consist of plain typed values; nothing that is received can run code.
 """
 
 from __future__ import annotations

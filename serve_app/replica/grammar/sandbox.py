@@ -1,7 +1,7 @@
 """The grammar sandbox as the replica sees it: a child process that compiles one grammar at a time.
 
 The child starts with the first grammar and stays warm. It is ended and replaced when a
-grammar takes longer than `LIMIT_S`. Knows nothing of requests.
+grammar takes longer than `LIMIT_S`. Does not depend on requests.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class GrammarSandbox:
         self._ended = False
 
     def compile(self, grammar: Grammar) -> SandboxReply | None:
-        """The child's reply; None when the grammar was too much for it.
+        """The child's reply; None if the grammar exceeded the child's limits.
 
         Raises Unavailable when no child can be started.
         """
@@ -54,7 +54,7 @@ class GrammarSandbox:
         return None
 
     def end(self) -> None:
-        """End the child for good. Callable from another thread; a `compile` under way then raises."""
+        """End the child for good. May be called from another thread; a `compile` under way then raises."""
         self._ended = True
         if self._child is not None:
             self._child.kill()

@@ -132,7 +132,7 @@ class ChoiceState:
         return step.stop is None and not (self.parser is not None and self.parser.complete)
 
     def score(self, length_penalty: float | None) -> float:
-        """The log-probability of the choice, divided by tokens ** `length_penalty` where there is one."""
+        """The log-probability of the choice, divided by tokens ** `length_penalty` if that is set."""
         if length_penalty is None:
             return self.cumulative_logprob
         return self.cumulative_logprob / math.pow(max(1, self.num_tokens), length_penalty)

@@ -38,7 +38,7 @@ PROGRESS_TOKENS: Final = 16
 
 @dataclass(slots=True)
 class StepOutput:
-    """The effect of one engine output: deltas to send, and perhaps a sequence to end early."""
+    """The effect of one engine output: deltas to send, and possibly a sequence to end early."""
 
     deltas: list[TokenDelta] = field(default_factory=list)
     cut: tuple[int, int] | None = None  # (index, tokens to keep)
@@ -108,9 +108,9 @@ class RequestState:
         )
 
     def go_on(self, resume: Resume, begun: Sequence[ChoiceSoFar]) -> None:
-        """Take over an answer that another replica began; `begun` is empty where all choices start over.
+        """Take over an answer that another replica began; `begun` is empty if all choices start over.
 
-        Tokens of unfinished choices follow through `replay`.
+        `replay` then takes the tokens of unfinished choices.
         """
         usage = resume.usage
         self._resumes, self._cached_tokens = True, usage.cached_tokens
@@ -130,7 +130,8 @@ class RequestState:
                 self._open -= 1
 
     def replay(self, index: int, token_ids: Sequence[int]) -> bool:
-        """Read tokens that the client has of a choice; returns False if they are not its own."""
+        """Read the tokens of a choice that the client already has; returns False if they cannot belong to the
+        choice."""
         choice = self._choices[index]
         before = choice.num_tokens
         sound = choice.replay(token_ids)
@@ -165,7 +166,7 @@ class RequestState:
             self._cached_tokens = max(self._cached_tokens, output.cached_tokens)
 
     def _has_progress(self) -> bool:
-        """Whether enough was done since the last delta for a delta of progress."""
+        """Whether enough work was done since the last delta to send a progress delta."""
         more = max(self._made, self._searched) - self._told.generated_tokens
         return self._computed > self._told.prompt_tokens or more >= PROGRESS_TOKENS
 
@@ -294,7 +295,7 @@ class RequestState:
 
 
 def one_by_one(output: EngineOutput) -> Iterator[EngineOutput]:
-    """An output of several tokens as outputs of one; the end comes with the last."""
+    """Split an output of several tokens into outputs of one token each; only the last one has the end."""
     for i in range(len(output.token_ids)):
         first, last = i == 0, i == len(output.token_ids) - 1
         yield replace(

@@ -1,7 +1,7 @@
 """Continues an answer that another replica began: input for the engine and for the request's state.
 
-The same objects as for a new answer read the tokens that the client has, and nothing of that is sent. Knows
-no engine and no weights.
+The tokens that the client has are read by the same objects as for a new answer, and the resulting deltas are
+not sent. Does not depend on the engine or on weights.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PIECE: Final = 128  # tokens that are read again at once; then other requests ge
 
 
 def check_weights(resume: Resume, weights: str) -> None:
-    """Raise Unavailable for an answer that was begun with weights other than `weights`, the ones here."""
+    """Raise Unavailable if the answer was begun with weights other than `weights`, those of this replica."""
     if not weights or resume.weights != weights:
         raise Unavailable("the answer was begun by another version of the model", retry_after_s=1.0)
 
@@ -27,8 +27,8 @@ def check_weights(resume: Resume, weights: str) -> None:
 def begun_choices(request: GenerateRequest) -> tuple[ChoiceSoFar, ...]:
     """The begun choices for the engine; empty if all of them start over.
 
-    Choices that are delivered whole start over unless they are finished. Ranked choices and the
-    hypotheses of a beam search depend on each other: all of them start over.
+    Choices that are delivered whole start over unless they are finished. Ranked choices and the hypotheses of
+    a beam search depend on each other, so they all start over.
     """
     resume = request.resume
     if resume is None or request.beam is not None or is_ranked(request):
@@ -53,7 +53,8 @@ def going_on(engine_request: EngineRequest, request: GenerateRequest) -> EngineR
 
 
 async def replay(state: RequestState) -> None:
-    """Bring the state to the client's position. Raises GenerationFailed for tokens of another answer."""
+    """Bring the state to the client's position. Raises GenerationFailed if the client's tokens cannot belong
+    to this answer."""
     resume = state.request.resume
     if resume is None:
         return

@@ -27,7 +27,7 @@ def of_tokens(tensors: dict[str, Tensor], start: int, stop: int) -> dict[str, Te
 
 
 def joined(steps: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """The tensors of several steps as those of one."""
+    """Join the tensors of several steps as if they came from one step."""
     found: dict[str, list[Tensor]] = {}
     for step in steps:
         for name, tensor in step.items():

@@ -1,6 +1,6 @@
 """How a model marks its thoughts and calls, and the parsers and grammars of one request.
 
-Chooses parsers and grammars; knows neither how they work nor the engine.
+Chooses parsers and grammars; independent of how those work, and of the engine.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class AnswerFormat:
 
 
 class AnswerReader:
-    """What the answers to one request look like: makes their grammar and their parsers."""
+    """The form of the answers to one request; makes their grammar and their parsers."""
 
     def __init__(
         self, format: AnswerFormat, request: GenerateRequest, token_ids: list[int], tokenizer: Tokenizer
@@ -79,13 +79,13 @@ class AnswerReader:
 
     @property
     def marker_ids(self) -> frozenset[int]:
-        """The tokens of markers, which must not be skipped even if they are special."""
+        """The marker tokens, which must not be skipped even if they are special."""
         return self._written_ids.union(self._token_ids.values())
 
     def grammar(self) -> Grammar | None:
         """The grammar of an answer, or None. Raises InvalidField.
 
-        The request's own grammar, unless it has to make room for thoughts or for calls.
+        This is the request's own grammar, unless thoughts or calls must be allowed too.
         """
         calls, thoughts = self._call_rules(), self._thoughts
         makes_room = thoughts is not None and (self._is_json or thoughts.most is not None)
@@ -103,13 +103,13 @@ class AnswerReader:
 
     @property
     def call_grammars(self) -> list[tuple[str, Grammar]]:
-        """The tools whose calls have a grammar, each with that of its arguments."""
+        """The tools whose calls have a grammar, each with the grammar of its arguments."""
         if self._call_rules() is None:
             return []
         return [(function["name"], call_grammar(function, self._space)) for function in self._functions]
 
     def parser(self) -> AnswerParser | None:
-        """A parser for one choice; None when its text is all there is."""
+        """A parser for one choice; None if the choice contains nothing but text."""
         thoughts, tools = self._thoughts, self._tools
         if thoughts is None and tools is None:
             return None
@@ -139,7 +139,7 @@ class AnswerReader:
             )
 
     def _call_rules(self) -> CallRules | None:
-        """None where calls are free, or where no marker shows a grammar when they begin."""
+        """None if calls are unconstrained, or if no marker tells the grammar where they begin."""
         if self._tools is None:
             return None
         forced = self._mode is not ToolMode.AUTO
@@ -158,14 +158,14 @@ class AnswerReader:
 
 
 def _spaced(grammar: Grammar | None, space: str) -> Grammar | None:
-    """`grammar`, with the model's own spacing if it is JSON without one."""
+    """`grammar`; if it is JSON without a spacing, the model's own spacing is added."""
     if grammar is None or grammar.kind not in _JSON or grammar.space is not None:
         return grammar
     return replace(grammar, space=space)
 
 
 def _written(grammar: Grammar | None, tokenizer: Tokenizer) -> frozenset[int]:
-    """The control tokens that the model may write instead of their names in markers of `grammar`."""
+    """The control tokens that the model may write where a marker of `grammar` has their names."""
     texts = [] if grammar is None else [rule.text for rule in grammar.markers]
     names = {name for text in texts for name in tokenizer.controls.pattern.findall(text)}
     return frozenset(i for name in names if (i := tokenizer.token_id(name)) is not None)

@@ -1,8 +1,8 @@
-"""What a client asks the output to match -> a grammar in llguidance's own notation.
+"""The format that a client requests for the output -> a grammar in llguidance's own notation.
 
-Checks everything that needs no compiling: size, references, form.
+Checks everything that can be checked without compiling: size, references, form.
 Each protocol checks its own `strict`.
-Knows tokens by their names alone, and not the parser's limits.
+Refers to tokens only by name, and does not check the parser's limits.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _NAMES: Final = re.compile(
 def serialise(
     grammar: Grammar, controls: Mapping[str, int] = _NO_CONTROLS, ends: Collection[int] = ()
 ) -> str:
-    """`grammar` for llguidance. Raises InvalidField, which says what to change.
+    """`grammar` for llguidance. Raises an InvalidField that says what to change.
 
-    `controls` are the model's control tokens by their names, and `ends` those of them that end an answer,
-    which never replace their names. `json_schema.adapt` names the keywords that are lost, and the dialects
-    report them to clients.
+    `controls` are the model's control tokens by name. `ends` are the control tokens that end an answer; they
+    are never written in place of their names. `json_schema.adapt` names the keywords that cannot be
+    enforced, and the dialects report them to clients.
     """
     match grammar.kind:
         case GrammarKind.JSON | GrammarKind.SCHEMA:
@@ -59,7 +59,7 @@ def serialise(
 
 
 def reads_alike(tokenizer: Tokenizer, tokens: LLTokenizer) -> bool:
-    """Whether the parser's text of tokens equals the text that a client sees, checked on some thousands."""
+    """Whether the parser's text for tokens equals the text that a client sees; checked on some thousands."""
     size = tokenizer.vocab_size
     return all(
         tokens.decode_bytes([i]) == tokenizer.token_bytes(i)
@@ -69,9 +69,9 @@ def reads_alike(tokenizer: Tokenizer, tokens: LLTokenizer) -> bool:
 
 
 def fault(grammar: Grammar, refusal: Callable[[str], str | None]) -> str | None:
-    """The part of a schema that the parser refuses, with its place; None if unknown.
+    """The part of a schema that the parser refuses, and its place; None if unknown.
 
-    `refusal`: why the parser refuses a grammar in its own notation.
+    `refusal` says why the parser refuses a grammar written in its own notation.
     """
     if grammar.kind is not GrammarKind.SCHEMA:
         return None
@@ -103,13 +103,13 @@ def _of_schema(grammar: Grammar) -> str:
 
 @_usable()
 def form_of(grammar: Grammar) -> str:
-    """A grammar of JSON as a part of a larger one, in Lark's notation. Raises InvalidField."""
+    """A JSON grammar as part of a larger grammar in Lark's notation. Raises InvalidField."""
     return exact.expression(*_schema(grammar))
 
 
 @_usable()
 def form_of_schema(schema: Mapping[str, Any], space: str) -> str:
-    """A schema as a part of a grammar in Lark's notation. Raises InvalidField."""
+    """A schema as part of a grammar in Lark's notation. Raises InvalidField."""
     return exact.expression(adapt(dict(schema)).schema, space)
 
 
@@ -146,7 +146,7 @@ def _lark(text: str, controls: Mapping[str, int]) -> str:
 
 
 def _marker_rule(rule: MarkerRule, markers: Mapping[str, int]) -> str:
-    """A rule, with the rules that it needs, for a text in which tokens may replace their names."""
+    """A rule, with the rules that it needs, for a text in which control tokens may stand for their names."""
     longest_first = sorted(markers, key=len, reverse=True)
     names = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
 
@@ -168,12 +168,12 @@ def _marker_rule(rule: MarkerRule, markers: Mapping[str, int]) -> str:
 
 
 def terms(text: str, token_ids: Mapping[str, int]) -> str:
-    """`text` as terms of the notation: its markers as tokens, all else as literals."""
+    """`text` in the notation: markers become tokens, and everything else becomes literals."""
     pattern = "|".join(map(re.escape, token_ids))
     parts = re.split(f"({pattern})", text) if pattern else [text]
     return " ".join(f"<[{token_ids[p]}]>" if p in token_ids else json.dumps(p) for p in parts if p)
 
 
 def refused(reason: str) -> InvalidField:
-    """The error of a grammar that cannot be used."""
+    """The error for a grammar that cannot be used."""
     return InvalidField(FIELD, reason)

@@ -1,6 +1,6 @@
-"""The text of one choice: ids in, text that may be shown out, cut at the first stop string.
+"""The text of one choice: turns ids into text that may be shown, cut at the first stop string.
 
-Joins a detokenizer and a stop matcher. Knows neither the engine nor the wire.
+Combines a detokenizer and a stop matcher. Independent of the engine and of the wire format.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class OutputText:
     ) -> None:
         """`continues`: the text goes on where a raw prompt ended, so its first space is kept.
 
-        `min_tokens`: a stop string that ends within this many first tokens does not end the text.
+        `min_tokens`: a stop string that ends within the first `min_tokens` tokens does not end the text.
         `shown_ids`: special tokens that are shown even if the others are skipped.
-        The choices of a request may share one `StopStrings`, which then brings its own `include_stop`.
+        The choices of a request may share one `StopStrings`, whose own `include_stop` then applies.
         """
         stops = stop if isinstance(stop, StopStrings) else StopStrings(stop, include_stop=include_stop)
         self.describe = tokenizer.describe
@@ -61,10 +61,10 @@ class OutputText:
         return self._matcher is not None
 
     def push(self, token_ids: Sequence[int], *, end_token: bool = False, searched: bool = True) -> TextStep:
-        """Take the next tokens. After a match no further token is used.
+        """Take the next tokens. After a match, no further tokens are used.
 
-        `end_token`: the last id is the stop token that ended the sequence. It is
-        used, and shown only with `include_stop`. `searched`: a stop string may end in these tokens.
+        `end_token`: the last id is the stop token that ended the sequence. That token counts as used, and is
+        shown only with `include_stop`. `searched`: whether a stop string may end in these tokens.
         """
         self._searched = searched
         if self.stop is not None:

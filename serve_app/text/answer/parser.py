@@ -1,6 +1,6 @@
 """The text of an answer -> thoughts, text, and calls of tools.
 
-Joins the two parsers a model may need. Knows neither tokens nor the wire.
+Combines the two parsers that a model may need. Independent of tokens and of the wire format.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from serve_app.types import ToolCallDelta
 
 
 class AnswerPart(NamedTuple):
-    """A piece of an answer, sorted."""
+    """A piece of an answer, split into thoughts, text and calls."""
 
     text: str = ""
     reasoning: str = ""
@@ -64,7 +64,7 @@ class AnswerParser:
         return self._tools is not None and self._tools.complete
 
     def feed(self, text: str, *, last: bool, cut: bool = False) -> AnswerPart:
-        """Take more text. With `last` no more follows, and nothing is held back.
+        """Take more text. With `last`, no more text follows and nothing is held back.
 
         `cut`: the model had not ended, so an unfinished call is dropped instead of shown as text.
         """

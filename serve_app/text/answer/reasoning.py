@@ -28,7 +28,7 @@ class ReasoningFormat:
         return (self.open, self.close)
 
     def opened_by(self, prompt: str) -> bool:
-        """Whether the answer to `prompt`, or its last characters, begins inside of the markers."""
+        """Whether the answer to `prompt` begins between the markers; only its last characters are needed."""
         return prompt.rstrip(BLANK).endswith(self.open)
 
 
@@ -40,7 +40,7 @@ FORMATS: Final[Mapping[str, ReasoningFormat]] = {each.name: each for each in _FO
 
 
 def find_reasoning_format(setting: str, tokenizer: Tokenizer) -> ReasoningFormat | None:
-    """The format named by `setting`; with `auto` the one that the model's files show."""
+    """The format named by `setting`; with `auto`, the format detected in the model's files."""
     if setting != "auto":
         return FORMATS.get(setting)
     template = "\n".join(tokenizer.templates.values())
@@ -59,7 +59,7 @@ class ReasoningPart:
 
 
 class ReasoningParser:
-    """Reads one answer. Linear; holds back less than a marker, and whitespace at the start.
+    """Reads one answer. Takes linear time; holds back less than a marker, and whitespace at the start.
 
     >>> thought = parser.feed(text)  # until the answer ends
     >>> tail = parser.end()
@@ -77,7 +77,7 @@ class ReasoningParser:
         next(self._run)
 
     def feed(self, text: str) -> ReasoningPart:
-        """Take more text; returns the parts that are certain."""
+        """Take more text, and return the parts that are certain."""
         if text:
             self._source.push(text)
             next(self._run)

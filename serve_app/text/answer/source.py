@@ -1,6 +1,6 @@
 """A text that arrives in pieces, for parsers that are written as if it were complete.
 
-A parser is a generator: it yields when it needs more text, and is resumed when there is some.
+A parser is a generator: it yields when it needs more text, and is resumed when more has arrived.
 Characters that a parser takes are held until the parser knows what they are (`release`), so that
 text that only looked like syntax can still be shown. No character is read twice, except after a
 `put_back`, and at most MAX_HELD_CHARS are held. So parsing is linear, and its result does not
@@ -20,11 +20,11 @@ Scan: TypeAlias = Generator[None, None, T]  # yields where it waits for more tex
 
 
 class Malformed(Exception):
-    """The text is not in the format. The characters that are held are plain text."""
+    """The text is not in the format. The held characters are plain text."""
 
 
 class Source:
-    """`text[at:]` has arrived and was not taken yet."""
+    """`text[at:]` has arrived but has not been taken yet."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -35,7 +35,7 @@ class Source:
         self._num_pushes = 0
 
     def push(self, text: str) -> None:
-        """Add text. Copies only the characters that no parser could classify yet: less than a marker."""
+        """Add text. Copies only the characters not classified yet, which are fewer than in a marker."""
         self.text, self.at = self.text[self.at :] + text, 0
         self._num_pushes += 1
 
@@ -51,7 +51,7 @@ class Source:
         return self._num_pushes != seen
 
     def peek(self) -> Scan[str]:
-        """The next character, which is not taken; empty at the end."""
+        """The next character, without taking it; empty at the end."""
         while self.at == len(self.text):
             if self.ended:
                 return ""
@@ -84,7 +84,7 @@ class Source:
         self.text, self.at = held + self.text[self.at :], 0
 
     def expect(self, literal: str, *, or_end: bool = False) -> Scan[None]:
-        """Take `literal`, or with `or_end` a beginning of it that ends the text. Raises Malformed."""
+        """Take `literal`; with `or_end`, a prefix that ends the text is enough. Raises Malformed."""
         for wanted in literal:
             char = yield from self.peek()
             if or_end and not char:
@@ -106,7 +106,7 @@ class Source:
 
 
 def find_marker(source: Source, marker: str) -> tuple[int, bool]:
-    """The number of characters that surely come before the next `marker`, and whether it follows them.
+    """The number of characters that certainly precede the next `marker`, and whether the marker follows them.
 
     An empty marker is never found.
     """

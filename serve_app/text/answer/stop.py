@@ -1,13 +1,13 @@
 """Finds the first stop string in a text that arrives in pieces.
 
-*First* is the match that ends earliest; of those that end together, the longest.
-That does not depend on how the text was cut into pieces. Only the longest suffix
+*First* is the match that ends earliest; if several matches end together, it is the longest.
+The result does not depend on how the text was cut into pieces. Only the longest suffix
 that may still become a match is held back.
 
-The search is Aho and Corasick's, over a trie whose nodes are made when the text
-first reaches them: a node is a range of the sorted stop strings. So a request
-with a million characters of stop strings costs a sort at the start, and each
-character of text amortised constant time. Knows characters only, not tokens.
+The search uses the Aho-Corasick algorithm on a trie whose nodes are made when the text
+first reaches them: a node is a range of the sorted stop strings. A request with a million characters of stop
+strings therefore costs one sort at the start, and then amortised constant time per character of text.
+Handles characters only, not tokens.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 
 class StopStrings:
-    """The stop strings of a request; its choices share one."""
+    """The stop strings of a request, shared by its choices."""
 
     def __init__(self, strings: Iterable[str], *, include_stop: bool = False) -> None:
         """`include_stop` keeps the matched string in the text. Raises ValueError on an empty string."""
@@ -87,7 +87,7 @@ def _step(stops: StopStrings, node: _Node, char: str) -> _Node:
 
 
 class StopStep(NamedTuple):
-    """Text that is now certain, and the stop string that ended it."""
+    """Text that is now certain, and the stop string that ended the text, if any."""
 
     text: str
     stop: str | None
@@ -104,7 +104,7 @@ class StopMatcher:
     def push(self, text: str, *, may_end: bool = True) -> StopStep:
         """Take more text. After a match the matcher is done and must not be pushed again.
 
-        Without `may_end`, a stop string that ends in `text` is ordinary text.
+        Without `may_end`, a stop string that ends within `text` is treated as ordinary text.
         """
         stops, node = self._stops, self._node
         root, first_char = stops.root, stops.first_char
@@ -129,6 +129,6 @@ class StopMatcher:
         return StopStep(buffer[:safe], None)
 
     def flush(self) -> str:
-        """The held text, at an end without a match."""
+        """The held text, when the text has ended without a match."""
         text, self._held, self._node = self._held, "", self._stops.root
         return text

@@ -1,4 +1,4 @@
-"""The thoughts that an answer may begin with, and the budget of tokens that ends them: rules of a grammar."""
+"""Grammar rules for the thoughts that may begin an answer, and for the token budget that ends them."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ class ThinkingRules:
     def after(
         cls, prompt_ids: Sequence[int], tokenizer: Tokenizer, format: ReasoningFormat, most: int | None
     ) -> ThinkingRules:
-        """The rules of an answer to this prompt."""
+        """The rules for an answer to this prompt."""
         end = tokenizer.decode(prompt_ids[-_PROMPT_END_TOKENS:], skip_special_tokens=False)
         return cls(format, format.opened_by(end), most)
 
     def can_be_limited(self, token_ids: Mapping[str, int]) -> bool:
-        """Whether a grammar sees where they begin and end. `token_ids`: of the markers that are tokens."""
+        """Whether a grammar can see where the thoughts begin and end. `token_ids`: ids of marker tokens."""
         return self.format.close in token_ids and (self.opened or self.format.open in token_ids)
 
     def rules(self, token_ids: Mapping[str, int]) -> list[str]:
-        """The rule `thoughts`, and those that it needs."""
+        """The rule `thoughts`, and the rules that it needs."""
         open, close = self.format.open, self.format.close
         if close not in token_ids:
             inside, ends = "thought", f"suffix={json.dumps(close)}"
@@ -50,6 +50,6 @@ class ThinkingRules:
         return [f"thoughts: {rule}", *([f"thought[{ends}]: {ANY_TEXT}"] if ends else [])]
 
     def free(self, token_ids: Mapping[str, int]) -> str:
-        """Any tokens but the one that would open thoughts again."""
+        """Any tokens except the one that would open thoughts again."""
         open = self.format.open
         return f"<[^{token_ids[open]}]>*" if open in token_ids else "<[*]>*"

@@ -1,6 +1,6 @@
 """Fill-in-the-middle prompts: the text before and after a gap -> a prompt for the gap.
 
-Knows the token names of the common families and nothing of requests.
+Contains the token names of the common families; does not handle requests.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FAMILIES = (
 
 @dataclass(frozen=True, slots=True)
 class FillInTheMiddle:
-    """The three tokens by which a model is asked for the text of a gap."""
+    """The three tokens that ask a model to fill in a gap."""
 
     tokenizer: Tokenizer
     prefix_id: int
@@ -30,7 +30,7 @@ class FillInTheMiddle:
 
     @classmethod
     def find(cls, tokenizer: Tokenizer) -> FillInTheMiddle | None:
-        """The tokenizer's own tokens, or None when it has none that we know."""
+        """The tokenizer's own tokens, or None if it has no tokens that we recognise."""
         for names in _FAMILIES:
             prefix, suffix, middle = map(tokenizer.token_id, names)
             if prefix is not None and suffix is not None and middle is not None:
@@ -38,7 +38,7 @@ class FillInTheMiddle:
         return None
 
     async def encode(self, prefix: str, suffix: str) -> list[int]:
-        """BOS where the model wants one, then prefix and suffix after their tokens.
+        """BOS if the model wants it, then the prefix and the suffix, each after its token.
 
         Control tokens in either text stay text. Raises PromptTooLong and InvalidField.
         """

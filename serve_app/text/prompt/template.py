@@ -1,11 +1,11 @@
 """Chat messages -> token ids, by the operator's chat template.
 
-The template is the model's own or the operator's file, never the client's, and
-runs in transformers' immutable sandbox, so that it renders as it does there.
+The template is the model's own or the operator's file, never the client's, and runs in transformers'
+immutable sandbox, so that it renders as in transformers.
 
 Covered: a template cannot reach Python's internals or change its input; its output
 is bounded; control tokens in the strings of users stay text (see control.py).
-Not covered: a template that loops for long without output; the operator chose it.
+Not covered: a template that loops for a long time without output, since the operator chose the template.
 """
 
 from __future__ import annotations
@@ -110,14 +110,14 @@ class ChatTemplate:
         return await self._tokenizer.off_loop(num_chars, work)
 
     def _free(self, variables: Mapping[str, Any]) -> Mapping[str, Any]:
-        """`variables`, unless one has a reserved name: then raises InvalidField."""
+        """Returns `variables`; raises InvalidField if one of them has a reserved name."""
         for name in variables:
             if name in RESERVED_VARIABLES or name in self._tokenizer.named_tokens:
                 raise InvalidField(VARIABLES, f"{name} must not be given; it is set by the server")
         return variables
 
     def _render(self, inputs: dict[str, Any], num_added_chars: int) -> str:
-        """The rendered template; `num_added_chars` of it are ours and do not count."""
+        """The rendered template; the limit does not count the `num_added_chars` characters that we added."""
         name = "tool_use" if inputs["tools"] and "tool_use" in self._compiled else "default"
         if name not in self._compiled:
             raise UnsupportedField("messages", "this model's chat template serves only tools")
@@ -148,7 +148,7 @@ def _checked(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any
 
 
 def _readable(message: Mapping[str, Any]) -> dict[str, Any]:
-    """The message as templates expect it: no null fields, reasoning under the names they read."""
+    """The message as templates expect it: without null fields, and with the reasoning under their names."""
     fields = {key: value for key, value in message.items() if value is not None}
     reasoning = next((fields[name] for name in _REASONING if name in fields), None)
     if reasoning is not None:

@@ -1,11 +1,11 @@
 """Keeps the text of users from becoming control tokens.
 
 A control token is one that structures a prompt: every special token, and every
-added token written like one (`<|...|>`), since some models do not flag the tokens
-of their roles. A chat template mixes control tokens with the strings of users; in the
-rendered prompt a user's `<|im_start|>` looks like the template's. So, before rendering,
-a random mark is put *inside* each control token that a user wrote. The token then no longer
-matches, however the template cuts, escapes or joins it. After rendering, `split` finds the marks.
+added token written like one (`<|...|>`), since some models do not flag their role tokens as special. A chat
+template mixes control tokens with the strings of users; in the rendered prompt a user's `<|im_start|>` looks
+like the template's. So, before rendering, a random mark is put *inside* each control token that a user
+wrote. The token then no longer matches, however the template cuts, escapes or joins it. After rendering,
+`split` finds the marks.
 
 Covered: control tokens inside any one string or key of messages and tools.
 Not covered: a token that a template puts together from two strings of a user.
@@ -34,7 +34,7 @@ class PromptPiece(NamedTuple):
 
 
 class ControlMarks:
-    """The marks of one rendering: put into the strings before it, found in the prompt after it."""
+    """The marks of one rendering: put into the strings before rendering, found in the prompt afterwards."""
 
     def __init__(self, controls: ControlTokens) -> None:
         self._controls = controls
@@ -45,8 +45,8 @@ class ControlMarks:
     def put(self, value: Any) -> Any:
         """`value` (plain JSON) with every control token in its strings and keys marked.
 
-        Raises InvalidField where text only becomes a control token when the tokenizer normalises it,
-        and beyond MAX_CONTROL_TOKENS_IN_CHAT of them.
+        Raises InvalidField if there are more than MAX_CONTROL_TOKENS_IN_CHAT of them, or if some text
+        becomes a control token only through the tokenizer's normalisation.
         """
         if isinstance(value, str):
             return self._put_text(value)
@@ -57,7 +57,7 @@ class ControlMarks:
         return value
 
     def split(self, rendered: str) -> list[PromptPiece]:
-        """The rendered prompt without marks, in the pieces in which it must be encoded."""
+        """The rendered prompt without marks, as the pieces that must be encoded separately."""
         if not self.num_added_chars:
             return [PromptPiece(rendered, plain=False)]
         pieces: list[PromptPiece] = []
@@ -117,14 +117,14 @@ class ControlTokens:
         self._normalizer = backend.normalizer if any(t.normalized for t in tokens.values()) else None
 
     def hidden_in(self, text: str) -> bool:
-        """Whether normalising `text` makes control tokens that it does not show."""
+        """Whether normalising `text` yields control tokens that `text` itself does not contain."""
         if self._normalizer is None or not text:
             return False
         normalized = self._normalizer.normalize_str(text)
         return len(self.pattern.findall(normalized)) > len(self.pattern.findall(text))
 
     def split(self, text: str) -> list[PromptPiece]:
-        """A user's raw string in pieces that encode to no control token."""
+        """A user's raw string, in pieces that do not become control tokens when encoded."""
         pieces: list[PromptPiece] = []
         end = 0
         for match in self.pattern.finditer(text):

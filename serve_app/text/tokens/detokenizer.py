@@ -1,6 +1,6 @@
-"""Token ids of one text, as they arrive -> its whole characters.
+"""Token ids of one text, as they arrive -> complete characters.
 
-Knows the bytes of tokens and nothing of stop strings or requests.
+Handles the bytes of tokens, but not stop strings or requests.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ByteDetokenizer:
         return self._utf8.decode(data)
 
     def flush(self) -> str:
-        """The withheld rest, at the end of the text."""
+        """The withheld characters, at the end of the text."""
         return self._utf8.decode(b"", final=True)
 
     def _strip(self, data: bytes) -> bytes:
@@ -54,9 +54,9 @@ class ByteDetokenizer:
 
 
 class WindowDetokenizer:
-    """For decoders that look at neighbours: decodes the last few tokens again and emits what grew.
+    """For decoders that look at neighbouring tokens: decodes the last tokens again and emits new text.
 
-    Withholds while the tail is an unfinished character, at most 8 tokens.
+    Withholds at most 8 tokens, while the text ends with an unfinished character.
     """
 
     def __init__(self, table: TokenBytes, skipped: frozenset[int]) -> None:

@@ -2,8 +2,8 @@
 
 Follows transformers in what the files mean (which tokens are added, which template
 wins; tokenizer.json alone decides whether BOS is prepended, whatever the
-configuration says), so that ids come out equal. Never runs code from the folder. Knows nothing of
-requests.
+configuration says), so that the ids are the same as in transformers. Never runs code from the folder. Knows
+nothing of requests.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _LISTED = ("extra_special_tokens", "additional_special_tokens")
 
 
 class TokenizerLoadError(Exception):
-    """The folder holds no tokenizer that can be used; the message is for the operator."""
+    """The folder contains no usable tokenizer; the message is for the operator."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFiles:
-    """What a model folder says about its text."""
+    """What the files of a model folder say about its text."""
 
     backend: tokenizers.Tokenizer
     named_tokens: dict[str, str]  # "bos_token" -> "<s>"; what chat templates are given
@@ -36,7 +36,7 @@ class TokenizerFiles:
 def read_files(folder: Path) -> TokenizerFiles:
     """Read the tokenizer of `folder`.
 
-    Raises TokenizerLoadError when there is none or its files cannot be read.
+    Raises TokenizerLoadError if there is no tokenizer or its files cannot be read.
     """
     config = _read_json(folder / "tokenizer_config.json")
     listed = _read_json(folder / "special_tokens_map.json") | config
@@ -128,7 +128,7 @@ def _mark_special(backend: tokenizers.Tokenizer, named: list[str]) -> frozenset[
 
 
 def _read_templates(folder: Path, config: dict[str, Any]) -> dict[str, str]:
-    """Chat templates by name; a file of its own wins over the configuration's entry."""
+    """Chat templates by name; a template in a file of its own overrides the configuration's entry."""
     found: dict[str, str] = {}
     stored = config.get("chat_template")
     if isinstance(stored, str):

@@ -1,8 +1,8 @@
 """The fewest tokens that a text can become, known without tokenising it.
 
-A prompt far beyond the context window is refused for its length alone, where that is certain: if no step of
-a tokenizer drops or joins characters without bound, the bytes of a token have a known maximum. For other
-tokenizers there is no bound, and the prompt is tokenised.
+A prompt far beyond the context window is refused for its length alone if the result is certain: if no step of
+a tokenizer drops or joins characters without bound, the bytes of a token have a known maximum. Other
+tokenizers have no such bound, so the prompt is tokenised.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FALLBACKS: Final = frozenset(f"<0x{byte:02X}>" for byte in range(256))
 
 
 def bytes_per_token(tokenizer_json: str) -> int | None:
-    """The most UTF-8 bytes of a text that become one token; None: there is no bound that is certain."""
+    """The most UTF-8 bytes of a text that can become one token; None if no bound is certain."""
     spec: dict[str, Any] = json.loads(tokenizer_json)
     shrink = 1
     for step in _steps(spec.get("normalizer"), "normalizers"):
@@ -65,7 +65,7 @@ def _steps(spec: dict[str, Any] | None, parts: str) -> Iterator[dict[str, Any]]:
 
 
 def _shrinks(normalizer: dict[str, Any]) -> int | None:
-    """The largest factor; None: unbounded."""
+    """The largest factor; None if it is unbounded."""
     kind = normalizer.get("type")
     if kind == "Prepend":
         return 1
@@ -77,6 +77,6 @@ def _shrinks(normalizer: dict[str, Any]) -> int | None:
 
 
 def _keeps(splitter: dict[str, Any]) -> bool:
-    """Whether all of a text is in the words it is split into."""
+    """Whether splitting a text into words keeps all of its characters."""
     kind = splitter.get("type")
     return kind in _KEEPS or (kind in _SPLITS and splitter.get("behavior") != "Removed")

@@ -1,11 +1,10 @@
 """The bytes of each token, from the tokenizer's decoder.
 
-Two families of decoders are a plain concatenation of bytes: byte-level BPE
+Two families of decoders simply concatenate bytes: byte-level BPE
 (each character of a token is one byte) and SentencePiece style (a mark stands
-for the space, `<0xNN>` for a byte). For them the text of any ids is the UTF-8
-decoding of the joined bytes, which is what makes streaming exact. Any other
-decoder looks at neighbours; `exact` is then False and the bytes are a token's
-own text. Knows ids and bytes, not requests.
+for the space, `<0xNN>` for a byte). For these two, the text of any ids is the UTF-8 decoding of the joined
+bytes, which makes streaming exact. Any other decoder also looks at neighbouring tokens; `exact` is then
+False, and a token's bytes are those of its text when decoded alone. Handles ids and bytes, not requests.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ def _byte_alphabet() -> dict[str, int]:
 class TokenBytes:
     """A lazily filled table from token id to bytes.
 
-    `leading_spaces` spaces are cut from the start of a text, and its first
-    token reads as `opening(token_id)`.
+    `leading_spaces` spaces are cut from the start of a text, and its first token has the bytes
+    `opening(token_id)`.
     """
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
@@ -57,7 +56,7 @@ class TokenBytes:
         return data
 
     def opening(self, token_id: int) -> bytes:
-        """Bytes of the token where it is the first of a text."""
+        """Bytes of the token when it is the first token of a text."""
         if self._opening_mark is None:
             return self[token_id]
         text = self._text_of(token_id)

@@ -1,6 +1,6 @@
 """One model's tokenizer: bounded, and never blocking the event loop.
 
-Knows ids and text; not requests.
+Handles ids and text, not requests.
 
 `encode` reads raw prompts, in which the text of a special token *is* that token,
 as in transformers and with any raw completions API. Strings that must not reach
@@ -67,7 +67,7 @@ class Tokenizer:
         return cls(files)
 
     def to_json(self) -> str:
-        """The tokenizer as it would stand in tokenizer.json, the tokens of its other files included."""
+        """The tokenizer as tokenizer.json would describe it, with the tokens of its other files included."""
         return self._json
 
     @cached_property
@@ -83,8 +83,8 @@ class Tokenizer:
     async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Ids of a raw prompt; `add_special_tokens` adds BOS (and EOS) where the model wants them.
 
-        Long text is encoded in a thread. Raises PromptTooLong beyond MAX_PROMPT_CHARS and
-        InvalidField for what is no Unicode text.
+        Long text is encoded in a thread. Raises PromptTooLong beyond MAX_PROMPT_CHARS and InvalidField for
+        text that is not valid Unicode.
         """
         return await self.off_loop(
             len(text), lambda: self.encode_now(text, add_special_tokens=add_special_tokens)
@@ -102,7 +102,7 @@ class Tokenizer:
         return self._encode_batch([text], add_special_tokens=add_special_tokens)[0]
 
     def cut(self, ids: Sequence[int], longest: int) -> list[int]:
-        """The ids of a text, cut to `longest`; its closing ids stay at the end."""
+        """The ids of a text, cut to `longest`; the ids that close every text stay at the end."""
         if len(ids) <= longest:
             return [*ids]
         closing = self._closing_ids
@@ -122,8 +122,8 @@ class Tokenizer:
     def encode_pieces(self, pieces: Sequence[PromptPiece], *, continues: bool = False) -> list[int]:
         """Ids of one text given in pieces, without BOS; plain pieces yield no control token.
 
-        `continues`: the text follows another one directly. The caller bounds the text. Raises
-        InvalidField for what is no Unicode text.
+        `continues`: the text directly follows another one. The caller limits the length of the text. Raises
+        InvalidField for text that is not valid Unicode.
         """
         ids: list[int] = []
         for start in range(0, len(pieces), _PIECES_AT_ONCE):
@@ -133,7 +133,7 @@ class Tokenizer:
     async def off_loop(self, num_chars: int, work: Callable[[], T]) -> T:
         """Run tokenising work on `num_chars` characters without delaying the event loop.
 
-        Raises Overloaded when too much of it waits.
+        Raises Overloaded when too much such work is waiting.
         """
         if num_chars > MAX_PROMPT_CHARS:  # too long is refused at once
             return work()
@@ -185,7 +185,7 @@ class Tokenizer:
         return [encoding.ids for encoding in found]
 
     def _encode_plain(self, text: str) -> list[int]:
-        """The tokenizer's pipeline without its step that looks for added tokens."""
+        """The tokenizer's pipeline, minus the step that looks for added tokens."""
         backend = self._backend
         if backend.normalizer is not None:
             text = backend.normalizer.normalize_str(text)
@@ -211,7 +211,7 @@ class Tokenizer:
         continues: bool = False,
         shown_ids: frozenset[int] = frozenset(),
     ) -> Detokenizer:
-        """A detokenizer for one text, without special tokens but for `shown_ids` if they are skipped.
+        """A detokenizer for one text. If special tokens are skipped, those in `shown_ids` are still shown.
 
         `continues`: the text follows another one, so its opening space belongs to it. SentencePiece
         tokenizers drop that space at the start of a text.
@@ -235,7 +235,7 @@ class Tokenizer:
         return self.table[token_id].decode("utf-8", "replace")
 
     def describe(self, position: PositionLogprobs) -> TextLogprob:
-        """The log-probabilities of a position with the tokens' own texts."""
+        """The log-probabilities of one position, each token with its own text."""
         return TextLogprob(
             position.token_id,
             self.token_text(position.token_id),
@@ -256,6 +256,6 @@ class Tokenizer:
 
 
 def check_prompt_chars(num_chars: int, *, param: str) -> None:
-    """Raise PromptTooLong beyond the bound on characters, before anything is made of them."""
+    """Raise PromptTooLong if the text has too many characters, before any work on it."""
     if num_chars > MAX_PROMPT_CHARS:
         raise PromptTooLong.of_chars(param, MAX_PROMPT_CHARS)

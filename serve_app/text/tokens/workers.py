@@ -27,7 +27,7 @@ RETRY_AFTER_S: Final = 1.0
 
 
 class Workers:
-    """Runs jobs by their size: at once, in one of a few threads, or in the one for long jobs."""
+    """Runs jobs by their size: at once, in one of a few threads, or in the thread for long jobs."""
 
     def __init__(self) -> None:
         self._short = Lane("tokenizer", SHORT_THREADS)
@@ -42,7 +42,7 @@ class Workers:
 
 
 class Lane:
-    """A pool of threads, and the characters of all jobs that run there or wait."""
+    """A pool of threads, and the number of characters of all its running and waiting jobs."""
 
     def __init__(self, name: str, threads: int, most_chars: int = MAX_TOKENISING_CHARS) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)

@@ -1,4 +1,4 @@
-"""A command to the control plane: one kind of call, one kind of reply."""
+"""Commands to the control plane: each kind of command has one kind of reply."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ class Command(Generic[ReplyT]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change(Command[ReplyT]):
-    """A command that is in force once gateways have the next snapshot."""
+    """A command that takes effect once gateways have the next snapshot."""
 
     @property
     def changed_endpoint(self) -> str:
-        """The endpoint that gateways must have in effect; "" if the change is not about a single one."""
+        """The endpoint whose change must reach the gateways; "" if the change is not about just one."""
         return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointChange(Change[ReplyT]):
-    """A change of one endpoint."""
+    """A change to one endpoint."""
 
     endpoint: str
 

@@ -28,7 +28,7 @@ class EntityWanted:
 
     @property
     def is_sized(self) -> bool:
-        """Whether it has replicas of its own, in a given number."""
+        """Whether the entity has its own replicas, in a fixed number."""
         return any(
             each is not None
             for each in (
@@ -90,7 +90,7 @@ class ConfigShown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointShown:
-    """An endpoint and its state. One of the deploy file is `declared`, and read-only."""
+    """An endpoint and its state. An endpoint from the deploy file is `declared`, and read-only."""
 
     name: str
     id: str  # never used again, not even by another endpoint of the same name
@@ -122,7 +122,7 @@ class EndpointList:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateEndpoint(Command[EndpointShown]):
-    """Make an endpoint. The reply comes before it is up."""
+    """Make an endpoint. The reply comes before the endpoint is up."""
 
     name: str
     config: ConfigWanted
@@ -136,7 +136,7 @@ class CreateEndpoint(Command[EndpointShown]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateConfig(Command[EndpointShown]):
-    """Replace the configuration. The former one serves until the new one is ready.
+    """Replace the configuration. The former configuration serves until the new one is ready.
 
     Afterwards the endpoint is provisioned if one of its entities has a size, otherwise pay-per-token.
     """
@@ -157,7 +157,7 @@ class ListEndpoints(Command[EndpointList]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteEndpoint(Change[Done]):
-    """Remove an endpoint. Its name is free at once; its replicas finish what they have."""
+    """Remove an endpoint. Its name is free at once; its replicas finish their running requests."""
 
     name: str
 
@@ -183,7 +183,7 @@ class PatchTags(Command[EndpointShown]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutStored(Command[EndpointShown]):
-    """Replace the named fields of the endpoint's `stored`; one that is None is removed."""
+    """Replace the named fields of the endpoint's `stored`; a field that is None is removed."""
 
     name: str
     fields: dict[str, Any]
@@ -216,7 +216,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permissions:
-    """The grants of an endpoint. Without grants every key with the scope may use it."""
+    """The grants of an endpoint. Without grants every key with the required scope may use the endpoint."""
 
     endpoint_id: str
     grants: tuple[Grant, ...]
@@ -229,7 +229,7 @@ class GetPermissions(Command[Permissions]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutPermissions(Change[Permissions]):
-    """Set grants: all of them, or only those of the principals that are named."""
+    """Replace all grants, or only those of the named principals."""
 
     endpoint_id: str
     grants: tuple[Grant, ...]

@@ -41,8 +41,8 @@ class CreatedKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyList:
-    """With `is_kept` the database is away: the keys in force as they were read last, without `last_used`
-    and `spent`."""
+    """Keys. If `is_kept`, the database is unavailable, and these are the keys in force as last read, without
+    `last_used` and `spent`."""
 
     keys: tuple[KeyShown, ...]
     is_kept: bool = False
@@ -65,7 +65,7 @@ class CreateKey(Change[CreatedKey]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateKey(Change[KeyShown]):
-    """Change what is not None. What a key may do changes on every gateway."""
+    """Change what is not None. A change to a key's permissions takes effect on every gateway."""
 
     id: str
     groups: tuple[str, ...] | None = None
@@ -79,7 +79,7 @@ class UpdateKey(Change[KeyShown]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RotateKey(Change[CreatedKey]):
-    """Give a key, by its id or its name, a new secret. The former one ends after `grace_s`."""
+    """Give a key, by its id or its name, a new secret. The former secret expires after `grace_s`."""
 
     id: str
     grace_s: float = 0.0
@@ -87,13 +87,13 @@ class RotateKey(Change[CreatedKey]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListKeys(Command[KeyList]):
-    """All that are in force; with `everything` also those that expired or were revoked."""
+    """List all keys in force; with `everything` also the expired and revoked keys."""
 
     everything: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevokeKey(Change[Done]):
-    """End a key, by its id or its name, with its former secrets. It stops on every gateway."""
+    """Revoke a key, by its id or its name, with its former secrets. It stops working on every gateway."""
 
     id: str

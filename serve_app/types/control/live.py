@@ -16,7 +16,7 @@ NUM_SLOTS: Final = 150  # five minutes are kept
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntityCounts:
-    """The counts of one served entity in a slot. Latencies are counted by the bucket of `live.latencies`."""
+    """The counts of one served entity in a slot. Latencies are counted in the buckets of `live.latencies`."""
 
     endpoint: str
     entity: str
@@ -56,14 +56,14 @@ class LiveSlot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveTold:
-    """The reply to `TellLive`. A control plane that has just started asks for all slots of a gateway."""
+    """The reply to `TellLive`. A control plane that has just started requests all slots of a gateway."""
 
     wants_all: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TellLive(Command[LiveTold]):
-    """The slots of one gateway since its last report. May be sent again: each slot counts once."""
+    """Report the slots of one gateway since its last report. May be sent again: each slot counts once."""
 
     gateway: str  # unique to one run of one gateway
     slots: tuple[LiveSlot, ...]  # by number, rising
@@ -72,13 +72,13 @@ class TellLive(Command[LiveTold]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveSlots:
-    """Slots by number, rising. One that is missing was empty."""
+    """Slots by number, rising. If a number is missing, its slot was empty."""
 
     slots: tuple[LiveSlot, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadLive(Command[LiveSlots]):
-    """The slots of all gateways together, those after the number `after`."""
+    """Read the slots of all gateways together, after slot number `after`."""
 
     after: int

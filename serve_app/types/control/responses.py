@@ -1,4 +1,4 @@
-"""Responses that are kept for later requests. A caller reaches only those of its own key."""
+"""Responses that are kept for later requests. A caller can reach only the responses of its own key."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ class KeptResponses:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepResponse(Command[Done]):
-    """Keep a response for its caller. Older ones of the same key may be dropped for it."""
+    """Keep a response for its caller. Older responses of the same key may be dropped to make room."""
 
     response: KeptResponse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecallResponses(Command[KeptResponses]):
-    """The responses `ids`, and the response `last` with all that it goes on from. "": none."""
+    """Fetch the responses `ids`, and the response `last` with all responses before it. `last` may be "":
+    none."""
 
     ids: tuple[str, ...] = ()
     last: str = ""
@@ -42,7 +43,7 @@ class RecallResponses(Command[KeptResponses]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forgotten:
-    """Whether there was such a response."""
+    """Whether the response to remove was there."""
 
     found: bool
 

@@ -45,7 +45,7 @@ class RolloutShown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartRollout(EndpointChange[RolloutShown]):
-    """Move the traffic to `entity` in steps of percentages, each at least `interval_s` long."""
+    """Move the traffic to `entity` in steps, given in percent, each at least `interval_s` long."""
 
     entity: str
     steps: tuple[int, ...] = (5, 25, 50, 100)
@@ -60,7 +60,7 @@ class GetRollout(Command[RolloutShown]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRollout(EndpointChange[RolloutShown]):
-    """End a rollout: back to the former traffic, or all to the new entity."""
+    """End a rollout: restore the former traffic split, or send all traffic to the new entity."""
 
     promote: bool = False
 
@@ -78,7 +78,7 @@ class GiveFeedback(Command[Done]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A mean with an interval that holds however often it is computed."""
+    """A mean with a confidence interval that stays valid however often it is computed."""
 
     count: int
     mean: float | None
@@ -126,7 +126,7 @@ class ComparisonReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareEntities(Command[ComparisonReport]):
-    """Compare the entities of an endpoint since a time; `metric`: the tested one."""
+    """Compare the entities of an endpoint since a given time. `metric` is the metric to test."""
 
     endpoint: str
     metric: str = "error_rate"  # or first_token_s, total_s, completion_tokens, or a metric of feedback

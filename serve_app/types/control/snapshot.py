@@ -1,4 +1,4 @@
-"""The control plane's state as gateways hold it, so that they can serve without the control plane."""
+"""The control plane's state as gateways keep it, so that they can serve without the control plane."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class KnownKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """All that was made at run time. A newer version replaces an older one as a whole."""
+    """Everything that was made at run time. A newer snapshot replaces an older one as a whole."""
 
     version: int  # grows with every change, also over restarts of the control plane
     problem: str = ""  # of a reply: why nothing can be changed now; "": it can
@@ -46,7 +46,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayReport:
-    """A gateway's report about itself, with its poll for the newest snapshot."""
+    """A gateway's report about itself, sent when it polls for the newest snapshot."""
 
     gateway: str  # unique to one run of one gateway
     declared: dict[str, Any]  # the catalogue of its deploy file, as plain values
@@ -68,13 +68,13 @@ class WatchSnapshot(Command[Snapshot]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Followed:
-    """The number of gateways in which a change is not in force yet."""
+    """The number of gateways in which a change has not taken effect yet."""
 
     behind: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AwaitChanges(Command[Followed]):
-    """Wait, for a bounded time, until the changes so far are in force in all known gateways."""
+    """Wait, for a bounded time, until all changes so far have taken effect in all known gateways."""
 
     endpoint: str = ""  # whose new models the gateways must have, too

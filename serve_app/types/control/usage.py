@@ -1,4 +1,4 @@
-"""Commands of the usage ledger: records into it, and reports from it."""
+"""Commands for the usage ledger: to write records into it, and to report from it."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class SettledPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShipUsage(Command[Shipped]):
-    """Write records into the ledger. May be sent again: each request has one row, whatever is repeated.
+    """Write records into the ledger. May be repeated: each request has only one row in the ledger.
 
-    The order of commands does not matter either. `ended` are requests that their own gateway closed; such
-    an entry is final. `lost` are requests of dead gateways by their journals, and `settled` the reports of
-    replicas about such requests: the row has the larger number of both.
+    The order of commands does not matter either. `ended` are requests that their own gateway closed; such an
+    entry is final. `lost` are requests of dead gateways, read from the gateways' journals, and `settled` are
+    the reports of replicas about such requests: the row gets the larger of the two numbers.
     """
 
     ended: tuple[UsageRecord, ...] = ()
@@ -64,8 +64,8 @@ class UsageReport:
 class ReportUsage(Command[UsageReport]):
     """Sum up the ledger: requests that began at `since` or later and before `until`, in Unix seconds.
 
-    A caller without the scope `manage` sees only its own key. A request of a user in several groups counts in
-    each of them if sums are by group.
+    A caller without the scope `manage` sees only its own key. If sums are by group, a request of a user in
+    several groups counts in each group.
     """
 
     by: tuple[str, ...] = ("endpoint", "entity")  # also key, user, group, kind, route, outcome, day, month

@@ -36,13 +36,13 @@ ContentBlock: TypeAlias = Annotated[SaidBlock | ThoughtBlock | CalledBlock, Fiel
 
 
 class ThinkingTokens(TypedDict):
-    """Tokens of thoughts, which are among those of the output."""
+    """Tokens of thoughts, which also count as output."""
 
     thinking_tokens: int
 
 
 class MessageUsage(TypedDict):
-    """Tokens that were read anew, that were read from the cache, and that were written."""
+    """Tokens of the prompt, split into computed and cached ones, and tokens of the output."""
 
     input_tokens: int
     cache_creation_input_tokens: Literal[0]
@@ -65,7 +65,7 @@ StopReason: TypeAlias = Literal[
 
 
 class MessageEnd(TypedDict):
-    """How an answer ended; null while it grows."""
+    """How an answer ended; the members are null until then."""
 
     stop_reason: StopReason | None
     stop_sequence: str | None
@@ -178,7 +178,7 @@ class AnthropicError(TypedDict):
 
 
 class AnthropicErrorBody(TypedDict):
-    """An error, before the answer or in place of its end."""
+    """An error, in place of the answer or of its end."""
 
     type: Literal["error"]
     error: AnthropicError
@@ -191,7 +191,7 @@ MessageEvent: TypeAlias = Annotated[
 
 
 class TokenCount(TypedDict):
-    """How many tokens the model would read."""
+    """How many tokens the model would get."""
 
     input_tokens: int
 
@@ -208,7 +208,7 @@ class AnthropicModel(TypedDict):
 
 
 class AnthropicModels(TypedDict):
-    """Endpoints that can answer, a page of them."""
+    """A page of the endpoints that can answer."""
 
     data: list[AnthropicModel]
     has_more: bool

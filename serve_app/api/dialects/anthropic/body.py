@@ -1,4 +1,4 @@
-"""The body of a message, and of a question about its tokens."""
+"""The body of a request for a message, and of a request that counts the message's tokens."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _OWN_CACHE: Final = "cache_control"  # what it asks for is done for every prompt
 
 
 class RequestMetadata(WireModel):
-    """Whom the client asks for."""
+    """The end user on whose behalf the client asks."""
 
     user_id: Annotated[str | None, Text(0, limits.MAX_USER_CHARS)] = doc(
         "a sticky key for A/B splits, where there is no `user`"
@@ -67,7 +67,7 @@ class MessageThinking(ThinkingOptions):
 
 
 class OutputConfig(WireModel):
-    """How much effort the answer is worth, and its form."""
+    """How much effort to spend on the answer, and the answer's form."""
 
     effort: Annotated[str | None, OneOf(shapes.EFFORTS)] = doc(
         "variable `reasoning_effort` of the model's template"
@@ -129,7 +129,7 @@ class PromptFields(TemplatingFields):
     output_config: OutputConfig | None = doc("see its members", accepts="an object")
 
     def templating(self) -> Templating:
-        """As `TemplatingFields.templating`, with the effort, and with thoughts on or off."""
+        """As `TemplatingFields.templating`, with the effort, and with thinking switched on or off."""
         effort = None if self.output_config is None else self.output_config.effort
         is_on = None if self.thinking is None else self.thinking.is_on
         return with_thinking(with_effort(super().templating(), effort), is_on)
@@ -165,7 +165,7 @@ class MessageBody(PromptFields, AnswerFields):
     stop: Stop = doc("the same", accepts="; not beside `stop_sequences`")
 
     def check_message(self) -> None:
-        """Raises InvalidField or UnsupportedField for what the fields by themselves cannot check."""
+        """Check combinations of fields. Raises InvalidField or UnsupportedField."""
         if self.stop_sequences and self.stop:
             raise InvalidField("stop", "must not be given beside stop_sequences")
         extra = self.extra
@@ -184,7 +184,7 @@ class MessageBody(PromptFields, AnswerFields):
 
     @property
     def names(self) -> dict[str, str]:
-        """The client's names of fields, by the replica's names, for errors."""
+        """The replica's names of fields -> the client's, for errors."""
         return {**super().names, "response_format": self._form_field()}
 
     @property
@@ -194,7 +194,7 @@ class MessageBody(PromptFields, AnswerFields):
 
     @property
     def thinking_tokens(self) -> int | None:
-        """The limit of tokens of thoughts."""
+        """The limit on the tokens of thoughts."""
         return None if self.thinking is None else self.thinking.budget_tokens
 
     @property
@@ -222,16 +222,16 @@ class MessageBody(PromptFields, AnswerFields):
         return {**super().row_options(), "stop": self.stop_sequences or self.stop or ()}
 
     def _form_field(self) -> str:
-        """The field with the form of the answer: today's field, or the one of earlier betas."""
+        """The name of the field with the answer's form: the current name, or that in earlier betas."""
         is_new = self.output_config is not None and self.output_config.format is not None
         return _OLD_FORMAT if _OLD_FORMAT in self.extra and not is_new else FORMAT
 
 
 def parse_message(raw: bytes, *, notes_pictures: bool) -> tuple[MessageBody, tuple[str, ...]]:
-    """The body of a message, and the places of its pictures, each of which has become a note.
+    """The body of a message, with its pictures replaced by notes, and the places of the pictures.
 
-    `notes_pictures`: false leaves them, as an error of the messages. Raises InvalidBody, InvalidField or
-    UnsupportedField.
+    `notes_pictures`: false keeps pictures, which then are an error in the messages. Raises InvalidBody,
+    InvalidField or UnsupportedField.
     """
     body = parse_body(MessageBody, raw)
     body.check_message()

@@ -1,7 +1,7 @@
-"""Tools of Anthropic's that the client runs: the model is offered each as a function of its known schema.
+"""Anthropic's tools that the client runs: each is offered to the model as a function with the known schema.
 
-A call is an ordinary `tool_use` block, whose input has the members that the client reads. Their types carry a
-date, by which members differ.
+A call is an ordinary `tool_use` block, whose input has the members that the client reads. The type of a tool
+ends with a date, on which the members depend.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _ACTIONS: Final = (
 
 
 def is_client_tool(kind: Any) -> bool:
-    """Whether a tool of this type is one of them."""
+    """Whether a tool of this type is run by the client."""
     return isinstance(kind, str) and _TYPE.fullmatch(kind) is not None
 
 
 def function_of(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Such a tool as a function. Raises InvalidField."""
+    """A tool that the client runs, as a function. Raises InvalidField."""
     match = _TYPE.fullmatch(tool["type"])
     if match is None:
         raise InvalidField(f"{where}.type", "must be the type of a tool that the client runs")
@@ -66,7 +66,7 @@ def function_of(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
 def _known(
     kind: str, date: str, tool: Mapping[str, Any], where: str
 ) -> tuple[str, dict[str, Any], list[str]]:
-    """Description, properties, and those that are required."""
+    """The function's description, its properties and the names of the required ones."""
     if kind == "bash":
         command = {**_TEXT, "description": "The command to run. Required unless the shell is restarted."}
         restart = {"type": "boolean", "description": "true starts the shell anew."}

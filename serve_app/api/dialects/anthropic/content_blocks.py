@@ -1,6 +1,6 @@
-"""Blocks of content -> what the messages of a chat template hold: texts, thoughts, calls and their results.
+"""Blocks of content -> parts of messages for a chat template: texts, thoughts, calls and their results.
 
-Knows neither the order of messages nor the other fields of a body.
+Depends neither on the order of messages nor on the other fields of a body.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Block = dict[str, Any]
 
 
 def parse_blocks(value: Any, where: str, kinds: Collection[str]) -> Iterator[tuple[Block, str]]:
-    """The blocks of a content, and the place of each; a string is one block of text.
+    """The blocks of a message's content, each with its place; a string is one block of text.
 
     Raises InvalidField, and UnsupportedField for a type that is not one of `kinds`.
     """
@@ -44,12 +44,12 @@ def parse_blocks(value: Any, where: str, kinds: Collection[str]) -> Iterator[tup
 
 
 def parse_texts(value: Any, where: str, kinds: Collection[str] = (TEXT,)) -> str:
-    """The text of a content whose blocks hold nothing else. Raises InvalidField or UnsupportedField."""
+    """The text of a content with no blocks but those of `kinds`. Raises InvalidField or UnsupportedField."""
     return "\n".join(read_text(block, at) for block, at in parse_blocks(value, where, kinds))
 
 
 def read_text(block: Block, where: str) -> str:
-    """The text for the model of a block of one of the types READ. Raises InvalidField or UnsupportedField."""
+    """The text of a block whose type is in `READ`. Raises InvalidField or UnsupportedField."""
     if block["type"] == TEXT:
         return parse_string(block.get("text"), f"{where}.text")
     if block["type"] == DOCUMENT:
@@ -66,7 +66,7 @@ def parse_thoughts(block: Block, where: str) -> str:
 
 
 def parse_tool_use(block: Block, where: str) -> dict[str, Any]:
-    """An earlier call as templates want it. Raises InvalidField."""
+    """An earlier call as templates expect it. Raises InvalidField."""
     if not isinstance(block.get("input"), dict):
         raise InvalidField(f"{where}.input", "must be an object")
     function = {"name": parse_name(block.get("name"), f"{where}.name"), "arguments": block["input"]}
@@ -74,7 +74,7 @@ def parse_tool_use(block: Block, where: str) -> dict[str, Any]:
 
 
 def parse_tool_result(block: Block, where: str) -> tuple[str, str]:
-    """The id of the call that is answered, and the result. Raises InvalidField or UnsupportedField."""
+    """The id of the call, and the call's result. Raises InvalidField or UnsupportedField."""
     content = block.get("content")
     text = "" if content is None else parse_texts(content, f"{where}.content", READ)
     return parse_name(block.get("tool_use_id"), f"{where}.tool_use_id"), text

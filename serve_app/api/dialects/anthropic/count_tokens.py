@@ -1,4 +1,4 @@
-"""How many tokens the model would read of a message."""
+"""How many tokens of a message the model would read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from serve_app.types import Tokens
 
 
 def parse_count(raw: bytes, *, notes_pictures: bool) -> Inquiry[Tokens]:
-    """How many tokens the model would read of a message, whose length is not needed.
+    """How many tokens of a message the model would read; the body needs no `max_tokens`.
 
     `notes_pictures`: as in messages. Raises InvalidBody, InvalidField or UnsupportedField.
     """

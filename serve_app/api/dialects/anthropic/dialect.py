@@ -1,4 +1,4 @@
-"""Messages as Anthropic has them: blocks of content in and out."""
+"""Anthropic's messages: blocks of content in and out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from serve_app.types import GenerateRequest
 
 
 class MessageDialect:
-    """A message is a chat of one choice in another form."""
+    """A message, which is a chat of one choice in another form."""
 
     stream_type = wire.STREAM_TYPE
     render_error = staticmethod(render_error)

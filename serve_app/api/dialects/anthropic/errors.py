@@ -1,4 +1,4 @@
-"""Errors in Anthropic's shape: one table from condition to type. Knows no route."""
+"""Errors in Anthropic's shape: one table from condition to type. Depends on no route."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _API: Final = "api_error"
 _OVERLOADED: Final = "overloaded_error"
 _NOT_FOUND: Final = "not_found_error"
 _TIMEOUT: Final = "timeout_error"
-# Agents shorten their conversation or their `max_tokens` and ask again at messages that begin so.
+# If a message begins in this way, agents shorten their conversation or their `max_tokens` and ask again.
 _TOO_LONG: Final = "prompt is too long: "
 _TOO_LONG_BESIDE_OUTPUT: Final = "input length and `max_tokens` exceed context limit: "
 
@@ -52,13 +52,13 @@ TYPE: Final[Mapping[Condition, str]] = MappingProxyType(
 
 
 def render_error(error: ServeError) -> ErrorReply:
-    """Status, headers and body. 429, 503 and 529 say when to come back."""
+    """Status, headers and body. For 429, 503 and 529 the headers say when to try again."""
     status = OVERLOADED_STATUS if error.condition is Condition.OVERLOADED else error.condition.status
     return ErrorReply(status, headers_of(error, status), _body(error))
 
 
 def broken(error: ServeError) -> bytes:
-    """The end of a stream that failed."""
+    """The end of a failed stream."""
     return named_sse("error", _body(error))
 
 

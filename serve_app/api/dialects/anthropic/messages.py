@@ -1,6 +1,6 @@
 """The fields `system` and `messages` -> messages for a chat template.
 
-Turns of one role that follow each other are one turn. Knows no other field.
+Consecutive turns of the same role are merged into one. Depends on no other field.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class _Conversation:
         return bool(self._messages) and "tool_calls" in self._messages[-1]
 
     def begin(self, text: str) -> None:
-        """Words of the system before any other message."""
+        """Add text of the system, before any other message."""
         self._say(SYSTEM, text)
 
     def system(self, text: str) -> None:
@@ -96,7 +96,7 @@ class _Conversation:
         turn["content"] = "\n".join(filter(None, (turn["content"], text)))
 
     def _turn(self, role: str) -> Message:
-        """The message that now gets more content of this role."""
+        """The message that the role's next content is added to."""
         if not self._messages or self._messages[-1]["role"] != role:
             self._messages.append({"role": role, "content": ""})
         return self._messages[-1]

@@ -1,6 +1,6 @@
-"""Models as Anthropic lists them: pages of entries, each with the time when it was made.
+"""Models as Anthropic lists them: pages of entries, each with its time of creation.
 
-Knows neither endpoints nor routes.
+Depends neither on endpoints nor on routes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def model_fields(entry: Entry) -> AnthropicModel:
 
 
 def models_page(entries: Sequence[Entry], query: str) -> AnthropicModels:
-    """The page of `entries` that `limit`, `after_id` and `before_id` ask for. Raises InvalidField."""
+    """The page of `entries` that `limit`, `after_id` and `before_id` select. Raises InvalidField."""
     asked = {name: values[-1] for name, values in parse_qs(query).items()}
     limit, ids = integer(asked, "limit", 1, MAX_PAGE) or MAX_PAGE, [entry["id"] for entry in entries]
     before, after = asked.get("before_id"), asked.get("after_id")

@@ -1,4 +1,4 @@
-"""The blocks of an answer's content, as they grow: what is thought, what is said, which tools are called."""
+"""The blocks of an answer's content, as they grow: thoughts, text and calls of tools."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ class TextBlock:
         self._texts: list[str] = []
 
     def begin(self) -> ContentBlock:
-        """The block before anything of it is there."""
+        """The block at its start, when it is empty."""
         return {"type": "text", "text": ""}
 
     def add(self, text: str) -> Iterator[ContentDelta]:
-        """More of it: the deltas of a stream."""
+        """Add text; returns the deltas for a stream."""
         self._texts.append(text)
         yield {"type": "text_delta", "text": text}
 
     def end(self) -> Iterator[ContentDelta]:
-        """The deltas before its end."""
+        """The last deltas, before the block's end."""
         yield from ()
 
     def fields(self) -> ContentBlock:
@@ -45,7 +45,7 @@ class TextBlock:
 
 
 class ThinkingBlock:
-    """What the model thinks; hidden: only that it does."""
+    """The model's thoughts; if they are hidden, a block without their text."""
 
     kind: ClassVar[str] = THINKING
 
@@ -69,7 +69,7 @@ class ThinkingBlock:
         return {"type": "thinking", "thinking": shown, "signature": self._signature()}
 
     def _signature(self) -> str:
-        """Clients drop thoughts without one. It is a digest: thoughts that come back are not checked."""
+        """A signature, as clients drop thoughts without one. It is only a digest and is never checked."""
         return b64encode(hashlib.sha256("".join(self._texts).encode()).digest()).decode()
 
 
@@ -101,7 +101,7 @@ Block = TextBlock | ThinkingBlock | ToolUseBlock  # a part of the content
 
 
 def _object(text: str) -> Any:
-    """Arguments as the JSON of an object: of JSON that was cut, what is there of it."""
+    """Arguments as a JSON object; if the JSON was cut off, the members that are complete enough to read."""
     try:
         value = pydantic_core.from_json(text, allow_inf_nan=False, allow_partial=True) if text.strip() else {}
         with suppress(ValueError):  # it was cut

@@ -76,7 +76,7 @@ class MessageRenderer:
         return errors.broken(error)
 
     def _begin(self, usage: Usage) -> bytes:
-        """The event of a message that has no content yet, once."""
+        """The event that begins the message, without content; empty once it has been sent."""
         if self._has_begun:
             return b""
         self._has_begun = True
@@ -103,7 +103,7 @@ class MessageRenderer:
         return closed + self._of_last("content_block_start", content_block=block.begin())
 
     def _close(self) -> bytes:
-        """End the block that grows, if there is one."""
+        """End the block that is growing, if there is one."""
         block, self._block = self._block, None
         return b"" if block is None else self._deltas(block.end()) + self._of_last("content_block_stop")
 
@@ -164,7 +164,7 @@ def _filled(block: Block, text: str) -> Block:
 
 
 def _usage(usage: Usage) -> answers.MessageUsage:
-    """The member `usage`: what was read from the cache is not among `input_tokens`."""
+    """The member `usage`, whose `input_tokens` exclude tokens read from the cache."""
     return {
         "input_tokens": usage.prompt_tokens - usage.cached_tokens,
         "cache_creation_input_tokens": 0,
@@ -175,7 +175,7 @@ def _usage(usage: Usage) -> answers.MessageUsage:
 
 
 def _end(finish: FinishReason | None, stop: str | int | None, *, is_window_full: bool) -> answers.MessageEnd:
-    """What says how an answer ended. `stop`: what matched; `is_window_full`: the window cut it short."""
+    """The members about an answer's end. `stop`: what matched; `is_window_full`: the window was full."""
     reason: answers.StopReason = "end_turn" if finish is None else _REASONS.get(finish, "end_turn")
     if reason == "max_tokens" and is_window_full:
         reason = "model_context_window_exceeded"

@@ -1,4 +1,4 @@
-"""Anthropic's routes, below /v1 and where Databricks has them."""
+"""Anthropic's routes, below /v1 and at the paths where Databricks serves them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The shapes of what a message's body holds, for the OpenAPI document.
 
-Nothing is checked by these types: the parsers beside them do that, and say more than a schema can.
+These types check nothing: the parsers beside them do, and their errors say more than a schema can.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ContentSource(Open):
 
 
 class DocumentBlock(Open):
-    """A document, which the model reads after its title and its context."""
+    """A document; the model reads its title and its context first."""
 
     type: Literal["document"]
     source: TextSource | ContentSource
@@ -53,7 +53,7 @@ class DocumentBlock(Open):
 
 
 class SearchResultBlock(Open):
-    """What was found by a search, which the model reads after its title and its source."""
+    """A search result; the model reads its title and its source first."""
 
     type: Literal["search_result"]
     title: str
@@ -62,7 +62,7 @@ class SearchResultBlock(Open):
 
 
 class ImageBlock(Open):
-    """A picture. The model reads a note in its place."""
+    """A picture. The model reads a note instead."""
 
     type: Literal["image"]
 
@@ -114,21 +114,21 @@ _Ruled: TypeAlias = Annotated[list[TextBlock], Field(min_length=1, max_length=li
 
 
 class UserTurn(Open):
-    """What the user says, and what tools answered."""
+    """What the user says, and the results of tools."""
 
     role: Literal["user"]
     content: str | _Told
 
 
 class AssistantTurn(Open):
-    """An earlier answer. The last message is one that goes on."""
+    """An earlier answer; as the last message, it is an answer that is continued."""
 
     role: Literal["assistant"]
     content: str | _Answered
 
 
 class SystemTurn(Open):
-    """What the model is to be like, from here on."""
+    """Instructions on how the model should behave from here on."""
 
     role: Literal["system"]
     content: str | _Ruled

@@ -1,4 +1,4 @@
-"""The fields `tools` and `tool_choice` -> what the model may call, and whether it must."""
+"""The fields `tools` and `tool_choice` -> the tools that the model may call, and whether it must call one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ONE_CALL: Final = "disable_parallel_tool_use"
 
 
 def parse_tools(tools: Any, choice: Any) -> ToolOffer:
-    """What the two fields say. Raises InvalidField or UnsupportedField."""
+    """The offer made by the two fields. Raises InvalidField or UnsupportedField."""
     offered = parse_offered(tools, "tools", _function_of, _FORM)
     chosen = _choice(choice, {tool["function"]["name"] for tool in offered})
     places = [f"tools.{i}" for i in range(len(offered))]
@@ -32,7 +32,7 @@ def parse_tools(tools: Any, choice: Any) -> ToolOffer:
 
 
 def _function_of(item: Any, where: str) -> tuple[Any, str]:
-    """A tool by the names that templates know. Raises InvalidField or UnsupportedField."""
+    """The function of a tool, with members named as in templates. Raises InvalidField or UnsupportedField."""
     if not isinstance(item, dict):
         return item, where
     kind = item.get("type")

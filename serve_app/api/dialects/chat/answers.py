@@ -1,4 +1,4 @@
-"""The shapes of what answers of chats, completions and embeddings have in common, for the OpenAPI document.
+"""The shapes that answers of chats, completions and embeddings have in common, for the OpenAPI document.
 
 `wire` beside this module writes them.
 """
@@ -26,7 +26,7 @@ class Head(TypedDict):
 
 
 class Begun(Head):
-    """The same of any object, as it is written."""
+    """The first members of every answer, whatever its `object`."""
 
     object: Any
 
@@ -46,13 +46,13 @@ class ListedToken(TokenLogprob):
 
 
 class Logprobs(TypedDict):
-    """Log-probabilities of a chat's output, a token each."""
+    """The log-probability of each token of a chat's output."""
 
     content: list[ListedToken]
 
 
 class LegacyLogprobs(TypedDict):
-    """Log-probabilities of a completion: four lists, an entry a token."""
+    """Log-probabilities of a completion: four lists, with an entry for each token."""
 
     tokens: list[str]
     token_logprobs: list[float | None]
@@ -87,14 +87,14 @@ class ToolCall(TypedDict):
 
 
 class FunctionPiece(TypedDict):
-    """A piece of a call; the name comes with the first."""
+    """A piece of a call; the name comes with the first piece."""
 
     name: NotRequired[str]
     arguments: str
 
 
 class ToolCallPiece(TypedDict):
-    """A piece of a call in a stream; id and type come with the first."""
+    """A piece of a call in a stream; id and type come with the first piece."""
 
     index: int
     id: NotRequired[str]
@@ -117,7 +117,7 @@ class CachedTokens(TypedDict):
 
 
 class ReasoningTokens(TypedDict):
-    """Tokens of the output that came before what the model says."""
+    """Tokens of the output that are thoughts, before what the model says."""
 
     reasoning_tokens: int
 

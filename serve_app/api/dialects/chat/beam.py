@@ -1,7 +1,7 @@
 """Beam search as OpenAI's clients ask for it, under vLLM's and transformers' names.
 
-`use_beam_search` turns it on; its width is `best_of`, or `n` without it, of which the `n`
-best hypotheses are returned. Without the switch the other fields have no meaning.
+`use_beam_search` turns it on. The width is `best_of`, or `n` if `best_of` is absent, and the `n` best
+hypotheses are returned. Without `use_beam_search` the other fields have no meaning.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DiversityPenalty: TypeAlias = Annotated[float | None, Number(0, limits.MAX_DIVER
 
 
 class BeamFields(WireModel):
-    """The search and its shape. None: absent."""
+    """The fields that turn beam search on and shape it. None: absent."""
 
     use_beam_search: Flag = doc(
         "the best hypotheses of a search, in order",
@@ -55,7 +55,7 @@ class BeamFields(WireModel):
 
     @property
     def meaningless(self) -> tuple[str, ...]:
-        """Fields of a search that were given without one."""
+        """The fields of a search in a body that asks for no search."""
         if self.use_beam_search:
             return ()
         shape = ("length_penalty", "early_stopping", "num_beam_groups", "diversity_penalty")
@@ -79,7 +79,7 @@ class BeamFields(WireModel):
 
 
 def beam_width(n: int | None, best_of: int | None) -> int:
-    """`best_of`, else `n`. Raises InvalidField for what is no width of a search."""
+    """`best_of`, else `n`. Raises InvalidField if that is not a valid width of a search."""
     width = (n or 1) if best_of is None else best_of
     if not 2 <= width <= limits.MAX_BEAM_WIDTH:
         name = beam_names(best_of)["beam_width"]
@@ -92,5 +92,5 @@ def beam_width(n: int | None, best_of: int | None) -> int:
 
 
 def beam_names(best_of: int | None) -> dict[str, str]:
-    """A replica's names of a search's fields -> the client's."""
+    """A replica's names for the fields of a search -> the client's names."""
     return {"beam_width": "n" if best_of is None else "best_of", "beam_groups": "num_beam_groups"}

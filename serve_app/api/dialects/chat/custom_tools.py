@@ -43,7 +43,7 @@ def function_of(tool: dict[str, Any], where: str) -> dict[str, Any]:
 def with_grammars(
     offered: tuple[dict[str, Any], ...], customs: Sequence[_Placed]
 ) -> tuple[dict[str, Any], ...]:
-    """`offered`, with the grammars of those that are custom tools. Raises InvalidField."""
+    """The tools `offered`, with the grammars of the custom tools among them. Raises InvalidField."""
     grammars: dict[str, dict[str, Any]] = {}
     for tool, where in customs:
         syntax, definition, _ = _grammar_of(tool, where)
@@ -62,7 +62,7 @@ def with_grammars(
 
 
 def ignored_formats(customs: Sequence[_Placed], choice: ToolChoice) -> list[str]:
-    """The places of formats that calls are not forced to match.
+    """The places of the formats that calls are not forced to match.
 
     Raises InvalidField for a grammar that a forced call cannot be made to match.
     """
@@ -81,7 +81,7 @@ def ignored_formats(customs: Sequence[_Placed], choice: ToolChoice) -> list[str]
 
 
 def text_of(arguments: str) -> str:
-    """What a custom tool is called with, out of the JSON of a call's arguments; it may have been cut."""
+    """The text for a custom tool, read from the call's arguments, whose JSON may be cut off."""
     try:
         value = pydantic_core.from_json(arguments, allow_partial="trailing-strings")
     except ValueError:
@@ -91,14 +91,14 @@ def text_of(arguments: str) -> str:
 
 
 class HeldCalls:
-    """Calls of custom tools in the streams of some choices: their text is known once a call is whole."""
+    """Calls of custom tools in the streams of some choices, held until they are complete."""
 
     def __init__(self, names: Collection[str]) -> None:
         self._names = names
         self._held: dict[tuple[int, int], list[str]] = {}  # a choice and a call of it -> its arguments so far
 
     def takes(self, choice: int, piece: ToolCallDelta) -> bool:
-        """Whether the piece belongs to such a call. It is held."""
+        """Whether the piece belongs to a call of a custom tool; if so, it is held."""
         place = choice, piece.index
         if piece.name in self._names:
             self._held[place] = []
@@ -108,7 +108,7 @@ class HeldCalls:
         return True
 
     def ended(self, choice: int, but: int | None = None) -> Iterator[tuple[int, str]]:
-        """The complete calls of a choice: their numbers and texts. `but`: a call that still goes on."""
+        """The numbers and texts of a choice's complete calls, all but `but`, which still goes on."""
         for place in [each for each in self._held if each[0] == choice and each[1] != but]:
             yield place[1], text_of("".join(self._held.pop(place)))
 
@@ -116,7 +116,7 @@ class HeldCalls:
 def _grammar_of(tool: dict[str, Any], where: str) -> tuple[str, str, str]:
     """The syntax and the definition of a format, and where the definition lies; no syntax: any text.
 
-    In chats both lie below `grammar`, in responses beside `type`. Raises InvalidField.
+    In chats syntax and definition lie below `grammar`, in responses beside `type`. Raises InvalidField.
     """
     form = tool.get(FORMAT)
     if form is None:

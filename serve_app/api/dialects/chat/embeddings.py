@@ -33,7 +33,7 @@ class Encoding(StrEnum):
 
 
 class EmbeddingFields(WireModel):
-    """Those of OpenAI's own. None: absent."""
+    """OpenAI's own fields. None: absent."""
 
     model: ModelName = doc("the endpoint that answers", required=True)
     input: Annotated[Any, Described(shapes.EmbedInputs)] = doc(
@@ -57,14 +57,14 @@ class EmbeddingFields(WireModel):
 
 
 def required(name: str, value: ValueT | None) -> ValueT:
-    """`value`, which must be there and not be empty. Raises InvalidField."""
+    """`value`, if it is neither missing nor empty. Raises InvalidField."""
     if not value:
         raise InvalidField(name, "is required")
     return value
 
 
 def parse_inputs(value: Any, *, token_ids: bool = True) -> tuple[str | tuple[int, ...], ...]:
-    """The field `input`: a string or a list of strings; `token_ids`: or ids, or a list of lists of them.
+    """The field `input`: a string or a list of strings; with `token_ids`, also ids or a list of lists of ids.
 
     No text may be empty. Raises InvalidField or PromptTooLong.
     """

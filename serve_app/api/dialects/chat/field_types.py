@@ -1,4 +1,4 @@
-"""Types of fields that several protocols share, with their ranges and words."""
+"""Types of fields that several protocols share, with their ranges and descriptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fields that bodies of OpenAI's protocol share, with their ranges, and what they mean to a request."""
+"""Fields that bodies of OpenAI's protocol share, with their ranges and their meaning for a request."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class StreamOptions(WireModel):
 
 
 class UsageOptions(StreamOptions):
-    """OpenAI's options of a stream, and vLLM's."""
+    """OpenAI's options for a stream, and vLLM's option."""
 
     continuous_usage_stats: Annotated[bool | None, Boolean] = None
 
 
 class AnswerFields(WireModel):
-    """Fields of every body about the answer: how tokens are drawn, where it ends. None: absent."""
+    """Fields of every body about the answer: how its tokens are drawn, and where it ends. None: absent."""
 
     model: field_types.ModelName = None
     temperature: field_types.Temperature = None
@@ -86,7 +86,7 @@ class AnswerFields(WireModel):
     )
 
     def endpoint(self, of_path: str | None) -> str:
-        """The endpoint asked for: the path's, else the body's. Raises InvalidField."""
+        """The name of the endpoint: the path's, else the body's. Raises InvalidField."""
         name = self.model if of_path is None else of_path
         if name is None:
             raise InvalidField("model", "is required")
@@ -104,11 +104,11 @@ class AnswerFields(WireModel):
 
     @property
     def left_to_model(self) -> tuple[str, ...]:
-        """The fields of the sampling that this body leaves to the model, the length not among them."""
+        """The sampling fields, except the length, that this body leaves to the model."""
         return tuple(name for name in LEFT_TO_MODEL if name != "max_tokens" and getattr(self, name) is None)
 
     def row_options(self) -> dict[str, Any]:
-        """The fields of a `GenerateRequest` that the fields of this class decide."""
+        """The fields of a `GenerateRequest` that follow from the fields of this class."""
         return {
             "left_to_model": self.left_to_model,
             "priority": -(self.priority or 0),
@@ -121,7 +121,7 @@ class AnswerFields(WireModel):
 
 
 class SharedFields(AnswerFields, BeamFields):
-    """Everything but the prompt, its length and log-probabilities. None: absent."""
+    """All fields except the prompt, the length and the log-probabilities. None: absent."""
 
     fields_beside: ClassVar[Mapping[str, Any]] = field_types.GUIDES
 
@@ -163,7 +163,7 @@ class SharedFields(AnswerFields, BeamFields):
             raise InvalidField("stream_options", "only allowed when stream is true")
 
     def sampling(self, max_tokens: int | None) -> SamplingParams:
-        """As `AnswerFields.sampling`, with the end of answers that repeat themselves. Raises InvalidField."""
+        """As `AnswerFields.sampling`, with the rule that ends repetitive answers. Raises InvalidField."""
         sampling = super().sampling(max_tokens)
         loop = None if self.repetition_detection is None else self.repetition_detection.rule()
         if loop is not None and self.use_beam_search:
@@ -186,7 +186,7 @@ class SharedFields(AnswerFields, BeamFields):
 
     @property
     def names(self) -> dict[str, str]:
-        """As `WireModel.names`, with those of a search and of the answer's form."""
+        """As `WireModel.names`, with the names for a search and for the answer's form."""
         extra = self.extra
         given = [name for name in GRAMMAR_FIELDS if name in extra]
         grammar = {"response_format": given[-1]} if given else {}
@@ -208,7 +208,7 @@ class SharedFields(AnswerFields, BeamFields):
     def options(self, grammar: Grammar | None) -> dict[str, Any]:
         """The fields of a `GenerateRequest` that are equal for every prompt of the body.
 
-        Raises InvalidField for a search that cannot be.
+        Raises InvalidField for an impossible search.
         """
         beam = self.beam(self.n, self.best_of)
         return {

@@ -1,4 +1,4 @@
-"""How answers end, in OpenAI's words."""
+"""OpenAI's words for the ways in which answers end."""
 
 from __future__ import annotations
 

@@ -14,9 +14,9 @@ class LegacyLogprobs:
     """Follows one choice, because an offset depends on all tokens before it."""
 
     def __init__(self, num_top: int, offset: int = 0, *, by_id: bool = False) -> None:
-        """`num_top` alternatives are listed, and the chosen token where it is not among them.
+        """`num_top` alternatives are listed, and also the chosen token if it is not among them.
 
-        `offset` is how many characters of the choice are before the first token. `by_id` names tokens by id.
+        `offset`: how many characters of the choice precede the first token. `by_id` names tokens by id.
         """
         self._num_top = num_top
         self._name = name_by_id if by_id else _name
@@ -52,7 +52,7 @@ class LegacyLogprobs:
 
 
 def _name(token: TextLogprob) -> str:
-    """The token's text; its bytes where they are no characters, so that names stay distinct."""
+    """The token's text, or its bytes if they are not valid UTF-8, so that names stay distinct."""
     try:
         token.data.decode()
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Answers that repeat themselves end, by vLLM's field `repetition_detection`."""
+"""vLLM's field `repetition_detection`, which ends answers that repeat themselves."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RepetitionDetection(WireModel):
     )
 
     def rule(self) -> LoopRule | None:
-        """None: nothing is looked for. Raises InvalidField."""
+        """The rule; None: repetition is not looked for. Raises InvalidField."""
         most, least, count = self.max_pattern_size or 0, self.min_pattern_size or 0, self.min_count or 0
         if least > most:
             raise InvalidField(FIELD, "min_pattern_size must be at most max_pattern_size")

@@ -24,7 +24,7 @@ _REASONING: Final = ("reasoning_content", "reasoning")
 
 
 def parse_messages(value: Any, *, customs: bool = False) -> tuple[dict[str, Any], ...]:
-    """Checked and flattened messages. `customs`: earlier calls may be of custom tools.
+    """Checked and flattened messages. `customs`: earlier calls may be calls of custom tools.
 
     Raises InvalidField or UnsupportedField.
     """
@@ -36,9 +36,9 @@ def parse_messages(value: Any, *, customs: bool = False) -> tuple[dict[str, Any]
 
 
 def known(message: dict[str, Any]) -> dict[str, Any]:
-    """A message without what only OpenAI's protocol knows, and another one ignores whatever it holds.
+    """A message without the members that only OpenAI's protocol has and that others ignore.
 
-    A name and thoughts of the usual form stay, as templates may have a place for them.
+    A name and thoughts of the usual form stay, as templates may use them.
     """
     kept: dict[str, Any] = {key: message[key] for key in _OF_ALL if key in message}
     if isinstance(name := message.get("name"), str) and 1 <= len(name) <= MAX_NAME_CHARS:
@@ -62,7 +62,7 @@ def _message(value: Any, where: str, *, customs: bool) -> dict[str, Any]:
     content = parse_content(value.get("content"), f"{where}.content")
     if content is None and role != "assistant":
         raise InvalidField(f"{where}.content", "is required")
-    # Templates concatenate content; an assistant's turn may hold tool calls alone.
+    # Templates concatenate contents, but an assistant's turn may consist only of tool calls.
     message["content"] = content or ""
     if value.get("name") is not None:
         message["name"] = parse_name(value["name"], f"{where}.name")
@@ -85,7 +85,7 @@ def _message(value: Any, where: str, *, customs: bool) -> dict[str, Any]:
 
 
 def _function_result(value: dict[str, Any], where: str) -> dict[str, Any]:
-    """The deprecated role `function`, as the answer of a tool."""
+    """A message of the deprecated role `function`, as a message of the role `tool`."""
     name = parse_name(value.get("name"), f"{where}.name")
     content = parse_content(value.get("content"), f"{where}.content") or ""
     return {"role": "tool", "content": content, "name": name, "tool_call_id": _legacy_id(name)}
@@ -97,12 +97,12 @@ def _legacy_call(value: Any, where: str) -> dict[str, Any]:
 
 
 def _legacy_id(name: str) -> str:
-    """Functions had no call ids; a name pairs call and answer as well."""
+    """Deprecated function calls have no ids, so the function's name pairs a call with its answer."""
     return f"function_{name}"
 
 
 def parse_content(value: Any, where: str, kinds: Collection[str] = ("text",)) -> str | None:
-    """A string, or text parts joined by line breaks; `kinds`: the types of such parts. None: null.
+    """A string, or text parts joined by line breaks; `kinds`: the types that count as text. None: null.
 
     Raises InvalidField or UnsupportedField.
     """
@@ -143,7 +143,7 @@ def _tool_calls(value: Any, where: str, *, customs: bool) -> list[dict[str, Any]
 
 
 def parse_call(function: Any, where: str) -> dict[str, Any]:
-    """An earlier call as templates want it, of its `name` and `arguments`. Raises InvalidField."""
+    """An earlier call as templates expect it, made from its `name` and `arguments`. Raises InvalidField."""
     if not isinstance(function, dict):
         raise InvalidField(where, "must be an object")
     arguments = parse_string(function.get("arguments"), f"{where}.arguments")
@@ -152,7 +152,7 @@ def parse_call(function: Any, where: str) -> dict[str, Any]:
 
 
 def custom_call(tool: Any, where: str) -> dict[str, Any]:
-    """An earlier call of a custom tool, of its `name` and `input`. Raises InvalidField."""
+    """An earlier call of a custom tool, made from its `name` and `input`. Raises InvalidField."""
     if not isinstance(tool, dict):
         raise InvalidField(where, "must be an object")
     text = parse_string(tool.get(INPUT), f"{where}.{INPUT}")
@@ -161,7 +161,7 @@ def custom_call(tool: Any, where: str) -> dict[str, Any]:
 
 
 def _arguments(text: str) -> dict[str, Any] | str:
-    """Arguments as an object, as templates want them; what a model once wrote badly stays text."""
+    """Arguments as an object, as templates expect them; malformed arguments from a model stay text."""
     try:
         value = pydantic_core.from_json(text, allow_inf_nan=False) if text.strip() else {}
         check_finite(value)

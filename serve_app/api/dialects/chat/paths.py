@@ -1,4 +1,4 @@
-"""Where the routes lie that OpenAI's protocol and those made after it have in common."""
+"""The paths of routes that are common to OpenAI's protocol and the protocols modelled on it."""
 
 from __future__ import annotations
 

@@ -9,12 +9,12 @@ from typing import Any, Final
 
 NOTE: Final = "[There was a picture here. The model reads text alone, and does not see it.]"
 KINDS: Final = ("image", "input_image")  # types of parts: Anthropic's, and those of responses
-# Members of a message, an item or a part that have parts. Arguments of calls are no content.
+# Members of a message, an item or a part that contain parts. Arguments of calls are not content.
 _OF_PARTS: Final = ("content", "output", "source")
 
 
 def with_notes(value: Any, where: str) -> tuple[Any, tuple[str, ...]]:
-    """`value`, a list of messages or items, with notes; and the places of the pictures."""
+    """`value`, a list of messages or items, with notes for its pictures, and the places of the pictures."""
     places: list[str] = []
     return _noted(value, where, places), tuple(places)
 

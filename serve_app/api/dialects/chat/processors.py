@@ -1,7 +1,7 @@
 """`logits_processors` of a body: names of processors that the operator has registered.
 
-A list of names, or of vLLM's objects `{"qualname": name, "kwargs": {...}}`. Whether there is a
-processor of a name, and whether it likes its arguments, only the model's engine can tell.
+A list of names, or of vLLM's objects `{"qualname": name, "kwargs": {...}}`. Only the model's
+engine can tell whether a processor of that name exists, and whether its arguments are valid.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS)]
 
 @with_config(extra="forbid")
 class Processor(TypedDict):
-    """A processor and its arguments by name."""
+    """A processor and its keyword arguments."""
 
     qualname: Name
     args: NotRequired[Annotated[list[Any], Field(max_length=0)] | None]

@@ -1,4 +1,4 @@
-"""The field `prompt` of completions: one text or many, as text or as token ids."""
+"""The field `prompt` of completions: one prompt or many, as text or as token ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How tokens are drawn, by the fields of a body."""
+"""The sampling of tokens that a body's fields ask for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 from serve_app.api.edge.body import WireModel
 from serve_app.types import SamplingParams
 
-# Bodies have texts under these names, and parameters token ids.
+# Under these names, bodies have texts and sampling parameters have token ids.
 _OF_TEXTS: Final = {"bad_words", "stop_sequences"}
 _NAMES: Final = frozenset(field.name for field in fields(SamplingParams)) - _OF_TEXTS
 

@@ -1,6 +1,6 @@
 """The shapes of what a chat's body holds, for the OpenAPI document: messages, tools, forms of the answer.
 
-Nothing is checked by these types: the parsers beside them do that, and say more than a schema can.
+These types check nothing: the parsers beside them do, and their errors say more than a schema can.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Content: TypeAlias = str | Annotated[list[TextPart | RefusalPart], Field(max_len
 
 
 class SystemMessage(Open):
-    """What the model is to be like."""
+    """Instructions on how the model should behave."""
 
     role: Literal["system", "developer"]
     content: Content
@@ -71,7 +71,7 @@ class EarlierCall(Open):
 
 
 class AssistantMessage(Open):
-    """An earlier answer. Its content may be absent beside calls."""
+    """An earlier answer. Its content may be absent if there are calls."""
 
     role: Literal["assistant"]
     content: NotRequired[Content | None]
@@ -175,7 +175,7 @@ GrammarText: TypeAlias = Annotated[str, Field(min_length=1, max_length=limits.MA
 
 
 class StructuredOutputs(TypedDict, total=False):
-    """vLLM's container. One of the first five members says what the answer must match."""
+    """vLLM's container. At most one of the first five members is given; the answer must match it."""
 
     json: SchemaOrText | None
     json_object: bool | None

@@ -1,7 +1,7 @@
-"""What clients may say about the chat template: variables of theirs, and where the prompt ends.
+"""What clients may set about the chat template: its variables, and where the prompt ends.
 
-The template itself is the operator's. Which variables it reads only the model's own files tell
-(`enable_thinking` is a usual one); those it does not read change nothing.
+The template itself is the operator's. Which variables it reads is known only from the model's own
+files (`enable_thinking` is a common one); variables that it does not read change nothing.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def parse_variables(value: Any) -> dict[str, Any]:
 
 
 def with_effort(templating: Templating, effort: str | None) -> Templating:
-    """`templating` with an effort to think under the usual variables, unless the client set these."""
+    """`templating` with the effort of thinking in the usual variables, unless the client set them."""
     if effort is None:
         return templating
     thinks = {"enable_thinking": False} if effort == "none" else {}
@@ -57,9 +57,9 @@ def with_effort(templating: Templating, effort: str | None) -> Templating:
 
 
 def with_thinking(templating: Templating, is_on: bool | None) -> Templating:
-    """`templating` with thoughts on or off under the usual variable, unless the client set it.
+    """`templating` with thinking switched on or off by the usual variable, unless the client set it.
 
-    None: as the template has it.
+    None: the template decides.
     """
     if is_on is None:
         return templating
@@ -67,7 +67,7 @@ def with_thinking(templating: Templating, is_on: bool | None) -> Templating:
 
 
 class TemplatingFields(WireModel):
-    """The fields of a chat. None: absent."""
+    """The fields of a chat that concern its template. None: absent."""
 
     chat_template_kwargs: TemplateKwargs = None
     add_generation_prompt: Flag = doc("the prompt ends where the assistant begins", default=True)

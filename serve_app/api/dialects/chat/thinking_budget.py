@@ -1,4 +1,4 @@
-"""The budget of tokens for a model's thoughts, and whether it thinks: fields of several protocols.
+"""The token budget for a model's thoughts, and whether the model thinks at all: fields of several protocols.
 
 OpenAI's protocol has `thinking_token_budget`, Anthropic and Databricks the object `thinking`.
 """

@@ -1,7 +1,7 @@
-"""Tools of an OpenAI chat body -> what the model may call; `functions` are their older form.
+"""Tools of an OpenAI chat body -> the tools that the model may call; `functions` are their older form.
 
-Only fields of the protocol pass. A schema is data here: it is bounded, refers to nothing
-outside of itself, and only the model and forced calls interpret it.
+Only fields of the protocol pass. A schema is only data here: its size is
+bounded, it refers to nothing outside of itself, and only the model and forced calls interpret it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _WORDS: Final = {"tool_choice": ("auto", "none", "required"), "function_call": (
 
 @dataclass(frozen=True, slots=True)
 class ToolForm:
-    """How a protocol writes a tool, where protocols differ."""
+    """The points in which protocols differ in how they write a tool."""
 
     parameters: str = "parameters"  # the member with the schema, for errors; it is passed as `parameters`
     max_name_chars: int = MAX_NAME_CHARS
@@ -52,12 +52,12 @@ class ToolOffer:
 
     @property
     def names(self) -> dict[str, str]:
-        """What the client calls the fields that a replica may complain about."""
+        """The client's names for the fields that a replica may complain about."""
         return {"tools": "functions", "tool_choice": "function_call"} if self.legacy else {}
 
     @property
     def read(self) -> tuple[dict[str, Any], ...]:
-        """The tools that the model reads: none where it may call none."""
+        """The tools that the model reads: none if it may call none."""
         return () if self.choice.mode is ToolMode.NONE else self.tools
 
 
@@ -95,9 +95,9 @@ def parse_tools(
     subset: bool = False,
     is_openai: bool = False,
 ) -> ToolOffer:
-    """What `tools` and `tool_choice` say. Raises InvalidField or UnsupportedField.
+    """The offer made by `tools` and `tool_choice`. Raises InvalidField or UnsupportedField.
 
-    `subset`: `strict` means OpenAI's. `is_openai`: there are custom tools, and choices among some tools.
+    `subset`: `strict` means OpenAI's subset. `is_openai`: custom tools and allowed tools are known.
     """
     form = ToolForm(max_tools=max_tools, subset=subset)
     kinds = (FUNCTION, CUSTOM) if is_openai else (FUNCTION,)
@@ -124,9 +124,9 @@ def parse_tools(
 def allowed_of(
     value: Any, field: str, offered: tuple[dict[str, Any], ...], named: Callable[[dict[str, Any]], Any]
 ) -> tuple[tuple[dict[str, Any], ...], str]:
-    """Those of the tools that may be called, and whether one must be: auto or required.
+    """The offered tools that may be called, and the mode: `auto` or, if one must be called, `required`.
 
-    `named`: the member of an item that has a tool's name. Raises InvalidField.
+    `named`: finds the member of an item that has the tool's name. Raises InvalidField.
     """
     if not isinstance(value, dict):
         raise InvalidField(field, "is required and must be an object")
@@ -145,7 +145,7 @@ def allowed_of(
 
 
 def parse_functions(functions: Any, call: Any, *, subset: bool) -> ToolOffer:
-    """What the deprecated `functions` and `function_call` say. Raises as `parse_tools`."""
+    """The offer made by the deprecated `functions` and `function_call`. Raises as `parse_tools`."""
     form = ToolForm(subset=subset)
     offered = parse_offered(functions, "functions", lambda item, where: (item, where), form)
     choice = parse_choice(call, "function_call", offered, lambda value: value, parallel=False)
@@ -159,9 +159,9 @@ def not_enforced(
     places: Iterable[str],
     parameters: str = "parameters",
 ) -> tuple[str, ...]:
-    """Keywords of parameters that calls are not made to match, where calls are forced at all.
+    """If calls are forced: the keywords in schemas of parameters that calls are not made to match.
 
-    `places`: where the function of each tool lies.
+    `places`: the place of each tool's function in the body.
     """
     if choice.mode not in (ToolMode.REQUIRED, ToolMode.NAMED):
         return ()
@@ -182,9 +182,9 @@ def parse_offered(
     function_of: Callable[[Any, str], tuple[Any, str]],
     form: ToolForm,
 ) -> tuple[dict[str, Any], ...]:
-    """The checked tools of a list. Raises InvalidField or UnsupportedField.
+    """The tools of a list, checked. Raises InvalidField or UnsupportedField.
 
-    `function_of`: the function of an item, and where it lies.
+    `function_of`: finds the function of an item, and its place.
     """
     if value is None:
         return ()
@@ -199,7 +199,7 @@ def parse_each(
     function_of: Callable[[Any, str], tuple[Any, str]],
     form: ToolForm,
 ) -> tuple[dict[str, Any], ...]:
-    """As `parse_offered`, of items each with its place."""
+    """As `parse_offered`, for items that each come with their place."""
     if len(items) > form.max_tools:
         raise InvalidField(field, f"must be a list of up to {form.max_tools} tools")
     offered: list[dict[str, Any]] = []
@@ -252,7 +252,7 @@ def _function(function: dict[str, Any], where: str, form: ToolForm) -> dict[str,
 
 @contextmanager
 def _naming(tool: str) -> Iterator[None]:
-    """Errors about parameters name the tool besides the place in the list, which clients rarely know."""
+    """Add the tool's name to errors about parameters, as clients rarely know the tool's place in the list."""
     try:
         yield
     except InvalidField as error:
@@ -281,9 +281,9 @@ def parse_choice(
     parallel: bool,
     ignored: Sequence[str] = (),
 ) -> ToolChoice:
-    """A word, or the tool that `named` finds in an object. Raises InvalidField.
+    """The choice: a word, or an object in which `named` finds the tool. Raises InvalidField.
 
-    `ignored`: tools that the model is not offered, by their places and types.
+    `ignored`: the places and types of the tools that are not offered to the model.
     """
     if value is None:
         return ToolChoice(parallel=parallel)
@@ -311,7 +311,7 @@ def _named_tool(kinds: Sequence[str], value: dict[str, Any]) -> Any:
 
 
 def _named_in(kinds: Sequence[str], value: dict[str, Any]) -> Any:
-    """The member of one of the allowed tools that has its name; None: it is no tool."""
+    """The member of an allowed tool that has the tool's name; None: the item is not a tool."""
     kind = str(value.get("type"))
     return value.get(kind) if kind in kinds else None
 

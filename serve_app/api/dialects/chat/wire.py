@@ -1,7 +1,7 @@
 """Pieces of OpenAI's answers: events, usage, finish words, log-probabilities.
 
-Streams are written from an envelope that is serialised once per choice; an event
-encodes only what changes. Knows neither bodies nor sockets.
+Streams are written from an envelope that is serialised once per choice; an event encodes only what
+changes. Depends neither on bodies nor on sockets.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ encode = _encoder.encode
 
 
 def as_given(value: Any) -> msgspec.Raw:
-    """JSON of a client, for an answer that shows it: with every number as the client wrote it."""
+    """A client's JSON, for an answer that repeats it, with every number as the client wrote it."""
     return msgspec.Raw(dumps(value).encode("utf-8", "surrogatepass"))
 
 
@@ -44,7 +44,7 @@ def function_fields(call: ToolCall) -> answers.FunctionCall:
 
 
 def custom_call_begin(piece: ToolCallDelta) -> bytes:
-    """The members of a delta with which a call of a custom tool begins; its text follows as a whole."""
+    """The members of the delta that begins a call of a custom tool; the call's text follows in one piece."""
     head = {"index": piece.index, "id": piece.id, "type": CUSTOM, CUSTOM: {"name": piece.name, INPUT: ""}}
     return b'"tool_calls":' + encode([head])
 
@@ -85,7 +85,7 @@ def delta_members(
 
 
 def _with_customs(delta: TokenDelta, customs: HeldCalls) -> Iterator[bytes]:
-    """Pieces of calls; the text of a custom tool comes when its call is whole."""
+    """Pieces of calls; the text for a custom tool is sent once its call is complete."""
     for piece in delta.tool_calls:
         yield from itertools.starmap(custom_call_text, customs.ended(delta.index, but=piece.index))
         if not customs.takes(delta.index, piece):
@@ -106,7 +106,7 @@ def named_sse(name: str, payload: bytes) -> bytes:
 
 
 def fingerprint(info: ModelInfo) -> str:
-    """Changes when a model, its precision, its device or its replica does."""
+    """A fingerprint that changes whenever the model, its precision, its device or its replica changes."""
     text = f"{info.name}|{info.dtype}|{info.quantization}|{info.device}|{info.created}"
     return "fp_" + hashlib.sha256(text.encode()).hexdigest()[:10]
 
@@ -125,12 +125,12 @@ def usage_totals(usage: Usage) -> answers.TotalUsage:
 
 
 def chunk_end(*, include_usage: bool) -> bytes:
-    """What follows a choice in each chunk of a stream. With usage, it is null in all but the last."""
+    """The bytes after a choice in each chunk of a stream; with usage, a null until the last chunk."""
     return b'}],"usage":null}\n\n' if include_usage else b"}]}\n\n"
 
 
 def chunk_end_with(usage: Usage) -> bytes:
-    """The same of a chunk that reports the usage so far, as vLLM's `continuous_usage_stats` asks for."""
+    """The end of a chunk that reports the usage so far, for vLLM's `continuous_usage_stats`."""
     return b'}],"usage":%b}\n\n' % encode(usage_totals(usage))
 
 
@@ -145,7 +145,7 @@ def logprob_value(value: float) -> float:
 
 
 def token_entry(token: TextLogprob) -> answers.TokenLogprob:
-    """A token as the chat protocol lists it; alternatives have no alternatives."""
+    """A token as the chat protocol lists it, without its alternatives."""
     return {
         "token": token.text,
         "logprob": None if token.logprob is None else logprob_value(token.logprob),
@@ -163,19 +163,19 @@ def listed_tokens(tokens: Iterable[TextLogprob]) -> answers.Logprobs:
 
 
 def name_by_id(token: TextLogprob) -> str:
-    """The token's name with vLLM's `return_tokens_as_token_ids`."""
+    """The token's name if vLLM's `return_tokens_as_token_ids` is set."""
     return f"token_id:{token.token_id}"
 
 
 def named_by_id(token: TextLogprob) -> TextLogprob:
-    """The token and its alternatives under such names."""
+    """The token and its alternatives, named by their ids."""
     return replace(token, text=name_by_id(token), top=tuple(map(named_by_id, token.top)))
 
 
 def prompt_entries(tokens: Iterable[TextLogprob]) -> answers.PromptLogprobs:
     """vLLM's `prompt_logprobs`: the tokens of a prompt, each with its alternatives by id.
 
-    An entry is null where nothing predicts the token.
+    The entry of a token that nothing predicts is null.
     """
     return [None if token.logprob is None else _by_id(token, token.logprob) for token in tokens]
 

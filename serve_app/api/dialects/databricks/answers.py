@@ -14,7 +14,7 @@ ErrorCode: TypeAlias = Annotated[str, words(CODE.values())]
 
 
 class ErrorDetail(TypedDict):
-    """An error where clients of OpenAI look for one."""
+    """An error in the place where OpenAI's clients look for it."""
 
     message: str
     type: ErrorCode

@@ -121,7 +121,7 @@ class ChatBody(GenerationFields):
 
     @property
     def ignored_tier(self) -> tuple[str, ...]:
-        """The field `service_tier` where it asks for what the server has not."""
+        """The field `service_tier`, if it asks for a tier that this server does not have."""
         return () if self.service_tier in (None, "auto", "default") else ("service_tier",)
 
 
@@ -176,7 +176,7 @@ class ChatDialect:
 
 
 def _opened(messages: tuple[dict[str, Any], ...], system_prompt: str | None) -> tuple[dict[str, Any], ...]:
-    """The messages, after the endpoint's own system prompt where they have none."""
+    """The messages, preceded by the endpoint's own system prompt if they have none."""
     if system_prompt is None or messages[0]["role"] == "system":
         return messages
     return ({"role": "system", "content": system_prompt}, *messages)
@@ -204,7 +204,7 @@ class ChatRenderer(Renderer):
             logprobs, told = None, structs.replace(delta, reasoning="")
         for content in wire.delta_members(told, legacy=False, always=bool(logprobs)):
             events += self._piece(index, self._delta(content, logprobs))
-            logprobs = None  # they are of the whole step, and are sent once
+            logprobs = None  # they belong to the whole step, and are sent once
         if delta.finish is not None:
             events += self._last(index, self._delta(b""), prompt, delta)
         return events

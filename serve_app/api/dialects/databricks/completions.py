@@ -1,7 +1,7 @@
 """The completion task of Databricks' Foundation Model API.
 
-A prompt is one user message of the model's chat template unless it is to be used raw;
-`suffix` is literal text after the completion, and nothing that the model sees.
+A prompt becomes one user message in the model's chat template, unless it is to be used raw.
+`suffix` is literal text that is appended to the completion; the model does not see it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class CompletionBody(GenerationFields):
 
     @property
     def truncates(self) -> bool:
-        """Whether what does not fit, or does not end in time, is cut instead of an error."""
+        """Whether too long a prompt, or too slow an answer, is cut instead of causing an error."""
         return self.error_behavior == "truncate"
 
     def prompts(self) -> tuple[str, ...]:
@@ -101,7 +101,7 @@ class CompletionDialect:
             n=body.choices,
             stop=body.stop or (),
             logprobs=body.logprobs,
-            # What is there at the deadline can only be answered if it came before.
+            # Only tokens that were streamed before the deadline can be in a truncated answer.
             stream=stream or body.truncates,
             reasoning=False,  # the protocol has no place for thoughts but the text
             overflow=_OVERFLOW.get(body.error_behavior, Overflow.OPERATOR),
@@ -129,7 +129,7 @@ def _raw(request: GenerateRequest, info: ModelInfo) -> GenerateRequest:
 
 
 def _templated(request: GenerateRequest, info: ModelInfo) -> GenerateRequest:
-    """The prompt as a user's message, where the model has a template for one."""
+    """The prompt as a user's message, if the model has a chat template."""
     if not info.has_chat_template:
         return request
     return replace(request, prompt=Prompt(messages=({"role": "user", "content": request.prompt.text or ""},)))

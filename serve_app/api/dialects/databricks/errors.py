@@ -1,7 +1,7 @@
-"""Errors in Databricks' shape: one table from condition to code. Knows no route.
+"""Errors in Databricks' shape: one table from condition to code. Depends on no route.
 
-Clients of OpenAI's protocol ask below /serving-endpoints, too. Some of them (openai-node, the AI SDK) read
-nothing but `error`, so errors have that member besides Databricks' own.
+Clients of OpenAI's protocol also send requests below /serving-endpoints. Some of them
+(openai-node, the AI SDK) read only the member `error`, so errors have it besides Databricks' own members.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ CODE: Final[Mapping[Condition, str]] = MappingProxyType(
     }
 )
 
-# Of a request that waiting does not help: larger than its whole limit, or of a key whose budget is spent.
-# Databricks' SDK repeats every 429 and 503 until its own time is over, whatever the headers;
-# the error code still makes it the type of a limit.
+# For a request that waiting does not help: it is larger than its whole limit, or its key's budget is spent.
+# Databricks' SDK repeats every 429 and 503 until its own timeout, whatever the headers. The error code still
+# marks the error as one about a limit.
 NEVER_FITS: Final = 400
 OVERLOADED: Final = 429  # the status of a full queue
 
 
 def broken(error: ServeError) -> bytes:
-    """The JSON of an error after the first byte: also under `error`, where SDKs of OpenAI look for one."""
+    """The JSON of an error after the first byte, repeated under `error`, where OpenAI's SDKs look for it."""
 
     def encode(message: str) -> bytes:
         members = _members(error, message)
@@ -59,7 +59,7 @@ def broken(error: ServeError) -> bytes:
 
 
 def render_error(error: ServeError) -> ErrorReply:
-    """Status, headers and body. 429 and 503 say when to come back."""
+    """Status, headers and body. For 429 and 503 the headers say when to try again."""
     status = error.condition.status
     if isinstance(error, QuotaExceeded) and not error.retryable:
         status = NEVER_FITS

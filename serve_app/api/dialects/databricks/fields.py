@@ -1,7 +1,7 @@
 """Fields of Databricks' bodies with their ranges, and the endpoint's limits on them.
 
-A body is checked against its endpoint too: its kind and the operator's settings decide
-about several fields. Unknown keys are errors. Knows neither messages nor prompts.
+A body is checked against its endpoint too: several fields depend on the endpoint's kind and the
+operator's settings. Unknown keys are errors. Depends neither on messages nor on prompts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_REPETITION_PENALTY: Final = 2.0
 
 REASONING_EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh")
 
-# The main field of each task, by which a body of another task is recognised.
+# The main field of each task; it reveals a body that is meant for another task.
 SUBJECT: Final[Mapping[Task, str]] = MappingProxyType(
     {Task.CHAT: "messages", Task.COMPLETIONS: "prompt", Task.EMBEDDINGS: "input"}
 )
@@ -77,7 +77,7 @@ class TaskFields(WireModel):
     )
 
     def endpoint(self, target: RouteContext, of_path: str | None) -> Endpoint:
-        """The endpoint asked for: the path's, else the body's.
+        """The endpoint that the path names, or else the body.
 
         Raises InvalidField, ModelNotFound, or InvalidBody for an endpoint of another task.
         """
@@ -92,7 +92,7 @@ class TaskFields(WireModel):
         return endpoint
 
     def check_keys(self) -> None:
-        """Raises InvalidBody for a key that is not known, and for a body of another task."""
+        """Raises InvalidBody for an unknown key, and for a body of another task."""
         unknown = list(self.extra)
         subject = SUBJECT[self.task]
         other = next((name for name in SUBJECT.values() if name in unknown), None)
@@ -107,7 +107,7 @@ FieldsT = TypeVar("FieldsT", bound=TaskFields)
 
 
 def parse_fields(model: type[FieldsT], raw: bytes) -> FieldsT:
-    """The body, with what is in its `extra_params` at top level. Raises InvalidBody or InvalidField."""
+    """The body, with its `extra_params` moved to the top level. Raises InvalidBody or InvalidField."""
     body = parse_body(model, raw)
     if body.extra_params:
         body = parse_body(model, _merged(raw, body.extra_params))
@@ -116,7 +116,7 @@ def parse_fields(model: type[FieldsT], raw: bytes) -> FieldsT:
 
 
 def _merged(raw: bytes, extra: dict[str, str]) -> bytes:
-    """Merge `extra` into the body `raw`. Each value is parsed as JSON, or kept as a string."""
+    """Merge `extra` into the body `raw`. A value that is not JSON is kept as a string."""
     given = {name: value for name, value in pydantic_core.from_json(raw).items() if value is not None}
     twice = next((name for name in extra if name in given), None)
     if twice is not None:
@@ -182,7 +182,7 @@ class GenerationFields(TaskFields):
 
     @property
     def include_usage(self) -> bool | None:
-        """Whether a stream ends with a chunk of usage; None: usage comes with the last choice's end."""
+        """Whether a stream ends with a chunk of usage; None: the last choice's end carries the usage."""
         return None if self.stream_options is None else self.stream_options.include_usage
 
     def streams(self, target: RouteContext, endpoint: Endpoint) -> bool:

@@ -1,6 +1,6 @@
 """Databricks' routes below /serving-endpoints.
 
-Path or body name the endpoint; its task decides what the body may be.
+The path or the body names the endpoint, and the endpoint's task decides what the body may be.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ def _exchange(
 
 
 def _find(services: Services, scope: Scope, name: str) -> Endpoint:
-    """An endpoint by the name it is asked for, which may have an adapter. Raises ModelNotFound."""
+    """The endpoint that `name` stands for; `name` may also contain an adapter. Raises ModelNotFound."""
     endpoint, adapter = services.endpoints(scope).resolve(name, services.backend)
     return endpoint if adapter is None else endpoint.model_copy(update={"name": name})
 
 
 def _accepts_events(accept: str | None) -> bool:
-    """Whether a client that does not say so in its body wants a stream."""
+    """Whether the header `Accept` asks for a stream; used if the body does not say."""
     types = {each.partition(";")[0].strip().lower() for each in (accept or "").split(",")}
     return "text/event-stream" in types and "application/json" not in types

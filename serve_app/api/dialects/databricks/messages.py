@@ -1,7 +1,7 @@
 """Chat messages of Databricks -> plain mappings for a chat template.
 
-Stricter than OpenAI's: roles come in an order, and a tool's answer belongs to a call of
-the message before it. What passes is flattened as OpenAI's messages are.
+Stricter than OpenAI's: roles must come in a fixed order, and a tool's answer must belong
+to a call in the preceding assistant message. Messages that pass are flattened as OpenAI's are.
 
     conversation := [system] user ( turn )*
     turn         := assistant(text) user | assistant(tool_calls) tool+ [ assistant(text) user ]
@@ -70,7 +70,7 @@ def parse_messages(value: Any) -> tuple[dict[str, Any], ...]:
 
 
 def _check(message: Any, where: str) -> None:
-    """What one message may be, apart from its place."""
+    """Check one message by itself, whatever its place in the list."""
     if not isinstance(message, dict):
         raise InvalidField(where, "must be an object")
     role, content, calls = message.get("role"), message.get("content"), message.get("tool_calls")
@@ -90,7 +90,7 @@ def _check(message: Any, where: str) -> None:
 
 
 def _check_calls(calls: Any, where: str) -> None:
-    """What OpenAI's protocol leaves optional."""
+    """Check the members of calls that are optional in OpenAI's protocol."""
     if not isinstance(calls, list):
         raise InvalidField(where, "must be a list of tool calls")
     for i, call in enumerate(calls):
@@ -106,7 +106,7 @@ def _check_calls(calls: Any, where: str) -> None:
 
 
 def _with_text_arguments(message: dict[str, Any]) -> dict[str, Any]:
-    """The message with the arguments of its calls as JSON text, which they may also be an object."""
+    """The message with the arguments of its calls as JSON text; clients may also send an object."""
     calls = message.get("tool_calls")
     if not calls:
         return message

@@ -1,6 +1,6 @@
-"""What Databricks' chats and completions share: chunks, and usage, which the last end of a choice carries.
+"""What Databricks' chats and completions share: chunks, and usage, which the end of the last choice carries.
 
-Tokens, calls and log-probabilities look as OpenAI's. Knows neither bodies nor sockets.
+Tokens, calls and log-probabilities look like OpenAI's. Depends neither on bodies nor on sockets.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def usage_fields(usage: Usage) -> answers.Usage:
 
 
 class Renderer:
-    """Writes answers. A chunk of a stream is of one choice, but for a last one of usage."""
+    """Writes answers. Each chunk of a stream belongs to one choice, except a last chunk with the usage."""
 
     def __init__(self, kind: str, id: str, info: ModelInfo, choices: int, include_usage: bool | None) -> None:
-        """`include_usage`: see `GenerationFields.include_usage`; `choices` of all prompts."""
+        """`include_usage`: see `GenerationFields.include_usage`; `choices`: their number over all prompts."""
         self._head = head(kind, id, info.name)
         self._opening = b"data: " + encode(self._head)[:-1] + b',"choices":[{"index":'
         self._begun: set[int] = set()  # choices that have had a chunk
@@ -39,11 +39,11 @@ class Renderer:
         self._usage: dict[int, Usage] = {}  # of each prompt that has a choice that ended
 
     def _piece(self, index: int, members: bytes) -> bytes:
-        """A chunk of a choice that goes on; `members` are those between index and finish_reason."""
+        """A chunk of a choice that goes on; `members` come between `index` and `finish_reason`."""
         return b'%b%d,%b,"finish_reason":null}]%b}\n\n' % (self._opening, index, members, self._no_usage)
 
     def _last(self, index: int, members: bytes, prompt: int, delta: TokenDelta) -> bytes:
-        """The chunk that ends a choice; `delta` is its last one."""
+        """The chunk that ends a choice; `delta` is the choice's last delta."""
         self._open -= 1
         self._usage[prompt] = delta.usage
         usage = self._no_usage
@@ -53,12 +53,12 @@ class Renderer:
         return b'%b%d,%b,"finish_reason":"%b"}]%b}\n\n' % (self._opening, index, members, reason, usage)
 
     def end(self, usage: Usage) -> bytes:
-        """What closes a complete stream."""
+        """The bytes that close a complete stream."""
         if not self._include_usage:
             return DONE
         chunk: answers.CompletionChunk = {**self._head, "choices": [], "usage": usage_fields(usage)}
         return sse(encode(chunk)) + DONE
 
     def broken(self, error: ServeError) -> bytes:
-        """What closes a stream that failed."""
+        """The bytes that close a failed stream."""
         return sse(broken(error)) + DONE

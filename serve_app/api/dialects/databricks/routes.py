@@ -1,4 +1,4 @@
-"""Databricks' routes: invocations of an endpoint by its path, and of a task by the endpoint in the body."""
+"""Databricks' routes: invocations of the endpoint in the path, and tasks of the endpoint in the body."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _UNKNOWN: Final = "A field that is not known, and not null, is an error."
 
 
 def task_operation(task: Task, *, names_model: bool = True) -> Operation:
-    """A task whose body names the endpoint; else the invocation of an endpoint whose task is known."""
+    """A task whose body names the endpoint; else an invocation of an endpoint with this task."""
     body, examples = _BODIES[task]
     required = ("model",) if names_model else ()
     return asking(

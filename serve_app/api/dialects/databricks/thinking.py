@@ -1,6 +1,6 @@
-"""What a client says of thoughts, and thoughts as parts of a message's content.
+"""A client's options for thinking, and thoughts as parts of a message's content.
 
-Knows neither bodies nor the order of messages.
+Depends neither on bodies nor on the order of messages.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _SUMMARY: Final = "summary_text"
 
 
 def templating(thinking: ThinkingOptions | None, effort: str | None) -> Templating:
-    """What the two fields mean to the model's template."""
+    """The variables of the template that the two fields set."""
     return with_thinking(with_effort(Templating(), effort), None if thinking is None else thinking.is_on)
 
 
 def tells_parts(thinking: ThinkingOptions | None) -> bool:
-    """Whether thoughts are parts of the answer's content, and not beside it."""
+    """Whether thoughts are sent as parts of the answer's content, rather than beside it."""
     return thinking is not None and thinking.type not in (None, DISABLED)
 
 

@@ -1,1 +1,1 @@
-"""Questions to a model other than generation: tokens of a text, and whether it has a watermark."""
+"""Questions to a model other than generation: a text's tokens, and whether the text is watermarked."""

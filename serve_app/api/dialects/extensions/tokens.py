@@ -1,8 +1,8 @@
-"""POST /tokenize and /detokenize: what a prompt is in tokens, and tokens in text.
+"""POST /tokenize and /detokenize: the tokens of a prompt, and the text of tokens.
 
 The shapes are vLLM's: `{model, prompt | messages, ...}` -> `{count, max_model_len, tokens,
-token_strs}`, and `{model, tokens}` -> `{prompt}`. A chat goes through the model's own template,
-as it does when it is answered.
+token_strs}`, and `{model, tokens}` -> `{prompt}`. A chat is rendered with the model's own template, just as
+for an answer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from serve_app.types import DetokenizeRequest, ModelInfo, Prompt, TokenizeReques
 
 
 class Tokenized(TypedDict):
-    """The tokens of a prompt, and how many the model's window has."""
+    """The tokens of a prompt, and the size of the model's window in tokens."""
 
     count: int
     max_model_len: int
@@ -50,7 +50,7 @@ def required(name: str | None) -> str:
 
 
 class TokenizeBody(TemplatingFields):
-    """A prompt: text, or a chat with what its template needs. None: absent."""
+    """A prompt: a text, or a chat with the fields that its template needs. None: absent."""
 
     model: Annotated[str | None, Text(1, limits.MAX_MODEL_NAME_CHARS)] = doc(required=True)
     prompt: Annotated[str | None, Text(0, limits.MAX_QUESTION_CHARS)] = None

@@ -1,7 +1,7 @@
-"""POST /v1/watermark/detect: whether a text bears the watermark of a model of this server.
+"""POST /v1/watermark/detect: whether a text bears the watermark of one of this server's models.
 
-`{model, text}` -> `{z_score, green_fraction, num_tokens, detected}`. The model names the tokenizer
-and the key; a text that another model wrote is as if it had none.
+`{model, text}` -> `{z_score, green_fraction, num_tokens, detected}`. `model` decides on the tokenizer and
+the key; a text by another model is scored as if it had no watermark.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DETECTED_Z: Final = 4.0  # standard deviations: one unmarked text in 30 000 has 
 
 
 class Detected(TypedDict):
-    """How far a text's green tokens are from what chance gives, in standard deviations."""
+    """How far the number of green tokens in a text is from chance, in standard deviations."""
 
     z_score: float
     green_fraction: float
@@ -33,7 +33,7 @@ class Detected(TypedDict):
 
 
 class DetectBody(WireModel):
-    """A text and who may have written it."""
+    """A text, and the model that may have written it."""
 
     model: Annotated[str | None, Text(1, limits.MAX_MODEL_NAME_CHARS)] = doc(required=True)
     text: Annotated[str | None, Text(1, limits.MAX_QUESTION_CHARS)] = doc(required=True)

@@ -48,7 +48,7 @@ class ChatCompletion(Head):
 
 
 class ChatDelta(TypedDict, total=False):
-    """What a chunk adds; the last of a choice adds nothing."""
+    """The members that a chunk adds; the last chunk of a choice adds none."""
 
     role: Literal["assistant"]
     content: str
@@ -73,7 +73,7 @@ class ChatChunk(Head):
 
 
 class Timed(TypedDict):
-    """What an answer begins with, and its times in milliseconds."""
+    """The first members of an answer, and its times in milliseconds."""
 
     id: str
     model_name: str
@@ -84,7 +84,7 @@ class Timed(TypedDict):
 
 
 class Counted(TypedDict):
-    """What both forms of details contain. Costs are in milliseconds; `perf_stat` has token ids and costs."""
+    """What both forms of details share. Costs are in milliseconds; `perf_stat` has token ids and costs."""
 
     finish_reason: NotRequired[FinishWord]
     generated_tokens: int
@@ -94,14 +94,14 @@ class Counted(TypedDict):
 
 
 class Details(Counted):
-    """Of a whole answer, lists with an entry a token; waits are in microseconds."""
+    """Details of a whole answer: lists with an entry for each token. Waits are in microseconds."""
 
     batch_size: list[int]
     queue_wait_time: list[int]
 
 
 class EventDetails(Counted):
-    """Of one event, the numbers of its token; the wait is in microseconds."""
+    """Details of one event: the numbers for its token. The wait is in microseconds."""
 
     batch_size: int
     queue_wait_time: int
@@ -128,13 +128,13 @@ class PromptToken(TypedDict):
 
 
 class TgiToken(PromptToken):
-    """A token of the answer, with its log-probability where details are asked for."""
+    """A token of the answer, with its log-probability if details are asked for."""
 
     special: bool
 
 
 class Ended(TypedDict):
-    """How an answer ended; the seed is null where the likeliest tokens are taken."""
+    """How an answer ended; the seed is null if the likeliest tokens are taken."""
 
     finish_reason: FinishWord | None
     generated_tokens: int
@@ -142,7 +142,7 @@ class Ended(TypedDict):
 
 
 class TgiDetails(Ended):
-    """Of a whole answer of TGI's routes."""
+    """Details of a whole answer of TGI's routes."""
 
     prompt_tokens: int
     prefill: list[PromptToken]
@@ -158,7 +158,7 @@ class Tgi(TypedDict):
 
 
 class TgiEventDetails(Ended):
-    """Of the last event of TGI's routes."""
+    """Details in the last event of TGI's routes."""
 
     input_length: int
 
@@ -174,7 +174,7 @@ class TgiEvent(TypedDict):
 
 
 class InferDetails(Ended):
-    """Of a whole answer of MindIE's own route."""
+    """Details of a whole answer of MindIE's own route."""
 
     generated_token_ids: list[int]
 
@@ -187,7 +187,7 @@ class Infer(TypedDict):
 
 
 class InferToken(TypedDict):
-    """A token; the last one's text is null."""
+    """A token; the text of the last token is null."""
 
     id: int | None
     text: str | None
@@ -204,13 +204,13 @@ class InferEvent(TypedDict):
 
 
 class Stopped(TypedDict):
-    """The request that was ended."""
+    """Which request was ended."""
 
     id: str
 
 
 class ServerPage(TypedDict):
-    """Who answers, and what it can."""
+    """The server's name, version and extensions."""
 
     name: str
     version: str
@@ -218,7 +218,7 @@ class ServerPage(TypedDict):
 
 
 class TextTensor(TypedDict):
-    """A text that goes in or comes out."""
+    """A text that is an input or an output."""
 
     name: str
     datatype: Literal["BYTES"]
@@ -226,7 +226,7 @@ class TextTensor(TypedDict):
 
 
 class ModelPage(TypedDict):
-    """A model, its versions, and what goes in and comes out."""
+    """A model, its versions, its inputs and its outputs."""
 
     name: str
     versions: list[str]

@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions of MindIE: OpenAI's route with ranges, words and chunks of its own."""
+"""POST /v1/chat/completions of MindIE: OpenAI's route with MindIE's ranges, words and chunks."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class ChatBody(SharedFields):
 
 
 class GreedyChatBody(ChatBody):
-    """The body where the operator lets a temperature of 0 mean greedy."""
+    """The body if the operator allows a temperature of 0, which means greedy."""
 
     temperature: Annotated[float | None, Number(0, 2)] = None
 
@@ -208,7 +208,7 @@ class ChatDialect:
 
 
 class ChatRenderer:
-    """Writes chat completions and their chunks. The model is called as the client called it."""
+    """Writes chat completions and their chunks. The model has the name that the client used."""
 
     def __init__(self, id: str, info: ModelInfo, body: ChatBody) -> None:
         kind = "chat.completion.chunk" if body.stream else "chat.completion"

@@ -1,7 +1,7 @@
 """Errors in MindIE's shape: a message and a type, which follows from the status.
 
-An unknown model is a missing page where the path names it, and a wrong field where the
-body does. Knows no route.
+An unknown model is a missing page if the path names it, and a wrong field if the body names it. Depends on
+no route.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ def render_error(error: ServeError) -> ErrorReply:
 
 
 def render_body_error(error: ServeError) -> ErrorReply:
-    """The same for a route whose body names the model: an unknown one is a wrong field."""
+    """Status, headers and body, for a route whose body names the model: an unknown model is a wrong field."""
     if not isinstance(error, ModelNotFound):
         return render_error(error)
     return ErrorReply(422, headers_of(error, 422), error_object(error.message, INVALID))
 
 
 def broken(error: ServeError) -> bytes:
-    """The JSON of an error after the first byte of an answer, whatever it is."""
+    """The JSON of any error that occurs after the first byte of an answer."""
     return error_object(error.message, INCOMPLETE)

@@ -1,7 +1,7 @@
-"""The answers of MindIE's generate routes: an event a token, or one object with lists.
+"""The answers of MindIE's generate routes: an event for each token, or one object with lists.
 
-The engine measures times. They are in whole milliseconds, waits in microseconds, as the
-protocol has it.
+The engine measures times. As in the protocol, they are in whole milliseconds, but waits are in
+microseconds.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Listed(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerForm:
-    """What an answer repeats of its request, and what it must report."""
+    """The parts of a request that its answer repeats, and the details that it must report."""
 
     id: str
     model_name: str
@@ -42,7 +42,7 @@ class AnswerForm:
 
 @dataclass(slots=True)
 class TokenTimes:
-    """When the tokens of one sequence came, a list entry a token."""
+    """The times of one sequence's tokens, in lists with an entry for each token."""
 
     token_ids: list[int] = field(default_factory=list)
     costs_ms: list[int] = field(default_factory=list)  # the first: from arrival; others: of their step
@@ -50,7 +50,7 @@ class TokenTimes:
     waits_us: list[int] = field(default_factory=list)  # before the step that made the token
 
     def add(self, token_id: int, step: StepTiming, first: Timing | None) -> None:
-        """Add a token. `first` comes with the first one, which may have taken several steps."""
+        """Add a token. `first` is given for the first token, which may have taken several steps."""
         cost_s, wait_s = (first.first_token_s, first.queue_s) if first else (step.run_s, step.wait_s)
         self.token_ids.append(token_id)
         self.costs_ms.append(round(cost_s * 1e3))
@@ -64,7 +64,7 @@ class TokenTimes:
 
 
 class TextRenderer:
-    """Writes events, or the whole answer. The model is called as the path calls it."""
+    """Writes events, or the whole answer. The model has the name that the path uses."""
 
     def __init__(self, id: str, info: ModelInfo, answer: AnswerForm) -> None:
         self._answer = answer
@@ -103,7 +103,7 @@ class TextRenderer:
         return b"data:" + broken(error) + b"\n\n"
 
     def whole(self, choices: Iterable[Choice], usage: Usage) -> bytes:
-        """The text without the end token's own; times of decoding are sums over all steps."""
+        """The answer, without the text of the end token; times of decoding are sums over all steps."""
         (choice,) = choices
         for delta in choice.timed:
             self._note(delta)

@@ -1,4 +1,4 @@
-"""What MindIE's two bodies have in common: fields with their ranges, and what a model adds to them."""
+"""What MindIE's two bodies have in common: fields with their ranges, and the model's limits."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class SharedFields(WireModel):
     priority: Annotated[int | None, Integer(1, LOWEST_PRIORITY)] = doc("1 is the highest", default=5)
 
     def check_stop(self, name: str) -> None:
-        """Raises InvalidField, with the field called `name`, for too much in all stop strings together."""
+        """Raises InvalidField, under the name `name`, if all stop strings together are too long."""
         if sum(map(len, self.stop or ())) > MAX_ALL_STOP_CHARS:
             raise InvalidField(
                 name, f"must hold at most {MAX_ALL_STOP_CHARS} characters in all strings together"
@@ -46,7 +46,7 @@ class SharedFields(WireModel):
 
     @property
     def engine_priority(self) -> int:
-        """The priority as a replica understands it: larger runs earlier."""
+        """The priority in a replica's terms, where a larger number runs earlier."""
         return LOWEST_PRIORITY - (self.priority or LOWEST_PRIORITY)
 
     def sampling(self, max_tokens: int | None, top_k: int) -> SamplingParams:
@@ -54,7 +54,7 @@ class SharedFields(WireModel):
 
 
 def fit_output(request: GenerateRequest, info: ModelInfo, *, clamp: bool) -> GenerateRequest:
-    """The request within the model's limit on output: shortened with `clamp`, else refused above it.
+    """The request, within the model's limit on output: a larger length is reduced with `clamp`, else refused.
 
     Raises InvalidField.
     """

@@ -1,7 +1,7 @@
 """POST /v2/models/{model}[/versions/{version}]/generate and generate_stream of MindIE.
 
-A raw prompt and its continuation, one event for each token. Knows no route: who made the
-dialect says which model the path names.
+A raw prompt and its continuation, one event for each token. Depends on no route: what creates the dialect
+passes the model that the path names.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,256}")
 
 
 class Parameters(SharedFields):
-    """How the text goes on. None: absent."""
+    """The parameters of the continuation. None: absent."""
 
     details: Flag = doc("`details` in every event", default=False)
     do_sample: Flag = doc(", greedy (setting `mindie.do_sample_default`: inferred)", default=False)
@@ -72,7 +72,7 @@ class Parameters(SharedFields):
     )
 
     def samples(self, *, infer: bool) -> bool:
-        """Whether tokens are drawn. With `infer`, other fields decide where the client does not say."""
+        """Whether tokens are drawn. With `infer`, other fields decide if the client does not say."""
         if self.do_sample is None and infer:
             named = (self.temperature, self.top_k, self.top_p, self.typical_p, self.seed)
             return any(value is not None for value in named)
@@ -100,14 +100,14 @@ class TextBody(WireModel):
 
 
 def check_id(id: str | None) -> None:
-    """Raises InvalidField unless a client's id is sound, or absent."""
+    """Raises InvalidField for a client's id that is malformed; it may be absent."""
     if id is not None and not _ID.fullmatch(id):
         raise InvalidField("id", "must be 1 to 256 characters of A-Z a-z 0-9 _ -")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextTarget:
-    """What is known of a request before its body is read."""
+    """The facts about a request that are known before its body is read."""
 
     model: str  # as the path names it
     version: str | None
@@ -177,7 +177,7 @@ class TextDialect:
     def _fit(
         self, request: GenerateRequest, info: ModelInfo, *, top_k: int | None, is_default: bool
     ) -> GenerateRequest:
-        """Raises InvalidField for what is outside of the model's own ranges."""
+        """Raises InvalidField for values outside of the model's own ranges."""
         if top_k is not None and top_k >= info.vocab_size:
             raise InvalidField("top_k", f"must be an integer from 0 to {info.vocab_size - 1}")
         return fit_output(request, info, clamp=is_default or self._config.clamp_max_tokens)

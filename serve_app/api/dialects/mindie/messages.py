@@ -1,7 +1,7 @@
 """Chat messages of MindIE -> plain mappings for a chat template.
 
-Stricter than OpenAI's: a content must not be empty, but for that of an assistant who calls
-tools, and all contents together have a limit in characters.
+Stricter than OpenAI's: only a message that calls tools may have an empty content, and the characters of all
+contents together are limited.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def parse_messages(value: Any, max_chars: int) -> tuple[dict[str, Any], ...]:
 
 
 def _check(message: Any, where: str) -> None:
-    """What this protocol asks of a message, and OpenAI's does not."""
+    """Check what this protocol requires of a message and OpenAI's does not."""
     if not isinstance(message, dict):
         raise InvalidField(where, "must be an object")
     role = message.get("role")

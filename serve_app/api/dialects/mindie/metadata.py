@@ -1,6 +1,6 @@
-"""MindIE's GET routes below /v2: what can be asked of the server and of models.
+"""MindIE's GET routes below /v2: facts about the server and its models.
 
-A version is one of the endpoint's served entities; one that has none counts as version 1.
+A version is one of the endpoint's served entities; an entity without a version counts as version 1.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from serve_app.errors import Unavailable
 
 
 def server_page(v1_dialect: str) -> answers.ServerPage:
-    """GET /v2: who answers, and what it can."""
+    """GET /v2: the server's name, version and extensions."""
     return {"name": "serve-app", "version": VERSION, "extensions": ["generate", f"v1_dialect={v1_dialect}"]}
 
 
@@ -33,7 +33,7 @@ def model_page(services: Services, scope: Scope) -> answers.ModelPage:
 
 
 def ready_page(services: Services, scope: Scope) -> answers.ReadyPage:
-    """GET .../ready: 200 when a request would be answered. Raises as `model_page`, and Unavailable."""
+    """GET .../ready: 200 if the model can answer a request. Raises as `model_page`, and Unavailable."""
     endpoint, entities = named(services, scope)
     if not any(services.backend.is_ready(entity.app) for entity in entities):
         raise Unavailable("the model is not ready; try again", retry_after_s=2.0)
@@ -41,7 +41,7 @@ def ready_page(services: Services, scope: Scope) -> answers.ReadyPage:
 
 
 def config_page(services: Services, scope: Scope) -> answers.ConfigPage:
-    """GET .../config: the limits of a model. Raises as `model_page`, and Unavailable while it is unknown."""
+    """GET .../config: the limits of a model. Raises as `model_page`, and Unavailable until they are known."""
     endpoint, entities = named(services, scope)
     known = [info for entity in entities if (info := services.backend.info(entity.app)) is not None]
     if not known:
@@ -55,7 +55,7 @@ def config_page(services: Services, scope: Scope) -> answers.ConfigPage:
 
 
 def named(services: Services, scope: Scope) -> tuple[Endpoint, tuple[ServedEntity, ...]]:
-    """What the path names. Raises ModelNotFound or VersionNotFound."""
+    """The endpoint and the entities that the path names. Raises ModelNotFound or VersionNotFound."""
     names = scope["path_params"]
     endpoint = services.endpoints(scope).find_known(names["model"], services.backend)
     wanted = names.get("version")

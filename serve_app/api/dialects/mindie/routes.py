@@ -1,7 +1,7 @@
-"""MindIE's routes: chat, the end of a text by request, and the pages below /v2.
+"""MindIE's routes: chat, ending a running request, and the pages below /v2.
 
-`shared_with_triton` has the routes of texts, generate and generate_stream, whose paths are Triton's too;
-`shared_with_openai` has chat below /v1.
+The routes generate and generate_stream, whose paths are also Triton's, are in `shared_with_triton`; chat
+below /v1 is in `shared_with_openai`.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def text_operation(*, stream: bool) -> Operation:
 
 
 def continue_operation(target: ContinueTarget) -> Operation:
-    """A prompt that goes on, of a route that names no model."""
+    """The continuation of a prompt, on a route that names no model."""
     whole, event = {
         "infer": (answers.Infer, answers.InferEvent),
         "tgi": (answers.Tgi, answers.TgiEvent),
@@ -143,7 +143,7 @@ CONTINUED: Final = {
 
 
 def routes(services: Services) -> Iterator[Entry]:
-    """All but those two: texts, and chat below /v1."""
+    """All routes but generate, generate_stream and chat below /v1."""
     chat = GenerateRoute(ChatDialect(services.config.mindie), services)
     for base in OVMS_BASES:
         yield _entry("POST", f"{base}{CHAT}", chat, chat_operation(services.config.mindie))

@@ -1,7 +1,7 @@
-"""Chat below /v1, whose path MindIE shares with OpenAI: an endpoint may say whose its chat is.
+"""Chat below /v1, whose path MindIE shares with OpenAI: an endpoint may choose the protocol of its chat.
 
-Where neither header nor prefix names the protocol and some endpoint has its own, the answer's protocol is
-known only once the body is read.
+If neither header nor prefix names the protocol, and some endpoint has chosen one, the answer's protocol is
+known only once the body has been read.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ FamilyOf = Callable[[str], Family | None]  # of an endpoint's chat, by the name 
 
 
 class _Named(msgspec.Struct):
-    """As much of a body as tells its endpoint."""
+    """The part of a body that names its endpoint."""
 
     model: Any = None
 
 
 class EndpointsDialect(ChosenDialect):
-    """The gateway's dialect until a body names an endpoint that has another; for one request."""
+    """The gateway's dialect, until a body names an endpoint with another dialect; for one request."""
 
     def __init__(self, gateways: Dialect, dialects: Mapping[Family, Dialect], family_of: FamilyOf) -> None:
         super().__init__(gateways)
@@ -80,7 +80,7 @@ class ChatRoute:
 
 
 def routes(services: Services) -> Iterator[Entry]:
-    """One app for both, as it may be the endpoint that chooses."""
+    """One app for both protocols, since the endpoint may choose between them."""
     mindie = services.config.mindie
     dialects: dict[Family, Dialect] = {Family.OPENAI: OpenaiChat(), Family.MINDIE: MindieChat(mindie)}
     app = ChatRoute(dialects, services)
@@ -89,7 +89,7 @@ def routes(services: Services) -> Iterator[Entry]:
 
 
 def _model_of(raw: bytes) -> str:
-    """The name in a body; empty where there is none, of which the dialect makes an error."""
+    """The model's name in a body; empty if there is none, which the dialect turns into an error."""
     try:
         model = msgspec.json.decode(raw, type=_Named).model
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

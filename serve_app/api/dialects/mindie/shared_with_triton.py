@@ -1,7 +1,7 @@
-"""generate and generate_stream, whose paths MindIE shares with Triton: the keys of a body tell whose it is.
+"""generate and generate_stream, whose paths MindIE shares with Triton: the body's keys decide.
 
-Where neither header nor prefix names the protocol, the answer's protocol is known only once the
-body is read.
+If neither header nor prefix names the protocol, the answer's protocol is known only once the body has
+been read.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ _KEY: Final = re.compile(rb'"([a-z_]{1,64})"\s*:')
 
 
 class EitherDialect(KnownModel):
-    """MindIE's dialect until a body shows that it is Triton's; for one request.
+    """MindIE's dialect, until a body turns out to be Triton's; for one request.
 
-    Errors of a request that could be read have the form of its body's protocol.
+    Once the body has been read, errors have the form of the body's protocol.
     """
 
     def __init__(self, mindie: Dialect, triton: Dialect, media: str | None, find: Find) -> None:
-        """`media`: the Content-Type, which is not looked at before the body."""
+        """`media`: the Content-Type, which is checked only after the body has been read."""
         super().__init__(mindie, find)
         self._triton = triton
         self._media = media
 
     def parse(self, raw: bytes, endpoint: str | None = None) -> Call | Referring[Call]:
-        """Raises ModelNotFound, InvalidBody for a type that is not JSON's, or as the dialect of the body."""
+        """Raises ModelNotFound, InvalidBody for a Content-Type other than JSON, or as the body's dialect."""
         if is_tritons(raw):
             self._chosen = self._triton
         self._find()
@@ -59,13 +59,13 @@ class EitherDialect(KnownModel):
 
 
 class SharedRoute(ValuesRoute):
-    """The same for a request that may be MindIE's, which its body tells.
+    """Triton's route for requests that may also be MindIE's: the body decides.
 
-    Unless the protocol is forced, or the model has a name that only Triton's clients know.
+    The body does not matter if the protocol is forced, or if only Triton's clients know the model's name.
     """
 
     def meaning(self, scope: AsgiScope) -> Meaning:
-        """MindIE has no names but the endpoints'."""
+        """MindIE's only names of models are those of endpoints."""
         if context_of(scope).is_forced:
             return Meaning(scope["path_params"]["model"], Role.TENSORS)
         return super().meaning(scope)
@@ -93,7 +93,7 @@ class SharedRoute(ValuesRoute):
 
 
 def routes(services: Services) -> Iterator[Entry]:
-    """What answers there unless header or prefix say that a request is Triton's."""
+    """The routes that answer unless a header or a prefix marks the request as Triton's."""
     for model in MODELS:
         for name, stream in (("generate", False), ("generate_stream", True)):
             app = SharedRoute(services, stream=stream)
@@ -103,10 +103,10 @@ def routes(services: Services) -> Iterator[Entry]:
 
 
 def is_tritons(raw: bytes) -> bool:
-    """Whether a body is Triton's and not MindIE's, whose route it shares.
+    """Whether a body on the shared route is Triton's, rather than MindIE's.
 
-    It is when it has a key that MindIE's never have, at the top or among the parameters. What
-    is no JSON object is MindIE's, unless it has, written like a key, a name that is Triton's alone.
+    A body is Triton's if it has a key that MindIE's never have, at the top or among the parameters. Malformed
+    JSON is MindIE's, unless it contains, written like a key, a name that only Triton has.
     """
     try:
         body = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])

@@ -1,4 +1,4 @@
-"""MindIE's route that ends a text by the id of its request."""
+"""MindIE's route that ends a running request, given its id."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class StopBody(WireModel):
 
 
 class StopRoute:
-    """POST .../stopInfer: ends the caller's newest request of an id, if this gateway runs it."""
+    """POST .../stopInfer: ends the caller's newest request with the given id, if this gateway runs it."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -35,7 +35,7 @@ class StopRoute:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises InvalidBody, InvalidField, ModelNotFound, VersionNotFound or RouteNotFound."""
         services, context, names = self._services, context_of(scope), scope["path_params"]
-        # Without a look at the gateway's load: to a full one a stop is the best that can come.
+        # The gateway's load is not checked: for a full gateway, a stop is the best thing that can arrive.
         with services.bodies.lease() as lease:
             body = parse_body(StopBody, await read_body(scope, receive, lease.take))
         if body.id is None:

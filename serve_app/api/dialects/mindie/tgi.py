@@ -1,6 +1,6 @@
 """POST /infer of MindIE; POST /generate, /generate_stream and / of Text Generation Inference (TGI).
 
-None of them names a model: the first endpoint that generates answers, of those that the caller may use.
+These requests name no model: the first generating endpoint that the caller may use answers them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _RENDERERS = {"infer": InferRenderer, "tgi": TgiRenderer, "list": ListRenderer}
 
 @dataclass(frozen=True, slots=True)
 class ContinueTarget:
-    """How one route answers. `stream` None: as the body says."""
+    """How one route answers. `stream` of None: the body decides."""
 
     form: str  # of a whole answer: infer, tgi or list
     stream: bool | None = None

@@ -1,6 +1,6 @@
 """The body of MindIE's `/infer` and of Text Generation Inference's routes: a raw prompt and its parameters.
 
-Knows no route. No model is named but an adapter's.
+Depends on no route. The body names no model, only an adapter.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class GrammarForm(TypedDict):
 
 
 class ContinueParameters(Parameters):
-    """How the prompt goes on. None: absent."""
+    """The parameters of the continuation. None: absent."""
 
     seed: Annotated[int | None, Integer(0, limits.MAX_SEED), Sets("seed")] = doc(
         "default: a new one, drawn at random, which the details contain"
@@ -106,9 +106,9 @@ class ContinueParameters(Parameters):
             raise error.renamed("parameters.grammar") from error
 
     def drawn(self, *, infer: bool, sees_prompt: bool) -> SamplingParams:
-        """How tokens are drawn. Without a seed of the client, one is drawn here, for the details.
+        """How tokens are drawn. A missing seed is drawn here, so that the details can report it.
 
-        `infer`: tokens are drawn where a field of sampling is given and `do_sample` is not.
+        `infer`: without `do_sample`, tokens are drawn if some field of sampling is given.
         `sees_prompt`: the repetition penalty counts the prompt's tokens.
         """
         sampling = self.sampling(self.max_new_tokens or DEFAULT_MAX_TOKENS, self.top_k or 0)
@@ -119,7 +119,7 @@ class ContinueParameters(Parameters):
 
 
 class ContinueBody(WireModel):
-    """A prompt that is to go on."""
+    """A prompt that is to be continued."""
 
     inputs: Annotated[str | None, Text(1, limits.MAX_PROMPT_CHARS), Sets("prompt")] = doc(
         "goes to the model raw", accepts=MAX_INPUT, required=True

@@ -1,4 +1,4 @@
-"""Answers of MindIE's `/infer` and of Text Generation Inference's routes: an event a token, or one object."""
+"""Answers of MindIE's `/infer` and of Text Generation Inference's routes: events of a token, or an object."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ContinueForm:
 
 
 class TgiRenderer:
-    """Writes TGI's events, and its object."""
+    """Writes TGI's events, or its single object."""
 
     def __init__(self, info: ModelInfo, form: ContinueForm) -> None:
         self._form = form
@@ -100,7 +100,7 @@ class TgiRenderer:
         return details
 
     def _token(self, token_id: int, text: str, known: TextLogprob | None) -> answers.TgiToken:
-        """`text`: of the token, empty where it is the end or a part of a character."""
+        """`text`: the token's text, empty if the token is the end or only a part of a character."""
         is_end = token_id in self._end_texts
         return {
             "id": token_id,
@@ -114,14 +114,14 @@ class TgiRenderer:
 
 
 class ListRenderer(TgiRenderer):
-    """Writes TGI's events, and its object as the only one of a list: the answer to POST /."""
+    """Writes answers to POST /: TGI's events, or its object as a list of one."""
 
     def whole(self, choices: Iterable[Choice], usage: Usage) -> bytes:
         return b"[" + super().whole(choices, usage) + b"]"
 
 
 class InferRenderer(TgiRenderer):
-    """Writes the events and the object of MindIE's own route."""
+    """Writes the events, or the object, of MindIE's own route."""
 
     def event(self, prompt: int, delta: TokenDelta) -> bytes:
         return super().event(prompt, delta).replace(b"data:", b"data: ", 1)
@@ -130,7 +130,7 @@ class InferRenderer(TgiRenderer):
         return b"data: " + broken(error) + b"\n\n"
 
     def _fields(self, delta: TokenDelta) -> answers.InferEvent:
-        """The last event has the whole text, and no text of its token."""
+        """The members of an event; the last event has the whole text instead of its token's text."""
         prefill = decode = None
         if delta.timing is not None:
             prefill = round(delta.timing.first_token_s * 1e3, 2)

@@ -30,7 +30,7 @@ class ErrorBody(TypedDict):
 
 
 class Usage(shared.TotalUsage):
-    """Tokens of the prompt, of the output and of both; those found in the cache, and those of thoughts."""
+    """Tokens of the prompt, of the output and of both; tokens found in the cache, and tokens of thoughts."""
 
     prompt_tokens_details: shared.CachedTokens
     completion_tokens_details: NotRequired[shared.ReasoningTokens]
@@ -43,7 +43,7 @@ class NamedHead(shared.Head):
 
 
 class NamedBegun(NamedHead):
-    """The same of any object, as it is written."""
+    """The first members of every answer, whatever its `object`."""
 
     object: Any
 
@@ -70,7 +70,7 @@ class CustomToolCall(TypedDict):
 
 
 class TextPiece(TypedDict):
-    """A piece of such a call: its name with an empty text, then the whole text."""
+    """A piece of a call of a custom tool: first the name with an empty text, then the whole text."""
 
     name: NotRequired[str]
     input: str

@@ -43,7 +43,7 @@ from serve_app.types import (
 
 
 def _documents(value: Any) -> tuple[dict[str, str], ...]:
-    """What an answer is to draw on, for templates that show it to the model."""
+    """The documents that an answer is to draw on, for templates that show them to the model."""
     texts = isinstance(value, list) and all(
         isinstance(each, dict) and all(isinstance(text, str) for text in each.values()) for each in value
     )
@@ -206,7 +206,7 @@ class ChatRenderer:
         legacy: bool = False,
         customs: frozenset[str] = frozenset(),
     ) -> None:
-        """`legacy`: a call is sent as the deprecated `function_call`. `customs`: tools called with a text."""
+        """`legacy`: a call is sent as the deprecated `function_call`. `customs`: tools that take a text."""
         kind = "chat.completion.chunk" if body.stream else "chat.completion"
         self._head = own_wire.head(kind, f"chatcmpl-{id}", info)
         self._body = body

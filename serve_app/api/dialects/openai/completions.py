@@ -53,7 +53,7 @@ class CompletionBody(SharedFields):
 
     @property
     def wants_prompt_logprobs(self) -> int | None:
-        """An echoed prompt is listed among the choice's own log-probabilities."""
+        """If the prompt is echoed, its tokens are listed among the choice's own log-probabilities."""
         if self.echo and self.logprobs is not None:
             return max(self.logprobs, self.prompt_logprobs or 0)
         return self.prompt_logprobs
@@ -148,7 +148,7 @@ class CompletionRenderer:
         return wire.chunk_end_with(Usage.total(self._usage.values()))
 
     def _token_ids(self, delta: TokenDelta) -> bytes:
-        """The members that list a chunk's ids, and with a choice's first chunk those of the prompt."""
+        """The members with the ids of a chunk's tokens and, in a choice's first chunk, the prompt's ids."""
         prompt, ids = delta.prompt_token_ids, delta.token_ids
         members = b"" if prompt is None else b',"prompt_token_ids":' + wire.encode(prompt)
         return members + (b',"token_ids":' + wire.encode(ids) if ids else b"")

@@ -17,7 +17,7 @@ from serve_app.types import Embeddings, EmbedRequest, ModelInfo
 
 
 class EmbeddingBody(EmbeddingFields):
-    """With what this server adds to them."""
+    """OpenAI's fields, and those that this server adds."""
 
     timeout: Annotated[float | None, Number(0, limits.MAX_TIMEOUT_S, above=True)] = doc(
         "seconds; default the operator's"

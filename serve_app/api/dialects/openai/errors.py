@@ -73,11 +73,11 @@ def error_object(error: ServeError) -> bytes:
 
 
 def broken(error: ServeError) -> bytes:
-    """The end of a stream that failed: the error, then the terminator."""
+    """The end of a failed stream: the error, then the terminator."""
     return sse(error_object(error)) + DONE
 
 
 def render_error(error: ServeError) -> ErrorReply:
-    """Status, headers and body. 429 and 503 say when to come back."""
+    """Status, headers and body. For 429 and 503 the headers say when to try again."""
     status = error.condition.status
     return ErrorReply(status, headers_of(error, status), error_object(error))

@@ -1,4 +1,4 @@
-"""POST /v1/responses/input_tokens: how many tokens the input of a response has, before it is asked for."""
+"""POST /v1/responses/input_tokens: how many tokens the input of a response would have."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from serve_app.types import Tokens
 
 
 def parse_input_tokens(raw: bytes, reading: Reading) -> Inquiry[Tokens] | Referring[Inquiry[Tokens]]:
-    """The body is that of the response. Raises InvalidBody, InvalidField or UnsupportedField."""
+    """The body is the same as for the response. Raises InvalidBody, InvalidField or UnsupportedField."""
     body, _ = parse_response(raw, reading)
     body.form_of_text()
     references = body.references(are_kept=reading.keeps)

@@ -67,7 +67,7 @@ INPUT_TOKENS: Final = _asking(
 
 
 def routes(services: Services) -> Iterator[Entry]:
-    """All but chat below /v1."""
+    """All of OpenAI's routes except chat below /v1."""
     chat = GenerateRoute(ChatDialect(), services)
     completions = GenerateRoute(CompletionDialect(), services)
     embeddings = EmbedRoute(EmbeddingDialect(), services)

@@ -1,6 +1,6 @@
-"""The shapes of what only the body of an OpenAI chat holds, for the OpenAPI document: custom tools.
+"""The shapes that only the body of an OpenAI chat has, for the OpenAPI document: custom tools.
 
-Nothing is checked by these types: the parsers do that, and say more than a schema can.
+These types check nothing: the parsers do, and their errors say more than a schema can.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ChatToolFormat(Open):
 
 
 class ChatTextTool(Open):
-    """What the model may call with a text."""
+    """A tool that the model may call with a text."""
 
     name: shared.ToolName
     description: NotRequired[str | None]
@@ -52,7 +52,7 @@ class NamedCustomTool(Open):
 
 
 class ToolsAmong(Open):
-    """The tools of which one may, or must, be called."""
+    """The tools that may be called; one may be required."""
 
     mode: Literal["auto", "required"]
     tools: Annotated[list[shared.NamedTool | NamedCustomTool], Field(min_length=1)]
@@ -81,7 +81,7 @@ class EarlierCustomCall(Open):
 
 
 class AnswerMessage(Open):
-    """An earlier answer. Its content may be absent beside calls."""
+    """An earlier answer. Its content may be absent if there are calls."""
 
     role: Literal["assistant"]
     content: NotRequired[shared.Content | None]

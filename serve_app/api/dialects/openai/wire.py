@@ -1,4 +1,4 @@
-"""Pieces of answers that OpenAI's protocol alone has: calls of custom tools, details of usage, stops."""
+"""Pieces of answers that only OpenAI's protocol has: calls of custom tools, details of usage, stops."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ def usage_fields(usage: Usage) -> answers.Usage:
 
 
 def usage_chunk(head: answers.NamedBegun, usage: Usage) -> bytes:
-    """The extra last chunk of `stream_options.include_usage`."""
+    """The extra last chunk that `stream_options.include_usage` asks for."""
     chunk: answers.CompletionChunk = {**head, "choices": [], "usage": usage_fields(usage)}
     return sse(encode(chunk))
 
 
 def stop_reason(finish: FinishReason | None, stop: str | int | None) -> str | int | None:
-    """vLLM's member of a choice: which stop string or token of the client ended it; None: there is none."""
+    """vLLM's member of a choice: which of the client's stop strings or tokens ended it; None: none did."""
     return _REPEATED if finish is FinishReason.REPETITION else stop if finish is FinishReason.STOP else None
 
 
 def stop_member(finish: FinishReason | None, stop: str | int | None) -> bytes:
-    """The same after other members."""
+    """The member `stop_reason`, if there is one, to be written after other members."""
     reason = stop_reason(finish, stop)
     return b"" if reason is None else b',"stop_reason":' + encode(reason)

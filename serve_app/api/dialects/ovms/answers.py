@@ -31,7 +31,7 @@ class ChatChoice(TypedDict):
 
 
 class Whole(shared.Head):
-    """What every whole answer has besides its choices."""
+    """The members of every whole answer besides its choices."""
 
     usage: shared.TotalUsage
     system_fingerprint: str
@@ -46,14 +46,14 @@ class ChatCompletion(Whole):
 
 
 class AnyWhole(Whole):
-    """The same of any choices, as it is written."""
+    """A whole answer with choices of any kind."""
 
     object: str
     choices: Sequence[ChatChoice | CompletionChoice]
 
 
 class ChatDelta(TypedDict, total=False):
-    """What a chunk adds; the last of a choice adds nothing."""
+    """The members that a chunk adds; the last chunk of a choice adds none."""
 
     role: Literal["assistant"]
     content: str
@@ -112,7 +112,7 @@ class RankedText(TypedDict):
 
 
 class Ranked(TypedDict):
-    """A document's place in the list that was sent, and how alike it is to the query."""
+    """A document's place in the list that was sent, and its similarity to the query."""
 
     index: int
     relevance_score: float
@@ -120,7 +120,7 @@ class Ranked(TypedDict):
 
 
 class Ranking(TypedDict):
-    """The documents, the likest first."""
+    """The documents, the most similar first."""
 
     results: list[Ranked]
 

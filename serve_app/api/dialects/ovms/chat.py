@@ -129,7 +129,7 @@ class ChatRenderer(Renderer):
         return events
 
     def _members(self, delta: TokenDelta, *, always: bool) -> list[bytes]:
-        """The members of a delta, a chunk each; `always`: at least one."""
+        """The members of a delta, one entry for each chunk; `always`: at least one."""
         if not self._is_text:
             return [b'"content":""'] if delta.token_ids else []
         return openai.delta_members(delta, legacy=self._legacy, always=always)
@@ -169,7 +169,7 @@ class ChatRenderer(Renderer):
 
 
 def _with_content(messages: Any) -> Any:
-    """The messages, in which one without the member `content` is empty, as OpenVINO Model Server takes it."""
+    """The messages; as in OpenVINO Model Server, a message without the member `content` is empty."""
     if not isinstance(messages, list):
         return messages
     return [{"content": "", **each} if isinstance(each, dict) else each for each in messages]

@@ -28,7 +28,7 @@ from serve_app.types import GenerateRequest, ModelInfo, Prompt, TextLogprob, Tok
 
 
 class CompletionBody(SharedFields):
-    """A completion request. Answers are numbered by choice, so it holds one prompt."""
+    """A completion request. Answers are numbered by choice, so a body has only one prompt."""
 
     prompt: Annotated[
         Any, Described(shapes.PromptText | shapes.TokenIds), Mark.UNANSWERED, Mark.SELF_CHECKED
@@ -51,7 +51,7 @@ class CompletionBody(SharedFields):
 
     @property
     def wants_prompt_logprobs(self) -> int | None:
-        """An echoed prompt is listed among the choice's own log-probabilities."""
+        """If the prompt is echoed, its tokens are listed among the choice's own log-probabilities."""
         if self.echo and self.logprobs is not None:
             return max(self.logprobs, self.prompt_logprobs or 0)
         return self.prompt_logprobs
@@ -120,7 +120,7 @@ class CompletionRenderer(Renderer):
     def _listed(
         self, index: int, prompt: tuple[TextLogprob, ...] | None, output: Iterable[TextLogprob] | None
     ) -> ListedLogprobs | None:
-        """The choice's next log-probabilities, if they are asked for and there are any."""
+        """The choice's next log-probabilities, if the client asked for them and there are any."""
         if self._body.logprobs is None:
             return None
         tokens = [*((prompt or ()) if self._body.echo else ()), *(output or ())]

@@ -1,4 +1,4 @@
-"""POST /v3/embeddings of OpenVINO Model Server: OpenAI's bodies, answered under the name they ask for."""
+"""POST /v3/embeddings of OpenVINO Model Server: OpenAI's bodies; answers repeat the body's `model`."""
 
 from __future__ import annotations
 

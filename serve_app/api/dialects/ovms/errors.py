@@ -1,4 +1,5 @@
-"""Errors in OpenVINO Model Server's shape, one string, and the dialects that render them. Knows no route."""
+"""Errors in OpenVINO Model Server's shape, a single string, and the dialects that render them. Depends on no
+route."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ def render_error(error: ServeError, *, malformed_json: int = Condition.INVALID_B
 
 
 class OvmsDialect:
-    """The base of its dialects: their settings, one of which decides about errors."""
+    """The base of OpenVINO Model Server's dialects. It has their settings, one of which shapes errors."""
 
     stream_type = "text/event-stream"
 

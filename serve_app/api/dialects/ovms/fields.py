@@ -1,8 +1,8 @@
-"""Fields that bodies of OpenVINO Model Server share, and what they mean to a request.
+"""Fields that bodies of OpenVINO Model Server share, and their meaning for a request.
 
-Several sequences are beams or samples: `best_of` above 1 is a beam search of that width if nothing is drawn
-(a temperature of 0, or `use_beam_search`), and otherwise the number of samples, of which the `n` of the
-best mean log-probability are the answer.
+If `best_of` is above 1, several sequences are generated. If nothing is drawn (a temperature of 0, or
+`use_beam_search`), they are the beams of a search. Otherwise they are samples, and the answer is the `n`
+samples with the best mean log-probability.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CURRENT_TOP_K: Final = 40
 
 
 class AnswerFields(BeamFields):
-    """What every body says of the answer that it wants: how it is drawn, where it ends. None: absent."""
+    """Fields of every body about the answer: how its tokens are drawn, and where it ends. None: absent."""
 
     model: field_types.ModelName = doc(
         "the endpoint that answers, whose name the answer repeats", required=True
@@ -135,7 +135,7 @@ class AnswerFields(BeamFields):
 
     @property
     def names(self) -> dict[str, str]:
-        """What the client calls the fields that a model may complain about."""
+        """The client's names for the fields that a model may complain about."""
         return {**super().names, **beam_names(self.best_of), "beam": "best_of"}
 
     @property
@@ -146,7 +146,7 @@ class AnswerFields(BeamFields):
     @property
     @abstractmethod
     def token_limit(self) -> int | None:
-        """The most tokens of an answer, as the client says it."""
+        """The client's limit on the tokens of an answer."""
 
     def is_beam(self, config: OvmsConfig) -> bool:
         """Whether `best_of` is the width of a beam search."""
@@ -181,7 +181,7 @@ class AnswerFields(BeamFields):
     def options(self, config: OvmsConfig, grammar: Grammar | None) -> dict[str, Any]:
         """The fields of a `GenerateRequest` that have the same meaning in every body.
 
-        Raises InvalidField for a form of the output that cannot be.
+        Raises InvalidField for an impossible form of the output.
         """
         penalty = 1.0 if self.length_penalty is None else self.length_penalty
         beam = self._search(penalty) if self.is_beam(config) else None
@@ -217,7 +217,7 @@ class AnswerFields(BeamFields):
 
 
 class SharedFields(AnswerFields):
-    """Everything of chats and completions but the prompt and the log-probabilities of its answer."""
+    """The fields of chats and completions, except the prompt and the log-probabilities of the answer."""
 
     stream_options: StreamOptions | None = doc(
         "see its member",
@@ -258,7 +258,7 @@ class SharedFields(AnswerFields):
 
 
 def templating_of(variables: Any) -> Templating:
-    """`chat_template_kwargs`, where the end of the prompt is one of the variables. Raises InvalidField."""
+    """`chat_template_kwargs`, which may also hold `add_generation_prompt`. Raises InvalidField."""
     given = dict(variables) if isinstance(variables, dict) else variables
     begins = given.pop("add_generation_prompt", True) if isinstance(given, dict) else True
     if not isinstance(begins, bool):

@@ -1,8 +1,8 @@
-"""`response_format` of OpenVINO Model Server: OpenAI's forms, and XGrammar's formats beside them.
+"""`response_format` of OpenVINO Model Server: OpenAI's forms, and besides them XGrammar's formats.
 
 A format is a small tree (`sequence`, `or`, `tag`, ...) of texts, regexes, schemas and grammars; here
-it becomes one grammar in Lark's notation. Free text (`any_text`, and what stands between triggered
-tags) ends where its tag ends, or with the answer: anywhere else its end could not be recognised. Where a tag
+it becomes one grammar in Lark's notation. Free text (`any_text`, and the text between triggered
+tags) ends where its tag ends, or with the answer: anywhere else its end could not be recognised. If a tag
 begins or ends with the name of one of the model's tokens, the model may write the token or its name.
 
     {"type": "sequence", "elements": [{"type": "json_schema", "json_schema": {...}},
@@ -38,7 +38,7 @@ _HEAD: Final = ("%llguidance {}", "TEXT: /(.|\\n)*/")
 
 
 def parse_response_format(value: Any) -> Form:
-    """What an answer must match. Raises InvalidField, which names the place in the format."""
+    """The form that an answer must match. Raises InvalidField, which names the place in the format."""
     if not isinstance(value, dict) or value.get("type") in OPENAIS:
         return parse_form({FIELD: _with_name(value)})
     if value.get("type") == STRUCTURAL:
@@ -62,13 +62,13 @@ def _with_name(value: Any) -> Any:
 
 
 def _schema(value: dict[str, Any]) -> Any:
-    """`json_schema` of a form or a format, where True stands for any JSON."""
+    """The `json_schema` of a form or a format, in which True means any JSON."""
     schema = value.get("json_schema")
     return {} if schema is True else schema
 
 
 class _Translator:
-    """Turns formats into expressions, and collects the rules and the lost keywords that go with them."""
+    """Turns formats into expressions, and collects their rules and the keywords that are lost."""
 
     def __init__(self) -> None:
         self.rules: list[str] = []
@@ -77,7 +77,7 @@ class _Translator:
         self._count = 0
 
     def format(self, value: Any, at: str, *, last: bool) -> str:
-        """The expression of a format, which lies `at` some place; `last`: the answer ends with it."""
+        """The expression of a format; `at`: its place; `last`: the answer ends with this format."""
         self._count += 1
         if at.count(".") > 2 * MAX_DEPTH or self._count > MAX_PARTS:
             raise _wrong("", f"must hold at most {MAX_PARTS} formats, at most {MAX_DEPTH} inside one another")
@@ -148,7 +148,7 @@ class _Translator:
         return f"({self._marker(begin)} {inside})"
 
     def _parts_of(self, value: Any, at: str) -> tuple[str, str]:
-        """How a tag begins, and the expression of the rest of it."""
+        """The text that a tag begins with, and the expression of the rest of the tag."""
         if not isinstance(value, dict) or value.get("type", "tag") != "tag":
             raise _wrong(at, "must be a tag")
         begin, end = _text(value, "begin", at), _text(value, "end", at, empty=True)

@@ -21,7 +21,7 @@ from serve_app.types import ModelInfo, Usage
 
 
 class Renderer(ABC):
-    """Writes answers. The model is called as the client called it."""
+    """Writes answers. The model has the name that the client used."""
 
     def __init__(self, kind: str, id: str, model: str, info: ModelInfo, body: SharedFields) -> None:
         """`kind` is the value of the answer's member `object`."""
@@ -33,7 +33,7 @@ class Renderer(ABC):
         self._tail = b"}]," + encode(self._head)[1:-1] + usage + b"}\n\n"
 
     def _piece(self, index: int, content: bytes, *, finish: str | None = None, logprobs: Any = None) -> bytes:
-        """The event of one choice, which ends with the members `content`."""
+        """The event of one choice; `content` has the choice's last members."""
         return b'data: {"choices":[{"finish_reason":%b,"index":%d,"logprobs":%b,%b%b' % (
             encode(finish),
             index,
@@ -63,12 +63,12 @@ class Renderer(ABC):
         """A choice of a whole answer."""
 
     def end(self, usage: Usage) -> bytes:
-        """What closes a complete stream."""
+        """The bytes that close a complete stream."""
         if not self._body.include_usage:
             return DONE
         chunk: answers.CompletionChunk = {"choices": [], **self._head, "usage": usage_totals(usage)}
         return sse(encode(chunk)) + DONE
 
     def broken(self, error: ServeError) -> bytes:
-        """The end of a stream that failed: the error, then the terminator."""
+        """The end of a failed stream: the error, then the terminator."""
         return sse(error_object(error)) + DONE

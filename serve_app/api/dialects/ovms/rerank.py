@@ -1,7 +1,7 @@
-"""POST /v3/rerank of OpenVINO Model Server: documents in the order of their likeness to a query.
+"""POST /v3/rerank of OpenVINO Model Server: documents in order of their similarity to a query.
 
-Likeness is the cosine of two vectors of an embedding model, from -1 to 1. The product asks a
-cross-encoder, whose scores have another scale; both exist for the order.
+Similarity is the cosine of two vectors of an embedding model, from -1 to 1. The product uses a
+cross-encoder, whose scores have another scale; in both cases only the order matters.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class RerankBody(WireModel):
 
 
 class RerankDialect(OvmsDialect):
-    """OpenVINO Model Server's ranking, as a way to embed."""
+    """OpenVINO Model Server's ranking, computed from embeddings."""
 
     def parse(self, raw: bytes, endpoint: str | None = None) -> EmbedCall:
-        """As `Parser.parse`. The first vector that it asks for is the query's."""
+        """As `Parser.parse`. The first text of the call is the query."""
         body = parse_body(RerankBody, raw)
         model = required("model", body.model if endpoint is None else endpoint)
         documents = required("documents", body.documents)
@@ -78,7 +78,7 @@ def _render(
 
 
 def cosines(embeddings: Embeddings) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Of the first vector with each of the others. A vector of zeros is like nothing: 0."""
+    """The cosines of the first vector with each of the others; 0 for a vector of zeros."""
     vectors = np.frombuffer(embeddings.vectors.data, "<f4").reshape(embeddings.vectors.shape)
     vectors = vectors.astype(np.float64)
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)

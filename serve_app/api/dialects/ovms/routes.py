@@ -36,13 +36,13 @@ TAG: Final = "OpenVINO Model Server"
 
 
 def errors(config: OvmsConfig) -> Errors:
-    """Errors, with the status of malformed JSON that the operator chose."""
+    """Errors, with the status that the operator chose for malformed JSON."""
     render = partial(render_error, malformed_json=config.malformed_json_status)
     return Errors(type=StringErrorBody, render=render)
 
 
 def routes(services: Services) -> Iterator[Entry]:
-    """All of them. The last two exist at the bases of OpenVINO Model Server alone."""
+    """All routes of the protocol. The last two exist only below OpenVINO Model Server's own base paths."""
     config, notes = services.config.ovms, services.config.pictures == "note"
     failures = errors(config)
 

@@ -1,1 +1,1 @@
-"""OpenAI's Responses API: items in, items out; nothing of a response is kept."""
+"""OpenAI's Responses API: items in, items out; a response may be kept for later requests."""

@@ -32,7 +32,7 @@ class ReasoningText(TypedDict):
 
 
 class SummaryText(TypedDict):
-    """What the model thinks, where a summary was asked for."""
+    """The model's thoughts, if the client asked for a summary."""
 
     type: Literal["summary_text"]
     text: str
@@ -83,7 +83,7 @@ class CustomCallItem(TypedDict):
 
 
 class ExecAction(TypedDict):
-    """What the client is to execute."""
+    """The command that the client is to execute."""
 
     type: Literal["exec"]
     command: list[Any]
@@ -104,7 +104,7 @@ class LocalShellCallItem(TypedDict):
 
 
 class ShellAction(TypedDict):
-    """What the client is to run."""
+    """The commands that the client is to run."""
 
     commands: list[Any]
     timeout_ms: Any
@@ -122,7 +122,7 @@ class ShellCallItem(TypedDict):
 
 
 class PatchOperation(TypedDict):
-    """What the client is to do with a file."""
+    """The change that the client is to make to a file."""
 
     type: Any
     path: Any
@@ -165,7 +165,7 @@ class IncompleteDetails(TypedDict):
 
 
 class InputTokens(TypedDict):
-    """Tokens of the input that were found in the cache. None is charged for being written to it."""
+    """Tokens of the input that were found in the cache. Tokens written to the cache are not charged."""
 
     cached_tokens: int
     cache_write_tokens: Literal[0]
@@ -182,21 +182,21 @@ class ResponseUsage(TypedDict):
 
 
 class ReasoningShown(TypedDict):
-    """What was asked of the thoughts."""
+    """The options for thinking that the client asked for."""
 
     effort: Annotated[str, words(EFFORTS)] | None
     summary: Annotated[str, words(SUMMARIES)] | None
 
 
 class TextShown(TypedDict):
-    """What was asked of the text."""
+    """The options for the text that the client asked for."""
 
     format: dict[str, Any]
     verbosity: Annotated[str, words(VERBOSITIES)] | None
 
 
 class Response(TypedDict):
-    """A response, with what was asked of it."""
+    """A response, with the options of its request."""
 
     id: str
     object: Literal["response"]
@@ -231,7 +231,7 @@ class Response(TypedDict):
 
 
 class ListedItem(Open):
-    """An item as it was sent, or as it was an output, with an id."""
+    """An item of an input or an output, as it was sent, with an id added."""
 
     id: str
     type: str
@@ -239,7 +239,7 @@ class ListedItem(Open):
 
 
 class InputItems(TypedDict):
-    """A page of the items that a response was made of."""
+    """A page of the items that the model read for a response."""
 
     object: Literal["list"]
     data: list[ListedItem]

@@ -1,4 +1,4 @@
-"""The body of a response as OpenAI has it."""
+"""OpenAI's body of a request for a response."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ResponseBody(ResponseFields, AnswerFields, TemplatingFields):
 
     @property
     def names(self) -> dict[str, str]:
-        """The client's names of fields, by the replica's names, for errors."""
+        """The replica's names of fields -> the client's, for errors."""
         asked = "top_logprobs" if self.top_logprobs else "include"
         return {**super().names, "response_format": FORMAT, "logprobs": asked}
 
@@ -69,27 +69,27 @@ class ResponseBody(ResponseFields, AnswerFields, TemplatingFields):
         return parse_tools(self.tools, self.tool_choice, parallel=self.parallel_tool_calls is not False)
 
     def references(self, *, are_kept: bool) -> References:
-        """What the body refers to. Raises InvalidField, and UnsupportedField where no response is kept."""
+        """The body's references. Raises InvalidField, and UnsupportedField if responses are not kept."""
         found = References.of(self.input, self.previous_response_id)
         if found and not are_kept:
             raise UnsupportedField(PREVIOUS if found.previous else "input", NOT_KEPT)
         return found
 
     def to_prompt(self, tools: tuple[dict[str, Any], ...], earlier: Earlier) -> Prompt:
-        """What the model reads, after what is kept. Raises InvalidField or UnsupportedField."""
+        """The prompt: the earlier items, then the body's input. Raises InvalidField or UnsupportedField."""
         messages = parse_input(earlier.resolved(self.input), self.instructions, history=earlier.history)
         return Prompt(messages=messages, tools=tools, templating=self.templating())
 
 
 class Reading(NamedTuple):
-    """How bodies of responses are read, by settings of the server."""
+    """The server's settings for reading bodies of responses."""
 
     keeps: bool  # responses, for later requests
     notes_pictures: bool  # a note replaces a picture; else it is an error
 
 
 def parse_response(raw: bytes, reading: Reading) -> tuple[ResponseBody, tuple[str, ...]]:
-    """The body of a response, and the places of its pictures, each of which has become a note.
+    """The body of a response, with its pictures replaced by notes, and the places of the pictures.
 
     Raises InvalidBody, InvalidField or UnsupportedField.
     """

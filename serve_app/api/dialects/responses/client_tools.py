@@ -1,7 +1,7 @@
-"""Tools of OpenAI's that the client runs: `local_shell`, `shell` and `apply_patch`.
+"""OpenAI's tools that the client runs: `local_shell`, `shell` and `apply_patch`.
 
-The model is offered each as a function of its known schema. A call has an item of its own, in the shape that
-such clients read, and so has what the client answers.
+Each is offered to the model as a function with the known schema. A call has a type of item of its own, in the
+shape that clients of the tool read, and so does the client's answer.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ OUTPUTS: Final = {f"{name}_call_output": name for name in TOOLS}
 
 
 def function_of(tool: Fields, where: str) -> Fields:
-    """Such a tool as a function. Raises UnsupportedField for a shell that OpenAI's servers would run."""
+    """The tool as a function. Raises UnsupportedField for a shell that OpenAI's servers would run."""
     environment = tool.get("environment")
     if environment is not None and (not isinstance(environment, dict) or environment.get("type") != _LOCAL):
         raise UnsupportedField(f"{where}.environment", "only local is available: the client runs commands")
@@ -112,7 +112,7 @@ def function_of(tool: Fields, where: str) -> Fields:
 
 
 class ClientToolCall(Call):
-    """A call of such a tool. Its action is sent once the call is complete."""
+    """A call of a tool that the client runs. Its action is sent once the call is complete."""
 
     is_told_in_pieces = False
     is_told_late = True
@@ -131,7 +131,7 @@ class ClientToolCall(Call):
         }
 
     def _given(self) -> Fields:
-        """The arguments; of a call that was cut, what is there of them."""
+        """The arguments; if the call was cut off, those that are there."""
         try:
             given = pydantic_core.from_json(self.arguments or "{}", allow_partial="trailing-strings")
         except ValueError:
@@ -140,7 +140,7 @@ class ClientToolCall(Call):
 
 
 def earlier_call(item: Fields, kind: str, where: str) -> Fields:
-    """An earlier call as templates want it. Raises InvalidField."""
+    """An earlier call as templates expect it. Raises InvalidField."""
     name = CALLS[kind]
     known = TOOLS[name]
     given = item.get(known.member)
@@ -152,8 +152,8 @@ def earlier_call(item: Fields, kind: str, where: str) -> Fields:
 
 
 def answered(item: Fields, kind: str, where: str) -> tuple[str, str]:
-    """Which call the client answers, and what the model reads of it. Raises InvalidField."""
-    # The output of a local shell has the id of its call as its own.
+    """The id of the call that the client answers, and the answer for the model. Raises InvalidField."""
+    # The output of a local shell has its call's id as its own id.
     call_id = parse_name(item.get("call_id") or item.get("id"), f"{where}.call_id")
     output, at = item.get("output"), f"{where}.output"
     if OUTPUTS[kind] == "shell":

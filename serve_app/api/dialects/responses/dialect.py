@@ -1,4 +1,4 @@
-"""Responses as OpenAI has them: items in, items out."""
+"""OpenAI's responses: items in, items out."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from serve_app.types import GenerateRequest, ModelInfo
 
 
 def response_operation(tag: str, errors: Errors) -> Operation:
-    """Responses as OpenAI has them, below a protocol's tag and with its errors."""
+    """OpenAI's responses as an operation, with the tag and the errors of another protocol."""
     return asking(
         tag,
         errors,
@@ -34,12 +34,12 @@ def response_operation(tag: str, errors: Errors) -> Operation:
 
 
 class ResponseDialect:
-    """A response is a chat of one choice in another form, which later requests may continue."""
+    """A response, which is a chat of one choice in another form; later requests may continue it."""
 
     stream_type = wire.STREAM_TYPE
 
     def __init__(self, render_error: Callable[[ServeError], ErrorReply], reading: Reading) -> None:
-        """`render_error`: of the protocol whose route it is."""
+        """`render_error`: that of the protocol that the route belongs to."""
         self.render_error = render_error
         self._reading = reading
 

@@ -130,7 +130,7 @@ class ArgumentsDelta(Numbered):
 
 
 class InputTextDelta(Numbered):
-    """The input of a custom tool, all of it."""
+    """The whole input of a custom tool, as a single delta."""
 
     type: Literal["response.custom_tool_call_input.delta"]
     item_id: str

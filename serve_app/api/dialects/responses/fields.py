@@ -1,4 +1,4 @@
-"""Fields that every protocol's body of a response has, and what they mean to a request."""
+"""Fields that the bodies of responses have in every protocol, and their meaning for a request."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ OF_CHATS: Final[Mapping[str, str]] = {
     "structured_outputs": FORMAT,
 }
 NOT_KEPT: Final = "no response is kept here, as with store: false: send the earlier items in input"
-# Fields of what OpenAI keeps, or does later, and is not kept or done here.
+# Fields for things that OpenAI stores, or does in the background, and this server does not.
 _NOT_HERE: Final[Mapping[str, str]] = {
     "previous_response_id": NOT_KEPT,
     "conversation": "no conversation is kept here: send the earlier items in input",
@@ -136,7 +136,7 @@ TextOptions: TypeAlias = Annotated[
 
 
 class ResponseFields(WireModel):
-    """Everything but how tokens are drawn, and the variables of the template. None: absent."""
+    """All fields except those for drawing tokens and the variables of the template. None: absent."""
 
     of_chats: ClassVar[Mapping[str, str]] = OF_CHATS
 
@@ -196,9 +196,9 @@ class ResponseFields(WireModel):
     stream: Stream = None
 
     def check_response(self) -> None:
-        """Raises UnsupportedField for what belongs to chats, and for what is not kept or done later here.
+        """Raises UnsupportedField for fields of chats, and for features of responses that this server lacks.
 
-        Raises InvalidField for options of a stream without one.
+        Raises InvalidField for options of a stream if there is no stream.
         """
         extra = self.extra
         for name, ours in self.of_chats.items():
@@ -217,7 +217,7 @@ class ResponseFields(WireModel):
 
     @property
     def moot(self) -> tuple[str, ...]:
-        """Known fields with a value that has no effect here, wherever a response is asked for."""
+        """Known fields with a value that has no effect here, in any protocol."""
         text = self.text if isinstance(self.text, dict) else {}
         moot = {
             "truncation": self.truncation == "auto",
@@ -230,7 +230,7 @@ class ResponseFields(WireModel):
 
     @property
     def unkept(self) -> tuple[str, ...]:
-        """The field that asks for the response to be kept, where it is not."""
+        """The field that asks for the response to be kept, for routes that do not keep it."""
         return ("store",) if self.store else ()
 
     @property
@@ -245,7 +245,7 @@ class ResponseFields(WireModel):
 
     @property
     def summary(self) -> str | None:
-        """How long a summary of the thoughts is wanted. None: none is."""
+        """How long a summary of the thoughts the client wants. None: it wants no summary."""
         return None if self.reasoning is None else self.reasoning.summary
 
     @property

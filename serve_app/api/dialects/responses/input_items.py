@@ -1,7 +1,7 @@
 """The field `input` of a response -> messages for a chat template.
 
-Items of one turn of the assistant (what it thought, said and called) become one message, as templates want
-them. Knows no other field.
+The items of one turn of the assistant (its thoughts, texts and calls) become one message, as templates
+expect. Depends on no other field.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def parse_input(
 ) -> tuple[dict[str, Any], ...]:
     """The messages of `input`, after the instructions and the items of earlier responses.
 
-    `keeps_thoughts`: also of a turn that neither said nor called anything. Raises InvalidField or
+    `keeps_thoughts`: thoughts are kept even if nothing else follows in their turn. Raises InvalidField or
     UnsupportedField.
     """
     if value is None:
@@ -80,7 +80,7 @@ class _Conversation:
             self.end_turn()
         said = {"role": role, "content": content, **self._thought()}
         if role == "assistant" and self._messages and "tool_calls" in self._messages[-1]:
-            # Said after its calls, which still wait for what the tools answer.
+            # This text comes after the turn's calls, which still wait for the tools' results.
             last = self._messages[-1]
             for name in ("content", "reasoning_content"):
                 if more := said.get(name):
@@ -93,7 +93,7 @@ class _Conversation:
             self._thoughts.append(text)
 
     def call(self, call: dict[str, Any], where: str) -> None:
-        """A call joins what the assistant said before it, and the calls beside it. Raises InvalidField."""
+        """Add a call to the message with the assistant's preceding text and calls. Raises InvalidField."""
         last = self._messages[-1] if self._messages else None
         if last is None or last["role"] != "assistant" or self._thoughts:
             last = {"role": "assistant", "content": "", **self._thought()}
@@ -108,13 +108,13 @@ class _Conversation:
         self._messages.append({"role": "tool", "content": content, "tool_call_id": call_id})
 
     def end_turn(self) -> None:
-        """Thoughts that nothing was said or called after are a message of their own, or none."""
+        """End a turn. Thoughts that no text or call followed become their own message, or are dropped."""
         if self._thoughts and self._keeps_thoughts:
             self._messages.append({"role": "assistant", "content": "", **self._thought()})
         self._thoughts.clear()
 
     def _thought(self) -> dict[str, str]:
-        """What was thought before a message, as a member of it."""
+        """The thoughts before a message, as a member of the message."""
         if not self._thoughts:
             return {}
         text = "\n".join(self._thoughts)
@@ -163,7 +163,7 @@ def _text(value: Any, where: str) -> str:
 
 
 def _thoughts(item: dict[str, Any], where: str) -> str:
-    """The text of a reasoning item; without it, that of its summary."""
+    """The text of a reasoning item, or, if it has none, the text of its summary."""
     for field, kind in (("content", "reasoning_text"), ("summary", "summary_text")):
         parts = item.get(field)
         if parts is None:

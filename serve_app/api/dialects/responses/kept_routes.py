@@ -1,4 +1,4 @@
-"""The routes about one kept response, which their paths name: it is read, listed and removed."""
+"""The routes about one kept response, named in the path: reading it, listing its input and removing it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _PAGE: Final = (
 
 
 def kept_routes(services: Services, base: str, family: Family, tag: str, errors: Errors) -> Iterator[Entry]:
-    """Those of one protocol below `base`."""
+    """The routes of one protocol below `base`."""
 
     def told(
         method: str, path: str, handle: Handle, summary: str, answer: Answer, *parameters: Parameter
@@ -108,7 +108,7 @@ class KeptRoute:
 
 
 async def _retrieve(store: ResponseStore, caller: Caller, id: str, query: Query) -> Response:
-    """The response. Raises NotKept, or UnsupportedField where it is to be streamed."""
+    """The response. Raises NotKept, or UnsupportedField if the client asks for a stream."""
     if query.get("stream", "false").lower() != "false":
         raise UnsupportedField("stream", "a kept response is sent whole")
     found = _own(id, await store.recall((id,), "", caller))
@@ -124,7 +124,7 @@ async def _remove(store: ResponseStore, caller: Caller, id: str, query: Query) -
 
 
 async def _list_input(store: ResponseStore, caller: Caller, id: str, query: Query) -> InputItems:
-    """A page of the items that the response was made of, those that it went on from among them.
+    """A page of the response's input, including the items of the responses that it continues.
 
     Raises NotKept, or InvalidField for the query.
     """

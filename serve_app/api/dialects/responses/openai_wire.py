@@ -17,7 +17,7 @@ from serve_app.types import FinishReason, ModelInfo, ToolCallDelta, Usage
 
 
 class OpenaiWire:
-    """All members, asked for or not; ids that are unique everywhere; events with a name."""
+    """All members, even if not asked for; globally unique ids; events with a name."""
 
     has_empty_message = True
     end = b""
@@ -64,7 +64,7 @@ class OpenaiWire:
 
 
 def _head(id: str, info: ModelInfo, body: ResponseBody) -> items.Fields:
-    """All members of a response, as they are at its begin."""
+    """All members of a response, as they are at its beginning."""
     options = body.text or {}
     return {
         "id": f"resp_{id}",

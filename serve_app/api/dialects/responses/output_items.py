@@ -1,6 +1,6 @@
-"""The items of a response's output, as they grow: what is thought, what is said, which tools are called.
+"""The items of a response's output, as they grow: thoughts, texts and calls of tools.
 
-Each item writes its own events. Knows neither the order of items nor the response around them.
+Each item writes its own events. Depends neither on the order of items nor on the response around them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class TextItem(ABC):
 
     @abstractmethod
     def take(self, tokens: Sequence[TextLogprob]) -> Fields:
-        """Take the log-probabilities of tokens; returns what the event of their text has besides it."""
+        """Take log-probabilities of tokens; returns the members that they add to their text's event."""
 
     @abstractmethod
     def part(self) -> Fields:
@@ -62,7 +62,7 @@ class TextItem(ABC):
         """The item as it is now."""
 
     def parts(self) -> list[Fields]:
-        """The parts as the item has them, which are none until it has ended."""
+        """The parts as the item lists them: none until it has ended."""
         return [] if self.status == IN_PROGRESS else [self.part()]
 
     def begin(self) -> Iterator[Event]:
@@ -70,16 +70,16 @@ class TextItem(ABC):
         yield f"{self.part_type}.added", {**self.place(), "part": self.part()}
 
     def end(self) -> Iterator[Event]:
-        """The events before the one that shows the whole item."""
+        """The last events before the one that shows the whole item."""
         yield self.done_type, {**self.place(), "text": self.text, **self._beside()}
         yield f"{self.part_type}.done", {**self.place(), "part": self.part()}
 
     def place(self) -> Fields:
-        """Where its text lies, in events about it."""
+        """The members that locate the item's text in events about it."""
         return {"item_id": self.id, "content_index": 0}
 
     def _beside(self) -> Fields:
-        """What the event of the whole text has besides it."""
+        """The members that the event of the whole text has besides the text."""
         return {}
 
 
@@ -107,7 +107,7 @@ class Reasoning(TextItem):
 
 
 class Summary(Reasoning):
-    """The model's thoughts as their own summary, which is all that many clients show."""
+    """The model's thoughts, sent as a summary, because many clients show only the summary."""
 
     delta_type = "response.reasoning_summary_text.delta"
     done_type = "response.reasoning_summary_text.done"
@@ -163,7 +163,7 @@ class Call:
     is_told_late: ClassVar[bool] = False  # its item is added once the call is whole
 
     def __init__(self, id: str, piece: ToolCallDelta, namespace: str | None = None) -> None:
-        """`piece`: the first one of the call. What it has of the arguments is added like the rest."""
+        """`piece`: the call's first piece. Its part of the arguments is added later, by `add`."""
         self.id = id
         self._namespace = {} if namespace is None else {"namespace": namespace}
         self.status = IN_PROGRESS
@@ -203,14 +203,14 @@ class Call:
 
 
 class CustomCall(Call):
-    """A call of a custom tool, whose only argument is a text: known once the call is whole."""
+    """A call of a custom tool, whose only argument is a text, which is known once the call is complete."""
 
     delta_type: ClassVar[str] = "response.custom_tool_call_input.delta"
     is_told_in_pieces: ClassVar[bool] = False
 
     @property
     def input(self) -> str:
-        """The text; of a call that was cut, what is there of it."""
+        """The text; if the call was cut off, the part that is there."""
         return text_of(self.arguments)
 
     def end(self) -> Iterator[Event]:

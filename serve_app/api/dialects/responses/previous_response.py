@@ -1,6 +1,6 @@
-"""The stored form of a response, references to it in a body, and the body with them resolved.
+"""The stored form of a response, a body's references to stored responses, and how they are resolved.
 
-Knows nothing of where responses are kept.
+Does not depend on where responses are kept.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ REFERENCE: Final = "item_reference"
 PREVIOUS: Final = "previous_response_id"
 _FAST: Final = 1  # of zlib's levels
 _SHOWN: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")  # ids that an error may repeat
-# Ids of items name their response: those of its output, and with an `i` those of its input.
+# The id of an item contains the id of its response; an `i` marks items of the response's input.
 _ITEM: Final = re.compile(r"[a-z]{1,8}_([0-9a-f]{32})_(i?)\d{1,5}")
 PREFIXES: Final = {  # of ids of items, by type
     "message": "msg",
@@ -60,7 +60,7 @@ class References:
 
     @property
     def responses(self) -> tuple[str, ...]:
-        """The ids of the responses that the items are of."""
+        """The ids of the responses that the items belong to."""
         found = filter(None, (_ITEM.fullmatch(id) for id in self.items))
         return tuple(dict.fromkeys(f"resp_{match[1]}" for match in found))
 
@@ -78,13 +78,13 @@ class References:
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """The earlier conversation of a body, and the items that it refers to."""
+    """The conversation before a body, and the kept items that the body refers to."""
 
     history: Sequence[Item] = ()
     items: Mapping[str, Item] = field(default_factory=dict)  # by their ids
 
     def resolved(self, input: Any) -> Any:
-        """`input` with the items that it refers to. Raises NotKept."""
+        """`input`, with its references replaced by the items. Raises NotKept."""
         if not isinstance(input, list):
             return input
         return [self._resolved(item, f"input.{i}") for i, item in enumerate(input)]
@@ -104,7 +104,7 @@ class Earlier:
 
 
 def reference_of(item: Any, where: str) -> str | None:
-    """The id in an item that refers to another one. None: it does not. Raises InvalidField."""
+    """The id in an item that refers to another item. None: it is no reference. Raises InvalidField."""
     if not isinstance(item, dict):
         return None
     kind = item.get("type")
@@ -117,9 +117,9 @@ def reference_of(item: Any, where: str) -> str | None:
 
 
 def history_of(last: str, kept: Mapping[str, KeptResponse]) -> list[Item]:
-    """The items of the response `last` and of all that it goes on from, the earliest first.
+    """The items of the response `last` and of all responses before it, the earliest first.
 
-    Raises NotKept for one that is missing.
+    Raises NotKept for a missing response.
     """
     chain: list[KeptResponse] = []
     while last:
@@ -168,5 +168,5 @@ def unpacked(data: bytes) -> Any:
 
 
 def shown(id: str) -> str:
-    """An id as an error repeats it."""
+    """An id in the form in which an error shows it."""
     return f"'{id}'" if _SHOWN.fullmatch(id) else "of this kind"

@@ -16,10 +16,10 @@ from serve_app.types.control import KeptResponse
 
 
 class ResponseRenderer:
-    """Writes one response. Its choices become items, in the order in which they begin."""
+    """Writes one response. The parts of its choices become items, in the order in which they begin."""
 
     def __init__(self, wire: Wire, kept: tuple[str, bytes] | None = None) -> None:
-        """`kept`: the response that this one goes on from, and its packed input. None: it is not kept."""
+        """`kept`: the response that this one continues, and this one's packed input. None: it is not kept."""
         self._wire = wire
         self._kept = kept
         self._last: items.Fields | None = None  # the response as it ended
@@ -60,7 +60,7 @@ class ResponseRenderer:
         return self._begin() + self._event("response.failed", response=response) + self._wire.end
 
     def _begin(self) -> bytes:
-        """The events of a response that has no output yet, once."""
+        """The events that begin a response, without output; empty once they have been sent."""
         if self._sequence:
             return b""
         response = self._wire.response(items.IN_PROGRESS, [])
@@ -104,7 +104,7 @@ class ResponseRenderer:
         return self._of_last(item.delta_type, **item.place(), delta=text, **beside)
 
     def _close(self, status: str) -> bytes:
-        """End the item that grows, if there is one."""
+        """End the item that is growing, if there is one."""
         item = self._item
         if item is None:
             return b""
@@ -131,7 +131,7 @@ class ResponseRenderer:
         return encode(self._ended(usage, choices))
 
     def _put(self, choice: Choice) -> None:
-        """The items of a choice, in the order of every answer that is not streamed."""
+        """Add the items of a choice: thoughts, then text, then calls, as in every answer without a stream."""
         first = len(self._items)
         if choice.reasoning:
             self._whole_text(items.REASONING, choice.reasoning)
@@ -174,7 +174,7 @@ class ResponseRenderer:
             self._last["store"] = False
 
     def _ended(self, usage: Usage, choices: Iterable[Choice] = ()) -> items.Fields:
-        """The response as it ended; `choices`: of a whole answer."""
+        """The response as it ended; `choices`: those of a whole answer."""
         if self._last is None:
             for choice in choices:
                 self._put(choice)

@@ -1,6 +1,6 @@
 """The shapes of what the body of a response holds, for the OpenAPI document.
 
-Nothing is checked by these types: the parsers beside them do that, and say more than a schema can.
+These types check nothing: the parsers beside them do, and their errors say more than a schema can.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class InputText(Open):
 
 
 class InputImage(Open):
-    """A picture. The model reads a note in its place."""
+    """A picture. The model reads a note instead."""
 
     type: Literal["input_image"]
 
@@ -71,7 +71,7 @@ class InputSummary(Open):
 
 
 class InputReasoning(Open):
-    """What the model thought in an earlier answer; it goes to the template with what it said next."""
+    """The model's thoughts in an earlier answer; the template gets them with the text that followed."""
 
     type: Literal["reasoning"]
     summary: NotRequired[list[InputSummary] | None]
@@ -159,7 +159,7 @@ class FreeTool(Open):
 
 
 class ToolNamespace(Open):
-    """Tools under one name, which a call of one of them repeats."""
+    """A group of tools with a name, which is repeated in calls of these tools."""
 
     type: Literal["namespace"]
     name: Annotated[str, Field(min_length=1)]
@@ -185,7 +185,7 @@ class NamedResponseTool(shared.NamedFunction):
 
 
 class AllowedTools(Open):
-    """The tools of which one may, or must, be called."""
+    """The tools that may be called; one may be required."""
 
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]

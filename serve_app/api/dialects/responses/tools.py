@@ -1,4 +1,4 @@
-"""The tools of a response, whose members lie flat, and whether the client wants them called."""
+"""The tools of a response, written without a nested `function`, and whether the client wants them called."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from serve_app.errors import InvalidField, UnsupportedField
 from serve_app.limits import MAX_TOOLS
 
 NAMESPACE: Final = "namespace"
-# Of a server that runs tools. Agents offer them unasked, and a model that may call them need not.
+# Tools that the server would run. Agents offer them unasked, and a model does not have to call them.
 UNASKED: Final = ("web_search", "web_search_preview", "image_generation", "tool_search")
 _FIELD: Final = "tool_choice"
 _MEMBERS: Final = ("name", "description", "parameters", "strict")
@@ -31,10 +31,10 @@ _Placed = tuple[Any, str]  # an item, and where it lies
 def parse_tools(
     tools: Any, choice: Any, *, parallel: bool, subset: bool = True, nested: bool = False
 ) -> ToolOffer:
-    """What `tools` and `tool_choice` say. Raises InvalidField or UnsupportedField.
+    """The offer made by `tools` and `tool_choice`. Raises InvalidField or UnsupportedField.
 
-    `subset`: `strict` means OpenAI's. `nested`: a tool, and the one that must be called, may also have its
-    members below `function`, as in chats, and none is a custom one.
+    `subset`: `strict` means OpenAI's subset. `nested`: as in chats, the members of tools and of a named
+    choice may also lie below `function`, and there are no custom tools.
     """
     listed_as_chats = isinstance(tools, list) and any(isinstance(t, dict) and "function" in t for t in tools)
     is_nested = nested and listed_as_chats
@@ -92,7 +92,7 @@ def shown(tools: Any) -> list[dict[str, Any]]:
 
 
 def namespaces(tools: Any) -> dict[str, str]:
-    """The namespace of each tool that is in one, by the tool's name. `tools` are checked."""
+    """The namespaces of the tools that are in one, by the tool's name. `tools` are checked."""
     return {
         tool["name"]: group["name"]
         for group in tools or ()
@@ -107,7 +107,7 @@ def customs(tools: Any) -> frozenset[str]:
 
 
 def _flat(tools: Any) -> tuple[list[_Placed], dict[str, str]]:
-    """The tools, those of namespaces among them, and the places and types of those without effect.
+    """The tools, including those in namespaces, and the places and types of tools that have no effect.
 
     Raises InvalidField.
     """
@@ -139,7 +139,7 @@ def _grouped(group: dict[str, Any], where: str) -> list[_Placed]:
 
 
 def _named_in(tool: dict[str, Any]) -> Any:
-    """The member of one of the allowed tools that has its name."""
+    """The part of an allowed tool that has the tool's name."""
     return {"name": tool["type"]} if tool.get("type") in client_tools.TOOLS else tool
 
 

@@ -1,4 +1,4 @@
-"""What a protocol decides of a response: its members, its items, and the frame of its events."""
+"""What differs between protocols in a response: its members, its items, and the framing of its events."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Wire(Protocol):
     end: bytes  # what follows the last event
 
     def text_item(self, kind: str) -> TextItem:
-        """The next item of the kind, which is that of thoughts or of messages."""
+        """The next item of a kind: thoughts or a message."""
         ...
 
     def call(self, piece: ToolCallDelta) -> Call:
-        """The next item of a call. What the piece has of its arguments is added like the rest."""
+        """The next item, for a call. The piece's part of the arguments is added later, by `add`."""
         ...
 
     def event(self, kind: str, members: Fields) -> bytes:
@@ -31,11 +31,11 @@ class Wire(Protocol):
         ...
 
     def response(self, status: str, output: Sequence[Fields], **members: Any) -> Fields:
-        """The response as it is now. `members`: of `end_members`, or `error`."""
+        """The response as it is now. `members`: those from `end_members`, or `error`."""
         ...
 
     def end_members(self, finish: FinishReason | None, usage: Usage) -> Fields:
-        """What a response has once it has ended; `finish` is the end that decides on its status."""
+        """The members that a response gets when it ends; `finish` decides on its status."""
         ...
 
 
@@ -50,7 +50,7 @@ def reason_of(finish: FinishReason | None, too_long: str) -> str | None:
 
 
 def status_of(finish: FinishReason | None) -> str:
-    """The status of what ended so."""
+    """The status of an item or a response that ended in this way."""
     return COMPLETED if reason_of(finish, "length") is None else INCOMPLETE
 
 

@@ -24,7 +24,7 @@ class Meaning:
 
 
 def meaning(services: Services, scope: Scope, model: str) -> Meaning:
-    """The endpoint of that name, or for an alias the first endpoint that generates, of the caller's."""
+    """The endpoint with this name, or, for an alias, the caller's first endpoint that generates."""
     role = _role(services.config.trtllm, model)
     endpoints = services.endpoints(scope)
     if role is None or any(endpoint.name == model for endpoint in endpoints):
@@ -33,12 +33,12 @@ def meaning(services: Services, scope: Scope, model: str) -> Meaning:
 
 
 def endpoint_name(services: Services, scope: Scope, model: str) -> str:
-    """The endpoint that a model's name means."""
+    """The name of the endpoint that a model's name stands for."""
     return meaning(services, scope, model).endpoint
 
 
 def _role(config: TrtllmConfig, model: str) -> Role | None:
-    """None: the name is no alias."""
+    """The role of an alias; None: the name is no alias."""
     if not model:
         return None
     if model == config.alias:

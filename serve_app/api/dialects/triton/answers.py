@@ -30,7 +30,7 @@ Values = WithJsonSchema(
 
 
 class OutputTensor(TypedDict):
-    """An output. Its data are in the JSON, or in the bytes after it."""
+    """An output, whose data are in the JSON or in the bytes after the JSON."""
 
     name: str
     datatype: Datatype
@@ -49,7 +49,7 @@ class Inference(TypedDict):
 
 
 class ServerPage(TypedDict):
-    """Who answers, and what it can."""
+    """The server's name, version and extensions."""
 
     name: str
     version: str
@@ -69,14 +69,14 @@ class Ready(TypedDict):
 
 
 class NotReady(TypedDict):
-    """Why it cannot."""
+    """Why the server cannot answer for all of its models."""
 
     ready: Literal[False]
     error: str
 
 
 class TensorMetadata(TypedDict):
-    """A tensor. Its first dimension is the batch's; -1 is any size."""
+    """A tensor. Its first dimension is that of the batch; -1 means any size."""
 
     name: str
     datatype: Datatype
@@ -84,7 +84,7 @@ class TensorMetadata(TypedDict):
 
 
 class ModelPage(TypedDict):
-    """A model, its versions, and the tensors that go in and come out."""
+    """A model, its versions, its input tensors and its output tensors."""
 
     name: str
     versions: list[str]
@@ -109,7 +109,7 @@ class OutputConfig(TypedDict):
 
 
 class InputConfig(OutputConfig):
-    """A tensor that goes in, and whether it may be absent."""
+    """An input tensor, and whether it may be absent."""
 
     optional: bool
 
@@ -140,7 +140,7 @@ class ModelConfig(TypedDict):
 
 
 class Duration(TypedDict):
-    """The number of events, and their nanoseconds in all."""
+    """The number of events, and their total time in nanoseconds."""
 
     count: int
     ns: int

@@ -10,7 +10,7 @@ The same for all transports. With the `InferRequest` of an HTTP body or a gRPC m
     answers.several(choices) -> list[InferResponse]      # otherwise, where there may be many: one a sequence
     answers.whole(choices) -> InferResponse              # and where there may not: one
 
-Every row of a batch is a request. Knows neither JSON nor protobuf nor the model.
+Every row of a batch is a request. Depends neither on JSON or protobuf nor on the model.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _TENSORS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """The wish to end the running request of this id. The answer to the wish is empty."""
+    """A request to end the running request with this id. It gets an empty answer."""
 
     model: str
     id: str
@@ -91,7 +91,7 @@ class Inference:
     ignored: tuple[str, ...] = ()  # keywords of a schema that are not enforced
 
     def call(self, endpoint: str, renderer: Callable[[str, ModelInfo], Renderer], *, stream: bool) -> Call:
-        """The call to `endpoint`, which the model's name means. `stream`: the transport gets deltas."""
+        """The call to `endpoint`, which the model's name stands for. `stream`: the transport gets deltas."""
         return Call(
             model=endpoint,
             task=Task.COMPLETIONS,
@@ -111,10 +111,10 @@ class Inference:
 def parse(
     request: InferRequest, config: TrtllmConfig, *, can_stream: bool, role: Role = Role.TENSORS
 ) -> Inference | Stop:
-    """What `request` asks for. `can_stream`: the transport can carry more than one response.
+    """The checked form of `request`. `can_stream`: the transport can carry more than one response.
 
-    `role`: what the model's name means. Raises InvalidField, which names the tensor, or PromptTooLong.
-    Raises UnsupportedField for a stream over a transport that has one response.
+    `role`: the part of the model that its name stands for. Raises InvalidField, which names the tensor, or
+    PromptTooLong. Raises UnsupportedField for a stream over a transport that can carry only one response.
     """
     tensors, names = own_names(request.inputs, request.model)
     if _is_stop(tensors):
@@ -193,7 +193,7 @@ def _check_stream(row: BatchRow, streaming: bool, can_stream: bool) -> None:
 
 
 def _is_stop(tensors: Mapping[str, Tensor]) -> bool:
-    """Whether the request is to end another one. Its other tensors are not looked at then."""
+    """Whether the request is to end another one. If it is, its other tensors are ignored."""
     tensor = tensors.get("stop")
     if tensor is None:
         return False
@@ -202,6 +202,6 @@ def _is_stop(tensors: Mapping[str, Tensor]) -> bool:
 
 
 def _pad_id(row: BatchRow) -> int | None:
-    """The client's padding, else its end token; None: the model's own."""
+    """The client's padding token, else its end token; None: the model's own padding token is used."""
     given = [each for each in (row.integer("pad_id"), row.integer("end_id")) if each not in (None, NO_TOKEN)]
     return given[0] if given else None

@@ -1,4 +1,4 @@
-"""Errors in Triton's shape, one string, and their status on gRPC. Knows no route."""
+"""Errors in Triton's shape, one string, and their status on gRPC. Depends on no route."""
 
 from __future__ import annotations
 
@@ -45,5 +45,5 @@ def render_error(error: ServeError) -> ErrorReply:
 
 
 def probe_error(error: ServeError) -> ErrorReply:
-    """Status, headers and body for a probe. One that is not ready is a 400, not a 503."""
+    """Status, headers and body for a probe. A probe of something that is not ready gets a 400, not a 503."""
     return error_reply(error, NOT_READY if error.condition is Condition.UNAVAILABLE else None)

@@ -1,8 +1,8 @@
 """POST .../generate and generate_stream of Triton: tensors as keys of a JSON object, or a text prompt.
 
-Every top-level key but `id` and `parameters` is a tensor, or a text key of the product's ensemble.
-A key of `parameters` with the name of a tensor is one too. The response has a key for each output:
-one element is bare, and several are a flat list.
+Every top-level key except `id` and `parameters` is a tensor, or a text key of the product's ensemble.
+A key of `parameters` with the name of a tensor counts as that tensor. The response has a key for each
+output: a single element is bare, and several are a flat list.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ STREAM_TYPE: Final = "text/event-stream; charset=utf-8"
 
 
 class GenerateBody(WireModel):
-    """All other keys are tensors or text keys."""
+    """The body; keys other than these two are tensors or text keys."""
 
     may_be_infinite: ClassVar[tuple[str, ...]] = MAY_EXCLUDE
 
@@ -42,7 +42,7 @@ class GenerateBody(WireModel):
     parameters: Any = None
 
     def split(self, table: Mapping[str, Input] = ACCEPTED) -> tuple[dict[str, Any], dict[str, Parameter]]:
-        """Values by key without those that are null, and the request's parameters. Raises InvalidField."""
+        """The values that are not null, by key, and the request's parameters. Raises InvalidField."""
         nested = {} if self.parameters is None else self.parameters
         if not isinstance(nested, dict):
             raise InvalidField("parameters", "must be an object")
@@ -76,7 +76,7 @@ class GenerateDialect:
         stream: bool,
         role: Role = Role.TENSORS,
     ) -> None:
-        """`model` and `version` are those of the path. `stream`: the route answers with events."""
+        """`model` and `version` come from the path. `stream`: the route answers with events."""
         self._role = role
         self._config = config
         self._model = model
@@ -104,7 +104,7 @@ class GenerateDialect:
 
 
 class GenerateRenderer:
-    """Writes events, or one object. An answer without a stream of tokens is one event."""
+    """Writes events, or one object. Unless tokens are streamed, the answer is one event."""
 
     def __init__(self, id: str, info: ModelInfo, answer: ResponseForm, streaming: bool) -> None:
         self._answers = ResponseBuilder(answer, info)
@@ -135,9 +135,9 @@ class GenerateRenderer:
 
 
 def value_object(response: InferResponse) -> bytes:
-    """A response as a JSON object: outputs of one element bare, others as flat lists.
+    """A response as a JSON object, in which outputs of one element are bare and others are flat lists.
 
-    Raises InvalidField for more numbers than JSON may have.
+    Raises InvalidField if the outputs have more numbers than the JSON may hold.
     """
     outputs = {name: single_to_json(name, tensor) for name, tensor in response.outputs.items()}
     return msgspec.json.encode({**envelope(response), **outputs})

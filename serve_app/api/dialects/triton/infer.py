@@ -17,7 +17,7 @@ from serve_app.types import ModelInfo, TokenDelta, Usage
 
 
 class StopAsked(Exception):
-    """The body is not a request of its own: it asks to end another one."""
+    """The body is not a request for an answer, but asks to end another request."""
 
     def __init__(self, stop: Stop) -> None:
         super().__init__(stop.id)
@@ -39,7 +39,7 @@ class InferDialect:
         header_length: str | None,
         role: Role = Role.TENSORS,
     ) -> None:
-        """`model` and `version` are of the path. `header_length`: the header with the length of the JSON."""
+        """`model` and `version` come from the path. `header_length`: the header with the JSON's length."""
         self._role = role
         self._config = config
         self._model = model
@@ -57,7 +57,7 @@ class InferDialect:
 
 
 class InferRenderer:
-    """Writes the one response. `headers` are complete once its body is written."""
+    """Writes the one response. `headers` are complete once the body has been written."""
 
     def __init__(self, id: str, info: ModelInfo, answer: ResponseForm, binary: BinaryOutputs) -> None:
         self._answers = ResponseBuilder(answer, info)

@@ -97,7 +97,7 @@ class ValuesRoute:
                 await reply_json(send, told)
 
     def meaning(self, scope: Scope) -> Meaning:
-        """What the model's name means."""
+        """The endpoint and the role that the model's name stands for."""
         return meaning(self._services, scope, scope["path_params"]["model"])
 
     def read_as(self, scope: Scope, meant: Meaning) -> Scope:
@@ -121,7 +121,7 @@ class ValuesRoute:
 
 
 def _bare(scope: Scope) -> Scope:
-    """The request without the headers about the framing of its body, which is undone already."""
+    """The request without the headers about the encoding of its body, which has been decoded already."""
     headers = [
         (name, value)
         for name, value in scope["headers"]

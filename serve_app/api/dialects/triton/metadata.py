@@ -78,7 +78,7 @@ class Found(NamedTuple):
 
 
 def find(services: Services, scope: Scope, names: Mapping[str, str]) -> Found:
-    """Raises ModelNotFound, also for a model that takes no tensors, or VersionNotFound."""
+    """The model. Raises ModelNotFound, also if the model takes no tensors, or VersionNotFound."""
     name, wanted = names["model"], names.get("version")
     if len(name) > MAX_MODEL_NAME_CHARS:
         raise ModelNotFound("model", "no such model")
@@ -89,7 +89,7 @@ def find(services: Services, scope: Scope, names: Mapping[str, str]) -> Found:
 
 
 def is_ready(services: Services, found: Found) -> bool:
-    """Whether the model would answer a request."""
+    """Whether the model can answer a request."""
     return any(services.backend.is_ready(entity.app) for entity in found.entities)
 
 
@@ -107,7 +107,7 @@ class ServerReady:
 
 
 def model_ready(services: Services, scope: Scope) -> answers.ModelReady:
-    """GET .../ready: 200 when a request would be answered, else 400.
+    """GET .../ready: 200 if the model can answer a request, else 400.
 
     Raises ModelNotFound, VersionNotFound or Unavailable.
     """
@@ -124,7 +124,7 @@ def server_metadata(v1_dialect: str) -> answers.ServerPage:
 
 
 def model_metadata(found: Found) -> answers.ModelPage:
-    """The body of GET of a model or of one of its versions: the model's tensors."""
+    """The body of GET for a model or one of its versions, with the model's tensors."""
     inputs, outputs = found.tensors
     return {
         "name": found.name,
@@ -140,7 +140,7 @@ def _metadata(name: str, datatype: str, shape: tuple[int, ...]) -> answers.Tenso
 
 
 def model_config(services: Services, found: Found) -> answers.ModelConfig:
-    """The body of GET .../config: the model's tensors in Triton's own form, and its limits if it is known."""
+    """The body of GET .../config: the model's tensors in Triton's own form, and its limits, if known."""
     inputs, outputs = found.tensors
     parameters = _parameters(_info(services, found), services.config.trtllm)
     return {
@@ -159,13 +159,13 @@ def model_config(services: Services, found: Found) -> answers.ModelConfig:
 
 
 def _config(name: str, datatype: str, dims: tuple[int, ...]) -> answers.OutputConfig:
-    """`dims`: without the dimension of the batch."""
+    """`dims`: the dimensions without the batch."""
     word = {"BYTES": "STRING"}.get(datatype, datatype)
     return {"name": name, "data_type": f"TYPE_{word}", "dims": list(dims)}
 
 
 def _parameters(info: ModelInfo | None, config: TrtllmConfig) -> dict[str, object]:
-    """The parameters of a configuration. There are few while the model is not known."""
+    """The parameters of a configuration. Most are missing until the model is known."""
     own: dict[str, object] = {"exclude_input_in_output": str(config.exclude_input_in_output).lower()}
     if info is None:
         return own

@@ -1,7 +1,7 @@
 """Triton's model control below /v2/repository.
 
-The operator's deploy file says which models there are. So loading a model of the deploy file wakes it
-up, and unloading one is refused with words about what to do instead.
+The operator's deploy file decides which models exist. So loading a model of the deploy file wakes it up,
+and unloading is refused with advice on what to do instead.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class IndexBody(WireModel):
 
 @with_config(extra="forbid")
 class NoParameters(TypedDict, total=False):
-    """Parameters of loading. The deploy file configures models, so only what changes nothing is accepted."""
+    """Parameters of loading: only those without effect, as the deploy file configures models."""
 
     unload_dependents: Any
 
@@ -52,7 +52,7 @@ class IndexRoute:
 
 
 class LoadRoute:
-    """POST /v2/repository/models/{model}/load. The answer comes when the model can answer."""
+    """POST /v2/repository/models/{model}/load. The answer is sent once the model is ready."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -98,7 +98,7 @@ def _entry(name: str, version: str, *, ready: bool) -> IndexEntry:
 
 
 async def load(services: Services, found: Found) -> None:
-    """Wait until the model can answer. Raises Unavailable or DeadlineExceeded."""
+    """Wait until the model is ready. Raises Unavailable or DeadlineExceeded."""
     try:
         async with asyncio.timeout(services.config.request_timeout_s):
             for entity in found.entities:
@@ -118,7 +118,7 @@ def refuse_to_unload(found: Found) -> NoReturn:
 
 
 def controlled(services: Services, scope: Scope, model: str, parameters: object, what: str) -> Found:
-    """The model to load or unload. Raises InvalidField for an unknown model: as in Triton, a 400."""
+    """The model to load or unload. Raises InvalidField for an unknown model, a 400 as in Triton."""
     if parameters and not _means_nothing(parameters):
         raise InvalidField("parameters", "the server's deploy file configures models; send none")
     try:
@@ -135,5 +135,5 @@ async def _controlled(services: Services, scope: Scope, receive: Receive, what: 
 
 
 def _means_nothing(parameters: object) -> bool:
-    """Whether all parameters are about what else to unload, which changes nothing here."""
+    """Whether the only parameter is the one for unloading dependent models, which has no effect here."""
     return isinstance(parameters, dict) and parameters.keys() <= {"unload_dependents"}

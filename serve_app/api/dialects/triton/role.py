@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Role(StrEnum):
-    """What a model takes and gives."""
+    """The role of a model: the kind of its inputs and outputs."""
 
     TENSORS = "tensors"  # token ids in, token ids out; it takes text too
     ENSEMBLE = "ensemble"  # text in, text out

@@ -1,4 +1,4 @@
-"""The shapes of Triton's bodies, made of the tables of tensors, for the OpenAPI document."""
+"""The shapes of Triton's bodies, derived from the tables of tensors, for the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Id: TypeAlias = Annotated[str, Field(max_length=limits.MAX_TENSOR_ID_CHARS)]
 
 
 class InputTensor(Open):
-    """An input. Its data are in the JSON, or `binary_data_size` bytes after it."""
+    """An input, whose data are in the JSON or are the `binary_data_size` bytes after the JSON."""
 
     name: Annotated[str, Field(min_length=1)]
     datatype: Datatype
@@ -31,7 +31,7 @@ class InputTensor(Open):
 
 
 class WantedOutput(Open):
-    """An output that is asked for; `binary_data` of its parameters: as bytes."""
+    """An output that the client asks for; it comes as bytes if its parameter `binary_data` is set."""
 
     name: Annotated[str, Field(min_length=1)]
     parameters: NotRequired[Parameters | None]
@@ -51,9 +51,9 @@ class InferBody(Open):
 
 
 def value_schema(datatype: str, spec: Input | None = None, *, is_answer: bool = False) -> dict[str, Any]:
-    """The JSON of a tensor: the bare element, a flat list, or lists in lists as deep as its rank.
+    """The JSON of a tensor: the bare element, a flat list, or lists nested as deep as the tensor's rank.
 
-    `spec` adds its bounds. An answer has no lists in lists.
+    `spec` adds its bounds. An answer has no nested lists.
     """
     element = _element(datatype, spec)
     if is_answer:

@@ -1,4 +1,4 @@
-"""KServe's statistics of models: what this gateway counted, an entry for each version of each model."""
+"""KServe's statistics of models: this gateway's counts, with an entry for each version of each model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NONE: answers.Duration = {"count": 0, "ns": 0}
 
 
 def statistics(services: Services, scope: Scope, names: dict[str, str] | None = None) -> answers.Statistics:
-    """Those of the model that `names` name, or of all models of the caller.
+    """The statistics of the model in `names`, or of all models of the caller.
 
     Raises ModelNotFound or VersionNotFound.
     """
@@ -43,7 +43,7 @@ def statistics(services: Services, scope: Scope, names: dict[str, str] | None = 
 def _entry(
     name: str, version: str, served: AnswerCounts, engine: EngineStats | None
 ) -> answers.ModelStatistics:
-    """Executions are steps of the engine; figures that are not measured are 0."""
+    """The entry of a model's version. Executions count engine steps; figures that are not measured are 0."""
     return {
         "name": name,
         "version": version,

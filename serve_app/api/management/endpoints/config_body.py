@@ -74,7 +74,7 @@ class ReplicaFields(StrictBody):
 
 
 class EntityBody(ReplicaFields):
-    """A served entity by the names that the API has now."""
+    """A served entity with the API's current field names."""
 
     entity_name: Annotated[str | None, EntityName] = doc("The model", required=True)
     entity_version: Annotated[str | None, ModelVersion] = doc(
@@ -92,7 +92,7 @@ class EntityBody(ReplicaFields):
 
 
 class ServedModelBody(ReplicaFields):
-    """A served entity by the names that the API had before."""
+    """A served entity with the API's older field names."""
 
     model_name: Annotated[str | None, EntityName] = doc("As `entity_name`", required=True)
     model_version: Annotated[str | None, ModelVersion] = doc("As `entity_version`")
@@ -115,7 +115,7 @@ class TrafficRoute(StrictBody):
 
     @property
     def entity(self) -> str | None:
-        """The served entity; None: the two names differ, or there is none."""
+        """The name of the served entity; None: the two fields differ, or neither is set."""
         names = {self.served_model_name, self.served_entity_name} - {None}
         return names.pop() if len(names) == 1 else None
 
@@ -127,7 +127,7 @@ class TrafficBody(StrictBody):
     ] = doc(required=True)
 
     def shares(self, names: Sequence[str]) -> dict[str, int]:
-        """Percentages by entity; `names` are those that there are. Raises InvalidField."""
+        """Percentages by entity; `names` are the existing entities. Raises InvalidField."""
         found: dict[str, int] = {}
         for number, route in enumerate(self.routes or ()):
             where = f"traffic_config.routes.{number}"
@@ -150,7 +150,7 @@ class TrafficBody(StrictBody):
 
 
 class AutoCapture(StrictBody):
-    """Inference tables as they were before the AI gateway."""
+    """The inference table setting from before the AI gateway."""
 
     catalog_name: Annotated[str | None, Text(0, MAX_STORED_CHARS)] = None
     schema_name: Annotated[str | None, Text(0, MAX_STORED_CHARS)] = None
@@ -159,7 +159,7 @@ class AutoCapture(StrictBody):
 
 
 class UpdateBody(StrictBody):
-    """A configuration, or the part of one that changes."""
+    """A configuration, or the part of it that is to change."""
 
     name: Annotated[str | None, Text(0, MAX_STORED_CHARS)] = doc(
         "The endpoint's name once more; the other one counts"
@@ -179,12 +179,12 @@ class UpdateBody(StrictBody):
 
     @property
     def is_whole(self) -> bool:
-        """Whether the body is a whole configuration, so that the former one does not matter."""
+        """Whether the body is a complete configuration, so that nothing is taken from the former one."""
         listed = self.served_entities or self.served_models
         return listed is not None and (self.traffic_config is not None or len(listed) == 1)
 
     def wanted(self, former: ConfigWanted | None = None, prefix: str = "") -> ConfigWanted:
-        """The wanted configuration; missing parts are those of `former`. Raises InvalidField.
+        """The wanted configuration; missing parts are taken from `former`. Raises InvalidField.
 
         `prefix` precedes the names of fields in errors.
         """

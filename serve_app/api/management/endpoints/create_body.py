@@ -1,4 +1,4 @@
-"""The bodies that make an endpoint, or replace what answers under its name by bought throughput."""
+"""The bodies that create an endpoint, or replace its configuration with one of provisioned throughput."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Recipients(StrictBody):
 
 
 class EndpointFields(StrictBody):
-    """The fields of both ways to make an endpoint."""
+    """The fields that both ways to create an endpoint share."""
 
     name: Annotated[str | None, EndpointName] = doc(
         f"What clients call; not {', '.join(sorted({*RESERVED, _PT}))}", required=True
@@ -78,7 +78,7 @@ class NotificationsBody(StrictBody):
     email_notifications: Recipients | None = None
 
     def stored(self) -> dict[str, Any]:
-        """What is to be kept; None: nothing."""
+        """The field to store; if it is None, the stored value is removed."""
         return {"email_notifications": None, **stored_of(self, STORED)}
 
 
@@ -88,7 +88,7 @@ class TelemetryBody(StrictBody):
     telemetry_config: dict[str, Any] | None = None
 
     def stored(self) -> dict[str, Any]:
-        """What is to be kept; None: nothing."""
+        """The field to store; if it is None, the stored value is removed."""
         return {"telemetry_config": None, **stored_of(self, STORED)}
 
 
@@ -149,7 +149,7 @@ class CreateProvisionedBody(EndpointFields):
 
 
 def provisioned(config: UpdateBody | None) -> UpdateBody:
-    """A configuration whose entities all say how much is bought. Raises InvalidField."""
+    """A configuration in which every entity says how much throughput is bought. Raises InvalidField."""
     if config is None:
         raise InvalidField("config", "is required, with its served_entities")
     listed = config.served_entities if config.served_entities is not None else config.served_models
@@ -164,6 +164,6 @@ def provisioned(config: UpdateBody | None) -> UpdateBody:
 
 
 def stored_of(body: StrictBody, names: tuple[str, ...]) -> dict[str, Any]:
-    """The fields `names` of a body that are given, as plain values."""
+    """Those of the fields `names` that a body sets, as plain values."""
     dumped = body.model_dump(include=set(names), exclude_none=True)
     return {name: dumped[name] for name in names if name in dumped}

@@ -1,4 +1,4 @@
-"""The OpenAPI document of one endpoint: its routes for queries alone."""
+"""The OpenAPI document of one endpoint, with only the routes for querying it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ROOT: Final = "/serving-endpoints"
 
 
 def endpoint_document(name: str, task: Task, entities: Sequence[str]) -> dict[str, Any]:
-    """The document of the endpoint `name`, whose served entities may be asked by their names."""
+    """The document of the endpoint `name`, whose served entities can also be queried by name."""
     base = f"{_ROOT}/{quote(name, safe='')}"
     whole = task_operation(task, names_model=False)
     entity = Parameter(

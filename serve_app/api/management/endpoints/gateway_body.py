@@ -1,4 +1,4 @@
-"""The settings of the AI gateway of one endpoint, as bodies have them."""
+"""An endpoint's AI gateway settings in request bodies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MAX_TOPICS: Final = 100
 
 
 class RateLimitBody(StrictBody):
-    """Calls or tokens in a minute."""
+    """A limit on calls or tokens per minute."""
 
     calls: Annotated[int | None, Integer(0, MAX_CALLS)] = doc("Requests in a minute")
     tokens: Annotated[int | None, Integer(0, MAX_TOKENS)] = doc("Tokens in a minute, of prompts and answers")
@@ -97,7 +97,8 @@ class AiGatewayBody(StrictBody):
     inference_table_config: TableBody | None = doc("Requests and answers in Parquet files")
 
     def settings(self, prefix: str = "") -> dict[str, Any]:
-        """The parts that are given, complete. Raises InvalidField; `prefix` precedes its field."""
+        """The parts that the body sets, with their defaults filled in. Raises InvalidField, whose field name
+        is preceded by `prefix`."""
         given = self.model_dump(include=set(PARTS), exclude_none=True)
         for switch in ("usage_tracking_config", "fallback_config"):
             if switch in given:  # clients leave out what is false
@@ -115,7 +116,7 @@ class OldLimitsBody(StrictBody):
 
 
 def old_limits(listed: Iterable[OldRateLimit]) -> list[dict[str, Any]]:
-    """Limits of the older route as the AI gateway has them. Raises InvalidField."""
+    """Limits of the older route, converted to the AI gateway's form. Raises InvalidField."""
     found: list[dict[str, Any]] = []
     for number, limit in enumerate(listed):
         if limit.calls is None:

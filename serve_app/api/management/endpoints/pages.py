@@ -43,7 +43,7 @@ _OPENAPI: Final = management(
 
 
 def routes(services: Services) -> Iterator[Entry]:
-    """All of them."""
+    """All routes of this module."""
     get = partial(command_entry, services, "GET")
     yield get(f"{ENTITY}/build-logs", partial(_logs, is_build=True), _BUILD_LOGS)
     yield get(f"{ENTITY}/logs", _logs, _LOGS)

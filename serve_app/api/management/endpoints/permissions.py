@@ -74,7 +74,7 @@ _LEVELS: Final = management(
 
 
 def routes(services: Services) -> Iterator[Entry]:
-    """All of them."""
+    """All routes of this module."""
     yield command_entry(services, "GET", PERMISSIONS, _get, _GET)
     yield command_entry(services, "PUT", PERMISSIONS, partial(_set, replaces_all=True), _PUT)
     yield command_entry(services, "PATCH", PERMISSIONS, partial(_set, replaces_all=False), _PATCH)

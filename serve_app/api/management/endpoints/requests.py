@@ -1,6 +1,6 @@
-"""The request log of an endpoint: rows of its inference table, as far as this gateway's folder has them.
+"""The request log of an endpoint: those rows of its inference table that are in this gateway's folder.
 
-These routes are not Databricks' own. Columns have the names of the table.
+Databricks has no such routes. The columns are named as in the table.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class RequestRowJson(TypedDict):
 
 
 class RequestJson(RequestRowJson):
-    """One request with its bodies, in the client's bytes. A body that was not kept is left out."""
+    """One request with its bodies, as they were on the wire. A body that was not kept is left out."""
 
     request: NotRequired[str]
     response: NotRequired[str]
@@ -61,7 +61,7 @@ class RequestJson(RequestRowJson):
 
 
 class RequestLogJson(TypedDict):
-    """A page, the newest request first. `enabled`: whether requests are written now."""
+    """A page of requests, the newest first. `enabled`: whether requests are written now."""
 
     enabled: bool
     requests: list[RequestRowJson]
@@ -150,7 +150,7 @@ def _day(query: Mapping[str, str]) -> date | None:
 
 
 def _json(row: Mapping[str, Any]) -> RequestJson:
-    """The columns that are not null: a row of a page has none of those of bodies."""
+    """The columns that are not null. A page's rows have no body columns."""
     shown = {name: _value(value) for name, value in row.items() if value is not None}
     return cast("RequestJson", shown)
 

@@ -109,7 +109,8 @@ def routes(services: Services) -> Iterator[Entry]:
 
 
 def last_routes(services: Services) -> Iterator[Entry]:
-    """One endpoint by its name. A name may hold slashes, so these come after all routes below a name."""
+    """One endpoint by its name. A name may contain slashes, so these routes come after all routes below a
+    name."""
     yield command_entry(services, "GET", ENDPOINT, _get, _GET, *_READERS)
     yield command_entry(services, "DELETE", ENDPOINT, _delete, _DELETE)
 
@@ -145,7 +146,7 @@ async def _delete(asked: Asked[NoBody]) -> Nothing:
 
 
 async def _updated(asked: Asked[Any], body: UpdateBody) -> EndpointJson:
-    """A body may name entities or traffic alone: the rest is as it was."""
+    """A body may name only entities or only traffic; the rest stays unchanged."""
     name, former = asked.path["endpoint"], None
     if not body.is_whole:
         shown = await asked.do(GetEndpoint(name=name))
@@ -164,7 +165,7 @@ def _wanted_of(config: ConfigShown | None) -> ConfigWanted | None:
 
 @contextmanager
 def _in_words_of_body(prefix: str) -> Iterator[None]:
-    """Errors of the control plane about a configuration have the body's names: `config.served_entities.0`."""
+    """The control plane's errors about a configuration name the body's fields: `config.served_entities.0`."""
     try:
         yield
     except FieldError as error:

@@ -64,7 +64,7 @@ _TELEMETRY: Final = management(
 
 
 def routes(services: Services) -> Iterator[Entry]:
-    """All of them."""
+    """All routes of this module."""
     entry = partial(command_entry, services)
     yield entry("PUT", f"{ENDPOINT}/ai-gateway", _put_ai_gateway, _AI_GATEWAY)
     yield entry("PUT", f"{ENDPOINT}/rate-limits", _put_rate_limits, _RATE_LIMITS)

@@ -14,7 +14,7 @@ _UNSAID: Final = frozenset({"stored"})
 
 
 def endpoint_json(shown: EndpointShown, caller: Caller) -> answers.EndpointJson:
-    """One endpoint. `kind`, `declared` and `shadow` are this server's own."""
+    """One endpoint. `kind`, `declared` and `shadow` are this server's own additions."""
     state: answers.StateJson = {
         "ready": "READY" if shown.is_ready else "NOT_READY",
         "config_update": shown.update.value,
@@ -79,6 +79,6 @@ def _entity(shown: EntityShown) -> answers.EntityJson:
 
 
 def _wanted(wanted: EntityWanted) -> dict[str, Any]:
-    """The creator's fields, under the names of the API; missing ones are left out."""
+    """The creator's fields, under the names of the API; missing fields are left out."""
     said = {each.name: getattr(wanted, each.name) for each in fields(wanted) if each.name not in _UNSAID}
     return {**wanted.stored, **{name: value for name, value in said.items() if value not in (None, "")}}

@@ -1,4 +1,4 @@
-"""Tags of an endpoint, as bodies have them."""
+"""An endpoint's tags in request bodies."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Keys of callers over HTTP: this server's own routes, and Databricks' for tokens and for who is calling."""
+"""API keys over HTTP: this server's own routes, and Databricks' routes for tokens and for who is calling."""

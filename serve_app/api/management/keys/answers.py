@@ -1,4 +1,4 @@
-"""Answers of the routes of keys: their shapes, and how they are made. Times are in milliseconds."""
+"""The answers of the routes for API keys: their shapes, and how they are made. Times are in milliseconds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ NEVER: Final = -1  # Databricks' word for a token that does not end
 
 
 class KeyJson(TypedDict):
-    """A key without its secret. Only lists have `last_used_time`, and what it `spent` in this month (UTC)."""
+    """A key without its secret. Only lists include `last_used_time`, and the amount `spent` in this month
+    (UTC)."""
 
     id: str
     name: str
@@ -48,16 +49,16 @@ class CreatedKeyJson(TypedDict):
 
 
 class DeclaredKeyJson(TypedDict):
-    """A key of the key file or the environment, which alone change it."""
+    """A key from the key file or the environment, which can be changed only there."""
 
     name: str
     scopes: Sequence[str]
 
 
 class KeysJson(TypedDict):
-    """Keys that were made at run time, the oldest first, and those of the operator by name.
+    """Keys that were made at run time, the oldest first, and the operator's keys, sorted by name.
 
-    `notice` names what is missing while the database is away.
+    `notice` says what is missing while the database is unavailable.
     """
 
     keys: list[KeyJson]
@@ -66,7 +67,7 @@ class KeysJson(TypedDict):
 
 
 class TokenJson(TypedDict):
-    """A key in Databricks' words."""
+    """A key in the form of a Databricks token."""
 
     token_id: str
     comment: str

@@ -1,4 +1,4 @@
-"""Bodies of the routes of keys."""
+"""The bodies of the routes for API keys."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class CreateKeyBody(KeyFields):
 
 
 class UpdateKeyBody(KeyFields):
-    """PATCH /api/2.0/keys/{id}. What is not named stays."""
+    """PATCH /api/2.0/keys/{id}. Fields that are not named stay unchanged."""
 
     clear: Annotated[tuple[str, ...] | None, Texts(2, 16)] = doc(
         "What is taken away", "of budget, soft_budget"
@@ -111,7 +111,7 @@ class RotateKeyBody(StrictBody):
 
 
 class CreateTokenBody(StrictBody):
-    """POST /api/2.0/token/create: a key for the caller itself, which may do what the caller's may."""
+    """POST /api/2.0/token/create: a key for the caller itself, with at most its present permissions."""
 
     comment: Annotated[str | None, _Comment] = doc("A note of its owner")
     lifetime_seconds: Annotated[int | None, _Lifetime] = doc("Until it ends; without one it never does")
@@ -121,7 +121,7 @@ class CreateTokenBody(StrictBody):
     autoscope_enabled: Flag = doc("Not served: an error where it is set")
 
     def command(self, caller: Caller, name: str) -> CreateKey:
-        """Raises InvalidField for a scope that the caller lacks itself, and for scopes by use."""
+        """Raises InvalidField for a scope that the caller's own key lacks, and for scopes by use."""
         if self.autoscope_enabled:
             raise InvalidField("autoscope_enabled", "is not served: name the scopes, or leave them out")
         wanted = (ALL_APIS,) if self.scopes is None else self.scopes

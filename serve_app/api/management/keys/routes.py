@@ -1,4 +1,4 @@
-"""This server's routes of keys."""
+"""This server's own routes for API keys."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _REVOKE: Final = management(
 
 
 def routes(services: Services) -> Iterator[Entry]:
-    """Those of this server, then Databricks'."""
+    """The routes of this server, then those of Databricks."""
     entry = partial(command_entry, services)
     yield entry("POST", KEYS, _create, _CREATE)
     yield entry("GET", KEYS, _list, _LIST)
@@ -111,7 +111,7 @@ async def _revoke(asked: Asked[NoBody]) -> Nothing:
 
 
 def _changeable(asked: Asked[Any]) -> str:
-    """The id or name of a key in the path. Raises Conflict for a key of the operator."""
+    """The id or name of the key that the path names. Raises Conflict for a key of the operator."""
     id = asked.path["id"]
     if any(caller.key_id == id for caller in asked.services.accounts.declared()):
         raise Conflict(

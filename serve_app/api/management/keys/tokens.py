@@ -1,4 +1,4 @@
-"""Databricks' routes of tokens, each a key of the caller's own user, and of who is calling."""
+"""Databricks' routes for tokens, which are keys of the caller's own user, and for who is calling."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _ME: Final = management(
 
 
 def routes(services: Services) -> Iterator[Entry]:
-    """All of them."""
+    """All routes of this module."""
     yield command_entry(services, "POST", f"{TOKEN}/create", _create, _CREATE)
     yield command_entry(services, "GET", f"{TOKEN}/list", _list, _LIST)
     yield command_entry(services, "POST", f"{TOKEN}/delete", _delete, _DELETE)

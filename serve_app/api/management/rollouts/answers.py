@@ -36,7 +36,7 @@ class RolloutJson(TypedDict):
 
 
 class EstimateJson(TypedDict):
-    """A mean, with an interval that holds however often it is looked at; null: not known yet."""
+    """A mean with a confidence interval that stays valid however often it is read; null: not known yet."""
 
     count: int
     mean: float | None

@@ -1,6 +1,6 @@
 """Rollouts, shadows and comparisons of an endpoint's entities, and clients' feedback.
 
-Databricks has no such routes; their bodies, errors and times are as in the rest of the API.
+Databricks has no such routes; their bodies, errors and times follow the rest of the API.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ _FEEDBACK: Final = management(
 
 
 def routes(services: Services) -> Iterator[Entry]:
-    """All of them."""
+    """All routes of this module."""
     entry = partial(command_entry, services)
     yield entry("POST", f"{ROLLOUT}/promote", partial(_stop, promote=True), _PROMOTE)
     yield entry("POST", ROLLOUT, _start, _START)
@@ -157,7 +157,7 @@ async def _give_feedback(asked: Asked[FeedbackBody]) -> Nothing:
 
 
 def _number(query: Any, name: str, low: float, high: float) -> float | None:
-    """A number of the query; None: it has none. Raises InvalidField."""
+    """The numeric parameter `name` of the query; None: the query does not set it. Raises InvalidField."""
     if name not in query:
         return None
     try:

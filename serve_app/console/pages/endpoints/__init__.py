@@ -1,4 +1,4 @@
-"""Endpoints: their list, a form that makes one, and the pages of each."""
+"""Endpoints: their list, a form that creates one, and the pages of each endpoint."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PATH: Final = LIST
 
 
 def routes() -> Iterator[Route]:
-    """A name may hold slashes, so the tab is in the query, and forms have paths of their own."""
+    """A name may contain slashes, so the tab is in the query, and forms have paths of their own."""
     yield from listing.routes()
     yield from creation.routes()
     yield from changes.routes()

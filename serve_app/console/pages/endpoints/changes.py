@@ -1,4 +1,4 @@
-"""The forms of one endpoint, each a call of the API or two. A refusal comes back on the form's page."""
+"""The forms of one endpoint; each makes one or two API calls. A refusal is shown on the form's page."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Do = Callable[[Change], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class FormRoute:
-    """What a form does, the page that it is on, and the notice after it.
+    """What a form does, the page that it is on, and the notice to show afterwards.
 
     `do` raises ApiError or Problem.
     """
@@ -64,7 +64,7 @@ def routes() -> Iterator[Route]:
 
 
 def _call(method: str, below: str, body: Callable[[Form], Any] | None = None) -> Do:
-    """One call of the API at a path below the endpoint's, with the body that a form asks for."""
+    """One API call at a path below the endpoint's, with the body made from a form."""
 
     async def do(change: Change) -> None:
         path = api_path(change.name, below)

@@ -1,4 +1,4 @@
-"""The pages of one endpoint. A refused form comes back on the page that it was sent from."""
+"""The pages of one endpoint. A refused form is shown again on the page that it was sent from."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def _show(request: Request) -> Response:
 async def show(
     request: Request, name: str, tab: str, problem: ApiError | Problem | None = None, form: Form | None = None
 ) -> Response:
-    """The page `tab` of the endpoint `name`; with a `problem`, the page of the `form` that has it.
+    """The page `tab` of the endpoint `name`; if there is a `problem`, the page of the `form` that caused it.
 
     Raises ApiError for an endpoint that does not exist.
     """

@@ -1,4 +1,4 @@
-"""Where the pages of endpoints are, and where the API has endpoints. A name may hold slashes."""
+"""The paths of the endpoints' pages, and of endpoints in the API. A name may contain slashes."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ NOTICES: Final = {
 
 
 def api_path(name: str, below: str = "") -> str:
-    """The API's path of an endpoint, unquoted, or of something `below` it."""
+    """The unquoted API path of an endpoint, or of the part `below` it."""
     return f"{API}/{name}/{below}" if below else f"{API}/{name}"
 
 
 def permissions_path(id: str) -> str:
-    """The API's path of the grants of an endpoint, by its id."""
+    """The API path of an endpoint's grants, by the endpoint's id."""
     return f"/api/2.0/permissions/serving-endpoints/{id}"
 
 
 def page_path(name: str, **query: str) -> str:
-    """The page of an endpoint, quoted."""
+    """The path of an endpoint's page, quoted."""
     path = f"{LIST}/{quote(name)}"
     return f"{path}?{urlencode(query)}" if query else path
 
@@ -55,5 +55,5 @@ def to(place: str) -> RedirectResponse:
 
 
 def notice_of(request: Request) -> str:
-    """The notice of what was just done, from the link to this page."""
+    """The notice about what was just done, taken from the link to this page."""
     return NOTICES.get(request.query_params.get("done", ""), "")

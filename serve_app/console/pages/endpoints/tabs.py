@@ -1,4 +1,5 @@
-"""What each page of an endpoint shows: the API's answers as the values of its template. Knows no route."""
+"""The contents of each page of an endpoint: the API's answers as values for the page's template. Independent
+of routes."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TabRequest:
-    """One look at a page of an endpoint."""
+    """One view of an endpoint's page."""
 
     api: PublicApi
     name: str
@@ -47,11 +48,11 @@ class TabRequest:
 
     @property
     def config(self) -> Mapping[str, Any] | None:
-        """The configuration that serves, or the one that starts if none serves yet."""
+        """The configuration that serves, or if none serves yet, the one that is starting."""
         return self.endpoint.get("config") or self.endpoint.get("pending_config")
 
     async def ask(self, below: str, **query: Any) -> tuple[Any, ApiError | None]:
-        """The JSON at a path below the endpoint's, or None and the refusal."""
+        """The JSON at a path below the endpoint's, or None if the API refuses."""
         return await self.api.found(api_path(self.name, below), **query)
 
 
@@ -127,7 +128,8 @@ async def _query(asked: TabRequest) -> Shown:
 
 
 async def _requests(asked: TabRequest) -> Shown:
-    """One request if the query names one, else a page of them. Nothing if the caller may not manage it."""
+    """One request if the query names one, else a page of requests. Nothing if the caller may not manage the
+    endpoint."""
     query, values = asked.query, {"log": None, "one": None, "failed": asked.query.get("failed") == "on"}
     if not asked.view.may_manage:
         return Shown(values=values)
@@ -190,7 +192,7 @@ TABS: Final[Mapping[str, tuple[str, Build]]] = {
     "permissions": ("Permissions", _permissions),
     "settings": ("Settings", _settings),
 }
-# Parts of pages that pages ask for again.
+# Parts of pages that pages reload by themselves.
 PARTS: Final[Mapping[str, tuple[Build, str]]] = {
     "state": (_overview, "endpoints/_state.html"),
     "load": (_load, "endpoints/_load.html"),

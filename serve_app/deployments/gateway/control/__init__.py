@@ -1,1 +1,1 @@
-"""A gateway's side of the control plane: commands, snapshots, catalogues, shipping of usage."""
+"""A gateway's side of the control plane: commands, snapshots, catalogues and the shipping of usage."""

@@ -25,7 +25,7 @@ LEFT_OUT: Final = "the run-time endpoint %s is left out: %s"
 
 
 class Catalogues:
-    """Joins both, and puts the result into effect when one of them changes."""
+    """Joins both sources, and puts the result into effect when either of them changes."""
 
     def __init__(self, gateway: str, directory: Directory, backend: ServeBackend, wait_s: float) -> None:
         """`gateway`: unique to this run. `wait_s`: see `Takeover`."""
@@ -47,7 +47,7 @@ class Catalogues:
         return self._declared is not None
 
     def declare(self, catalogue: Catalogue) -> None:
-        """These are the endpoints of the deploy file from now on."""
+        """Set the endpoints of the deploy file."""
         changes = self._beside.declare(catalogue.endpoints)
         is_first, self._declared = self._declared is None, catalogue.dump()
         for name, why in self._beside.left_out.items():
@@ -55,7 +55,7 @@ class Catalogues:
         self._put_into_effect(self._beside.endpoints if is_first else changes)
 
     def take(self, snapshot: Snapshot) -> None:
-        """These are the endpoints of the control plane from now on."""
+        """Set the endpoints of the control plane."""
         before, self._raw = self._raw, snapshot.endpoints
         self._version = snapshot.version
         changed = {

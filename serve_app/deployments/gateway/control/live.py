@@ -36,7 +36,7 @@ class RemoteLive:
             self.telling = asyncio.ensure_future(self._tell())
 
     def tell_again(self) -> None:
-        """The control plane has answered a poll. It may be a new one without any slots."""
+        """The control plane has answered a poll. It may be a new control plane without any slots."""
         if self._slots.after(0):
             self.tell()
 
@@ -50,7 +50,7 @@ class RemoteLive:
             self.telling.cancel()
 
     async def _tell(self) -> None:
-        """Send until nothing is left: a slot may end while others are sent."""
+        """Send slots until none is left: a slot may end while others are being sent."""
         try:
             while True:
                 self._told = min(self._told, self._slots.newest)  # the clock may have been set back

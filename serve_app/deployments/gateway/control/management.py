@@ -1,7 +1,7 @@
-"""The control plane as a gateway reaches it: commands by one call each, snapshots by a long poll.
+"""A gateway's access to the control plane: each command is one call, and snapshots come by a long poll.
 
-A gateway never waits for the control plane to serve a request. It routes by the newest snapshot it has, and
-keeps that in a file, from which the next gateway starts if the control plane is away then.
+To serve a request, a gateway never waits for the control plane. It routes by the newest snapshot it has,
+which it also keeps in a file. The next gateway starts from that file if the control plane is away.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ _snapshot_decoder: msgspec.msgpack.Decoder[Snapshot] = msgspec.msgpack.Decoder(S
 
 
 class ControlLink:
-    """Calls of the control plane. Make it outside of any request: Serve may cancel calls with a request."""
+    """Calls of the control plane. Must be made outside any request: Serve may cancel calls with a request."""
 
     def __init__(self, handle: DeploymentHandle) -> None:
-        """`handle`: of the one `ControlReplica`."""
+        """`handle`: the handle of the one `ControlReplica`."""
         self._handle = handle
 
     async def call(self, command: Command[ReplyT], caller: Caller, within_s: float) -> ReplyT:
@@ -104,7 +104,7 @@ class SnapshotFeed:
             take(self.current)
 
     def start(self) -> None:
-        """Poll until `close`. Call it outside of any request."""
+        """Poll until `close`. Must be called outside any request."""
         self._spawn(self._poll())
 
     async def first(self, within_s: float) -> None:
@@ -141,7 +141,7 @@ class SnapshotFeed:
             task.cancel()
 
     async def leave(self) -> None:
-        """Close, and inform the control plane, so that it does not wait for this gateway."""
+        """Close, and inform the control plane so that it does not wait for this gateway."""
         self.close()
         if self._heard.is_set():
             command = self._command(replace(self._report(), is_leaving=True), after=0, wait_s=0.0)
@@ -169,7 +169,8 @@ class SnapshotFeed:
 
     @property
     def _wait_s(self) -> float:
-        """0 right after a failure, because the control plane may be back without a new snapshot."""
+        """The poll's wait: 0 right after a failure, because the control plane may be back without a new
+        snapshot."""
         return POLL_S if self._heard.is_set() else 0.0
 
     async def _tell(self) -> None:
@@ -201,7 +202,7 @@ class SnapshotFeed:
                 logger.exception("snapshot %d is not taken whole", snapshot.version)
 
     async def _keep(self, *, is_new: bool) -> None:
-        """Write the snapshot in force to the file, or only its time; retries after a failure."""
+        """Write the current snapshot to the file, or only update the file's time; retries after a failure."""
         if self.current is None or (self._is_kept and not is_new):
             await asyncio.to_thread(_confirm, self._file)
             return
@@ -241,12 +242,12 @@ class RemoteManagement:
         return await self.call(command, caller, COMMAND_S)
 
     async def call(self, command: Command[ReplyT], caller: Caller, within_s: float) -> ReplyT:
-        """As `do`, for the gateway itself: does not wait for a control plane that is away."""
+        """Like `do`, but for the gateway itself: does not wait for a control plane that is away."""
         return await self._link.call(command, caller, within_s)
 
 
 def _read(path: Path) -> tuple[Snapshot, float] | None:
-    """The kept snapshot, and seconds since it was the newest."""
+    """The kept snapshot, and the seconds since it was last known to be the newest."""
     try:
         return _snapshot_decoder.decode(path.read_bytes()), max(0.0, time.time() - path.stat().st_mtime)
     except FileNotFoundError:
@@ -257,13 +258,13 @@ def _read(path: Path) -> tuple[Snapshot, float] | None:
 
 
 def _confirm(path: Path) -> None:
-    """The kept snapshot is still the newest: set the file's time, which a starting gateway reads."""
+    """Set the file's time, which a starting gateway reads, because the kept snapshot is still the newest."""
     with contextlib.suppress(OSError):
         os.utime(path)
 
 
 def _write(path: Path, snapshot: Snapshot) -> None:
-    """Write it atomically, readable by this user alone, because it has digests of keys."""
+    """Write the snapshot atomically and readable by this user alone, because it has digests of keys."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")  # made with mode 0600
     try:

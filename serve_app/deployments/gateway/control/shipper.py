@@ -1,6 +1,6 @@
-"""Brings the usage journals of this node to the control plane's ledger.
+"""Ships the usage journals of this node to the control plane's ledger.
 
-Every gateway has one; a lock in the folder of the journals elects the active one. It also ships the
+Every gateway has a shipper; a lock in the journals' folder elects the active one. It also ships the
 journals of gateways that died. While the control plane or its database is away, the journals keep
 everything.
 """
@@ -59,7 +59,7 @@ class Shipper:
         self._task = asyncio.create_task(self._run(), name="usage-shipper")
 
     async def close(self) -> None:
-        """Stop at once. Another gateway of this folder ships the rest."""
+        """Stop at once. Another gateway that uses this folder ships the rest."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
@@ -83,7 +83,7 @@ class Shipper:
                 self.behind = await asyncio.get_running_loop().run_in_executor(self._files, self._look)
 
     def _is_calm(self) -> bool:
-        """Whether to skip reading: no journal has changed, and the last reading was not long ago."""
+        """Whether to skip reading, because no journal has changed and the last reading was not long ago."""
         self._calm += 1
         try:
             found = sizes(self._folder)
@@ -93,7 +93,7 @@ class Shipper:
         return self._tail.is_elected and found == before and self._calm < CALM_LOOKS
 
     async def _ship(self) -> bool:
-        """Ship new records; returns whether there may be more. An error ships the batch again."""
+        """Ship new records; returns whether there may be more. After an error the batch is shipped again."""
         run_in_executor = asyncio.get_running_loop().run_in_executor
         if self._batch is None:
             self._batch = await run_in_executor(self._files, self._next)
@@ -110,7 +110,7 @@ class Shipper:
         return self._tail.next() if self._tail.elect() else None
 
     def _look(self) -> int:
-        """The number of bytes that have not arrived. Also removes old files once an hour."""
+        """The number of bytes that have not reached the ledger yet. Also removes old files once an hour."""
         if time.monotonic() - self._swept >= SWEEP_S:
             self._swept = time.monotonic()
             if removed := self._tail.remove_arrived(time.time() - self._keep_s):

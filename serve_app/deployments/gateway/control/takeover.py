@@ -26,9 +26,9 @@ def succession(
 ) -> Succession:
     """The endpoints of `new`; an endpoint that must wait stays as it is in `old`.
 
-    A changed endpoint waits while an application that is new to its traffic cannot answer. It does not wait
-    if none of its former entities can answer and one of its new entities can. `answers` says whether an
-    entity, old or new, can answer.
+    A changed endpoint waits as long as an application that newly gets some of its traffic cannot answer. It
+    does not wait if none of its former entities can answer and one of its new entities can. `answers` says
+    whether an entity, old or new, can answer.
     """
     former = {endpoint.name: endpoint for endpoint in old}
     taken: list[Endpoint] = []
@@ -65,7 +65,8 @@ LOOK_S: Final = 0.1  # between two checks of the awaited applications
 
 
 class Takeover:
-    """Puts endpoints into effect; the newest of a name wins. Unchanged endpoints cost nothing."""
+    """Puts endpoints into effect; of several endpoints with the same name, the newest wins. Unchanged
+    endpoints cost nothing."""
 
     def __init__(
         self,
@@ -74,7 +75,7 @@ class Takeover:
         wait_s: float,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
-        """`wait_s`: how long an endpoint stays as it was for applications that cannot answer yet.
+        """`wait_s`: how long a change of an endpoint waits for applications that cannot answer yet.
 
         `on_change`: called when an endpoint that waited has changed.
         """
@@ -113,7 +114,7 @@ class Takeover:
             self._advance()
 
     def _advance(self, gone: list[str] | None = None) -> None:
-        """Put endpoints into effect that are ready, and remove `gone`."""
+        """Put the endpoints that are ready into effect, and remove `gone`."""
         before, now = dict(self._directory.waiting), asyncio.get_running_loop().time()
         late = {name for name, (_, until) in self._coming.items() if now >= until}
         old = [

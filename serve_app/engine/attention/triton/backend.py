@@ -1,4 +1,4 @@
-"""An `AttentionBackend` that calls the kernels. On a GPU, or on a CPU in Triton's interpreter."""
+"""An `AttentionBackend` that calls the kernels. It runs on a GPU, or on a CPU in Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _PROMPTS, _DECODE_PARTS, _DECODE_JOIN = map(
 
 
 class TritonAttention(BlockPools):
-    """Keys and values in blocks of [block_size, Hkv, D], or codes of them."""
+    """Keys and values in blocks of [block_size, Hkv, D], as numbers or as codes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -146,12 +146,12 @@ class TritonAttention(BlockPools):
         return out
 
     def begin_lasting(self, context: ForwardContext, most_parts: int, prompts: int = 0) -> None:
-        """The next step is `context`; a graph that records it may be replayed.
+        """Prepare the step `context`, which may be recorded in a graph and replayed.
 
         Up to `prompts` of its sequences have several rows. With 0, all sequences have one row, and one of
-        length 0 is empty: nothing is read for it, and its row is zeros. Otherwise a sequence without rows
-        is empty, and rows of no sequence have no meaning. `most_parts` bounds the parts (of `plan.PART`
-        tokens) of all sequences of one row.
+        length 0 is empty: nothing is read for it, and its row is zeros. Otherwise a sequence without rows is
+        empty, and the results of rows that belong to no sequence are meaningless. `most_parts` bounds the
+        number of parts (of `plan.PART` tokens) of all one-row sequences together.
         """
         self._context, self._tiles, self._lasting_prompts = context, {}, prompts
         self._decodes = lasting_decodes(context, most_parts, mixed=prompts > 0)
@@ -202,5 +202,5 @@ def _shared_memory(device: torch.device) -> int:
 
 
 def _power_of_two(number: int) -> int:
-    """The least one that is not below `number`."""
+    """The smallest power of two that is at least `number`."""
     return 1 << (number - 1).bit_length()

@@ -19,13 +19,15 @@ ROUNDER = tl.constexpr(12582912.0)  # 1.5 * 2^23: a sum with it is rounded to an
 
 @triton.jit
 def peaks_of(numbers):
-    """[R, N] float32 -> [R] int32: the bits of the largest magnitude, which have the order of magnitudes."""
+    """[R, N] float32 -> [R] int32: the bits of the largest magnitude; as integers they sort like the
+    magnitudes."""
     return tl.max(numbers.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 1)
 
 
 @triton.jit
 def scales_of(peaks):
-    """[R] bits of the largest magnitudes -> scales, and what numbers are multiplied by: 0 for codes of 0."""
+    """[R] bits of the largest magnitudes -> scales, and the factors by which numbers become codes: 0 if all
+    codes are 0."""
     peak = peaks.to(tl.float32, bitcast=True)
     finite = peaks < INFINITE
     some = finite & (peak >= LEAST_PEAK)

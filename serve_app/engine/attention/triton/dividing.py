@@ -25,8 +25,8 @@ def divide(
 ):
     """Writes AT_ONCE parts; the first program also writes the decodes.
 
-    Without PAIRS and STARTS each sequence is its own row. With STARTS a sequence that is no decode has no
-    parts, and row -1.
+    Without PAIRS and STARTS each sequence is its own row. With STARTS, a sequence that is not a decode gets
+    no parts, and row -1.
     """
     each = tl.arange(0, SIZE)
     there = each < D
@@ -72,7 +72,8 @@ def tile_prompts(
     AT_ONCE: tl.constexpr,
     ROWS: tl.constexpr,  # of a tile
 ):
-    """AT_ONCE tiles of the sequences of several rows. The last rows, which see most, come first."""
+    """Writes AT_ONCE tiles of the sequences with several rows. The last rows, which see the most keys, come
+    first."""
     each = tl.arange(0, SIZE)
     there = each < sequences
     rows = tl.load(starts + each + 1, mask=there, other=0) - tl.load(starts + each, mask=there, other=0)

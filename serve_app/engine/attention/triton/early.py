@@ -1,9 +1,9 @@
 """Kernels whose programs start while the kernel before them still runs, and wait for it inside.
 
-A kernel takes a microsecond or two to reach all of a device, and a decode step has hundreds of them. Every
-kernel that is launched with `early_start` calls `after_previous` before it touches memory that another
-kernel reads or writes. So when a kernel goes on, all before it have ended. Weights are never written, so a
-kernel may read them earlier.
+A kernel takes a microsecond or two to start on the whole device, and a decode step has hundreds of them.
+Every kernel that is launched with `early_start` calls `after_previous` before it touches memory that another
+kernel reads or writes. So when a kernel continues after that call, all kernels before it have ended. Weights
+are never written, so a kernel may read them earlier.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SINCE: Final = 9, 0  # the lowest compute capability with this feature
 
 @triton.jit
 def after_previous(EARLY: tl.constexpr):
-    """Let the next kernel start, and wait until the one before has ended."""
+    """Let the next kernel start, and wait until the previous one has ended."""
     if EARLY:
         gdc_launch_dependents()
         gdc_wait()

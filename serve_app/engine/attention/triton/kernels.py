@@ -143,7 +143,7 @@ def prompts(
     CODES: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """One tile: M / GROUP_PAD rows of one sequence, with all query heads of one KV head."""
+    """One tile: compute M / GROUP_PAD rows of one sequence, for all query heads of one KV head."""
     GROUP: tl.constexpr = HEADS // KV_HEADS
     after_previous(EARLY)
     tile = tl.program_id(0) // KV_HEADS

@@ -14,7 +14,7 @@ ALIGNMENT: Final = 16  # bytes; Triton compiles one kernel for pointers that are
 
 
 class Launcher:
-    """One kernel of Triton. Its constants come last, and are passed by name."""
+    """One kernel of Triton. The kernel's constants come last, and are passed by name."""
 
     def __init__(self, kernel: Any) -> None:
         self._kernel = kernel

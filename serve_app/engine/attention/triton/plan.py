@@ -35,7 +35,7 @@ class Decodes:
 
 
 def tiles_of(context: ForwardContext, rows_a_tile: int) -> torch.Tensor | None:
-    """[tiles, 2] int32, a sequence and the first of its rows, of all sequences with several rows.
+    """[tiles, 2] int32: the sequence and first row of each tile, for all sequences with several rows.
 
     Longest tiles first: a program's work grows with what its rows see. None: there is no such sequence.
     """
@@ -67,8 +67,8 @@ def decodes_of(context: ForwardContext) -> Decodes | None:
 def lasting_decodes(context: ForwardContext, most_parts: int, *, mixed: bool = False) -> Decodes:
     """Computed on the device. `mixed`: sequences may have several rows; otherwise all of them have one.
 
-    A graph that recorded it divides whatever lengths the context's tensors hold when it is replayed, if
-    they have at most `most_parts` parts.
+    When a recorded graph is replayed, the lengths then in the context's tensors are divided; they may have at
+    most `most_parts` parts.
     """
     return _divide(context.context_lens, None, most_parts, context.query_start if mixed else None)
 

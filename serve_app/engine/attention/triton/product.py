@@ -13,7 +13,7 @@ WIDENED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 
 @triton.jit
 def product(left, right):
-    """Summed in float32, and for float32 not rounded to TF32."""
+    """The product is summed in float32; float32 inputs are not rounded to TF32."""
     if WIDENED:
         left = left.to(tl.float32)
         right = right.to(tl.float32)

@@ -1,8 +1,8 @@
 """The sizes of the attention kernels' programs, by the width of heads and the type of numbers.
 
-Chosen by the compiler's report for an H100: no register is spilled, a program takes less than the 227 KiB
-of shared memory that there are, and keys and values are on their way while earlier ones are used. But for
-the order of sums, which `keys` decides, no size changes a result. Knows numbers alone.
+Chosen by the compiler's report for an H100: no register is spilled, a program uses less than the 227 KiB of
+shared memory available, and keys and values are loaded while earlier ones are used. Sizes do not change
+results, except that `keys` decides the order of sums. Works on numbers only.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Tile:
 
 
 def tile_of_prompts(group: int, width: int, itemsize: int, *, codes: bool, shared: int) -> Tile:
-    """For `group` query heads of a KV head (filled up), and heads of up to `width` numbers (filled up).
+    """The tile for `group` query heads per KV head and heads of up to `width` numbers, both padded.
 
     `itemsize`: the bytes of a number in the queries. `shared`: bytes of shared memory that a program may use.
     """
@@ -49,7 +49,7 @@ def tile_of_prompts(group: int, width: int, itemsize: int, *, codes: bool, share
 
 
 def tile_of_decodes(group: int, width: int, itemsize: int, *, codes: bool, shared: int) -> Tile:
-    """As `tile_of_prompts`. A sequence has one row, so more keys are loaded at once instead."""
+    """As `tile_of_prompts`. A decode has only one row, so more keys are loaded at once."""
     rows = max(LEAST, group)
     if itemsize == 4:
         return _tile_of_float32(rows, width)

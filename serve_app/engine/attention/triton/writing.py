@@ -1,4 +1,4 @@
-"""Keys and values on their way to the cache, as they are or as codes, in Triton. Knows tensors alone."""
+"""Keys and values on their way to the cache, as they are or as codes, in Triton. Depends only on tensors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def write_rows(
     VALUE_SIZE: tl.constexpr,
     STEP: tl.constexpr,
 ):
-    """One row's keys and values into the slot that is theirs."""
+    """Write one row's keys and values to the row's slot."""
     row = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots + row)
     for start in range(0, KEY_SIZE, STEP):
@@ -50,7 +50,7 @@ def write_codes(
     KEY_PAD: tl.constexpr,
     VALUE_PAD: tl.constexpr,
 ):
-    """One row's keys and values, as codes and scales, into the slot that is theirs."""
+    """Write one row's keys and values, as codes and scales, to the row's slot."""
     row = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots + row)
     _write_heads(

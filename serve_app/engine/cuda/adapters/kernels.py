@@ -1,7 +1,7 @@
-"""The two products of low-rank adapters, in Triton: each tile of rows takes its own adapter's matrices.
+"""The two products of low-rank adapters, in Triton: each tile of rows uses the matrices of its adapter.
 
-Sums are of float32. Knows tensors alone: `slots.py` calls these functions, on a device or, for tests, in
-Triton's interpreter.
+Sums are in float32. Everything here depends only on tensors: `slots.py` calls these functions, on a device
+or, for tests, in Triton's interpreter.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ def shrink(
     RANKS: tl.constexpr,
     STEP: tl.constexpr,  # inputs at once
 ):
-    """RANKS sums of a tile's rows over one of several parts of the inputs, none above the slot's rank."""
+    """Compute RANKS sums of a tile's rows over one of several parts of the inputs, but none above the slot's
+    rank."""
     tile = tl.program_id(0)
     column = tl.program_id(1) * RANKS
     split = tl.program_id(2)

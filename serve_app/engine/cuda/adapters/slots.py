@@ -1,6 +1,6 @@
-"""The adapters of a model on a GPU, each in a slot of memory that is taken once, at the start.
+"""The adapters of a model on a GPU, each in a slot of memory that is allocated once, at the start.
 
-Steps find an adapter by its slot, so a recorded step serves whatever adapters its rows have.
+Steps find an adapter by its slot, so a recorded step works with any adapters.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class StackedTable(AdapterTable[Updates]):
     def __init__(
         self, module: PreTrainedModel, dtype: torch.dtype, device: torch.device, config: EngineConfig
     ) -> None:
-        """Raises CacheTooSmall where the slots do not fit beside the weights."""
+        """Raises CacheTooSmall if the slots do not fit beside the weights."""
         super().__init__(module, dtype, device, config)
         slots, rank = config.max_adapters, config.max_adapter_rank
         try:

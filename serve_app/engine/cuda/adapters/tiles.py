@@ -1,4 +1,5 @@
-"""Which rows of a step have which adapter, as kernels read it: tiles of rows of one adapter each."""
+"""Which rows of a step have which adapter, in the form that kernels read: tiles of rows with one adapter
+each."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ MANY: Final = 64  # the same in steps with prompts, where an adapter has many ro
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """Tiles of at most `size` rows. One of no rows is skipped."""
+    """Tiles of at most `size` rows. A tile without rows is skipped."""
 
     order: torch.Tensor  # [rows] int32: rows of the step, those of a tile side by side
     bounds: torch.Tensor  # [tiles, 3] int32: the first place in `order`, the number of rows, the slot
@@ -30,7 +31,7 @@ def most_tiles(rows: int, size: int, adapters: int) -> int:
 
 
 def tiles_of(rows: Collection[tuple[int, list[range]]], size: int, device: torch.device) -> Tiles:
-    """The tiles of a step. `rows`: slots, each once, and spans."""
+    """The tiles of a step. `rows`: each slot once, with the spans of its rows."""
     order: list[int] = []
     bounds: list[tuple[int, int, int]] = []
     for slot, spans in rows:

@@ -1,1 +1,1 @@
-"""The Triton kernels tried on this machine's GPU before a model is served by them, in another process."""
+"""A trial of the Triton kernels on this machine's GPU, in another process, before they serve a model."""

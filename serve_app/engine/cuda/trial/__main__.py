@@ -2,7 +2,7 @@
 
     python -m serve_app.engine.cuda.trial < question.json
 
-It ends by itself when it takes too long, and when its parent is gone, because it holds memory of the GPU.
+It uses GPU memory, so it ends by itself when it takes too long or its parent is gone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LOOK_S: Final = 0.5  # between two checks of the parent
 
 
 def end_with_parent() -> None:
-    """End this process once another one is its parent."""
+    """End this process once its parent has ended and it has another one."""
     parent = os.getppid()
 
     def watch() -> None:

@@ -34,9 +34,9 @@ def choose_kernels(
     config: ModelConfig,
     progress: Callable[[str], None],
 ) -> Choice:
-    """The choice by a trial; `progress` gets the reason. Takes minutes on the first start.
+    """The choice by a trial; the reason is passed to `progress`. Takes minutes on the first start.
 
-    `module`: loaded, its layers still transformers' own.
+    `module`: loaded, still with transformers' own layers.
     """
     if importlib.util.find_spec("triton") is None:
         progress("attention in plain torch, which is slower: the package triton is not installed")

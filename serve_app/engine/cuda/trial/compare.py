@@ -1,7 +1,7 @@
-"""The trial itself: the kernels beside plain torch on the same numbers. Runs in a process of its own.
+"""The trial itself: the kernels compared with plain torch on the same numbers. Runs in a separate process.
 
-A kernel that is wrong on a device may compute other numbers, fail, or end the process. The first two become
-a sentence here; the parent process sees the third.
+A kernel that is wrong on a device may compute wrong numbers, fail, or end the process. In the first two cases
+a sentence is returned here; the third is seen by the parent process.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def find_fault(question: Question, record: Record | None = None) -> str | None:
 def attention_fault(
     use: AttentionUse, question: Question, dtype: torch.dtype, device: torch.device, tried: AttentionBackend
 ) -> str | None:
-    """As `find_fault`, of one use of attention by the backend `tried`."""
+    """As `find_fault`, for one use of attention by the backend `tried`."""
     limit = ATTENTION[dtype]
     spec = LayerSpec(use.kv_heads, use.key_dim, use.value_dim)
     prompts = Prompts.of(question.longest, question.block_size)
@@ -80,7 +80,7 @@ def attention_fault(
 
 
 def model_fault(model: PreTrainedModel, question: Question, record: Record | None) -> str | None:
-    """As `find_fault`, of a model that is fused, with and without graphs of its steps."""
+    """As `find_fault`, for a fused model, with and without graphs of its steps."""
     prompts = Prompts.of(question.longest, question.block_size)
     limit, backend = LOGITS[model.dtype], TritonAttention()
     if question.codes:
@@ -147,7 +147,8 @@ def _runner(
 
 
 def _random_updates(table: Adapters, number: int, rank: int) -> list[LowRank]:
-    """An adapter about as large as the weights; those after the first are of lower rank, in SOME places."""
+    """An adapter with numbers about as large as the weights; adapters after the first have lower rank, in
+    SOME places."""
     random, rank = torch.Generator().manual_seed(number), -(-rank // (1 + number))
     updates = []
     for (layer, module), (outputs, inputs) in table.shapes.items():

@@ -1,6 +1,6 @@
 """The question of a trial: whether the kernels give plain torch's results for one model.
 
-It crosses to the process of the trial as JSON.
+It is passed to the trial's process as JSON.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LONGEST: Final = 4400  # tokens: parts of a decode are joined sixteen at a time,
 
 @dataclass(frozen=True, slots=True)
 class AttentionUse:
-    """One way in which layers of a model call attention."""
+    """One way in which a model's layers call attention."""
 
     heads: int
     kv_heads: int
@@ -79,8 +79,8 @@ def ask_about(
 ) -> Question:
     """The question for a loaded model whose layers are transformers' own.
 
-    Runs a forward of a few tokens. `rank`: the largest of its adapters, 0 if it has none. `longest`: tokens
-    of the longest sequence.
+    Runs a forward of a few tokens. `rank`: the largest rank of the model's adapters, 0 if it has none.
+    `longest`: tokens of the longest sequence.
     """
     recorder = Recorder()
     run_model(module, recorder)
@@ -100,7 +100,7 @@ def ask_about(
 
 
 def _small_config(module: PreTrainedModel) -> str:
-    """The configuration of a model of few layers, each as one of `module`'s is."""
+    """The configuration of a model with few layers, each built like one of `module`'s."""
     config: Any = copy.deepcopy(module.config)
     count = config.num_hidden_layers
     kinds = getattr(config, "layer_types", None)

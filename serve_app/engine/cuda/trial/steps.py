@@ -48,9 +48,9 @@ def steps_of(
 ) -> Iterator[Batch]:
     """Steps over sequences whose blocks lie scattered, in the order in which they must run.
 
-    Each decode has fewer sequences than the one before. The longest sequence is in all of them. In the last
-    step prompts join the sequences that decoded last. `adapted`: the sequences have ADAPTERS, but
-    those of the last step.
+    Each decode has fewer sequences than the one before. The longest sequence is in all of the decodes. In the
+    last step prompts join the sequences that decoded last. `adapted`: the sequences have ADAPTERS, except in
+    the last step.
     """
     random = torch.Generator().manual_seed(0)
     tables = torch.randperm(prompts.num_blocks, generator=random).view(len(prompts.lengths), -1).tolist()

@@ -1,8 +1,8 @@
-"""The verdict of a trial: from a process of its own, and remembered for this machine.
+"""The verdict of a trial: found in a separate process, and remembered for this machine.
 
-A fault of a kernel may end the process, or spoil CUDA for the rest of it. So no kernel runs here. The trial's
-process also compiles the kernels, and Triton's cache has them when the model is served. A trial that found
-nothing is remembered; one that found a fault is made again at the next start.
+A faulty kernel may end the process, or make CUDA unusable for the rest of the process. So no kernel runs in
+this process. The trial's process also compiles the kernels, and Triton's cache has them when the model is
+served. A trial without a fault is remembered; a trial that found a fault is repeated at the next start.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TOLD: Final = 300  # characters of a dead process's last output
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The fault that a trial found, in a sentence; None if none."""
+    """The fault that a trial found, in a sentence; None if it found none."""
 
     fault: str | None
 

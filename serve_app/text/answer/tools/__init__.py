@@ -1,1 +1,1 @@
-"""Tool calls in the text of a model: one module a format, all on the same parts."""
+"""Tool calls in the text of a model: one module per format, all built from the same parts."""

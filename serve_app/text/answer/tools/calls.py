@@ -29,12 +29,12 @@ class LastCallEnded(Exception):
 
 
 class Calls:
-    """The output of one parser. `source` is what it reads."""
+    """The output of one parser. `source` is the text that the parser reads."""
 
     def __init__(
         self, source: Source, names: Collection[str], new_id: Callable[[], str], limit: int | None
     ) -> None:
-        """`limit`: everything after this many calls is dropped."""
+        """`limit`: everything after the first `limit` calls is dropped."""
         self._source = source
         self._names = names
         self._new_id = new_id
@@ -58,7 +58,7 @@ class Calls:
         return pieces
 
     def text(self, text: str) -> None:
-        """Write plain text. Whitespace around calls belongs to them, unless there is a lot of it."""
+        """Write plain text. Whitespace around calls is part of their syntax, unless there is a lot of it."""
         if self._blank is not None:
             text = self._blank + text
             if not text.strip(BLANK) and len(text) <= _MAX_BLANK_CHARS:
@@ -75,7 +75,7 @@ class Calls:
         self.named = True
 
     def open(self, name: str) -> None:
-        """Begin a call. The held characters were its syntax."""
+        """Begin a call. The held characters were the call's syntax."""
         self._source.release()
         self._index += 1
         self._open = True
@@ -87,7 +87,8 @@ class Calls:
             self.arguments_ended()
 
     def take_arguments(self, count: int) -> None:
-        """Take characters from the source as arguments. Raises Malformed when too many wait for a name."""
+        """Take characters from the source as arguments. Raises Malformed if too many wait for the call's
+        name."""
         if self._open:
             self._write(self._source.pass_on(count))
             return
@@ -101,7 +102,7 @@ class Calls:
             self.whole.add(self._index)
 
     def close(self, default: str = "") -> None:
-        """End the open call; `default` are its arguments when there are none. Raises LastCallEnded."""
+        """End the open call; if it has no arguments, it gets `default`. Raises LastCallEnded."""
         self._write(default)
         self.arguments_ended()
         self._source.release()

@@ -1,4 +1,4 @@
-"""Which format of tool calls a model writes: the operator's setting, or what its files show."""
+"""Which format of tool calls a model writes: set by the operator, or detected in the model's files."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _NOT_JSON: Final = ("<function=", "<arg_key>")
 
 
 def find_tool_format(setting: str, tokenizer: Tokenizer) -> ToolFormat | None:
-    """The format named by `setting`; with `auto` the one that the model's template or tokens show.
+    """The format named by `setting`; with `auto`, the format detected in the model's template or tokens.
 
-    None when calls are not to be looked for: `none`, a template without tools, or one of a
-    syntax that nothing here reads. A template that shows no syntax at all gets generic JSON.
+    None if calls should not be looked for: `none`, a template without tools, or a template whose syntax
+    nothing here can read. If a template shows no syntax at all, generic JSON is used.
     """
     format = FORMATS.get(setting) if setting != "auto" else _shown_format(tokenizer)
     return MISTRAL_ARGS if format is MISTRAL and _writes_args(tokenizer) else format
 
 
 def _writes_args(tokenizer: Tokenizer) -> bool:
-    """Whether this model of Mistral's is a newer one."""
+    """Whether this is one of Mistral's newer models."""
     template = _template(tokenizer)
     return ARGS in template or (MISTRAL.marker not in template and tokenizer.token_id(ARGS) is not None)
 

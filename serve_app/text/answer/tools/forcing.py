@@ -1,8 +1,8 @@
 """The grammar of an answer: its thoughts, its text, and the calls that it may or must make.
 
 Calls are the format's own spelling around each tool's name and the schema of its arguments.
-A marker that is a token of the model is required as that token. Knows the notation, but no
-parser of it.
+A marker that is a token of the model is required as that token. Writes the notation, but does not use a
+parser for it.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _call_rules(calls: CallRules, token_ids: Mapping[str, int]) -> list[str]:
 
 
 def call_grammar(function: Mapping[str, Any], space: str) -> Grammar:
-    """The grammar of the arguments of a call by themselves. Raises InvalidField."""
+    """The grammar for the arguments of a call, without the call around them. Raises InvalidField."""
     if "format" not in function:
         return Grammar(kind=GrammarKind.SCHEMA, text=dumps(arguments(function["parameters"])), space=space)
     rules = ["%llguidance {}", "start: arguments", *_argument_rules(function, space, "arguments")]
@@ -86,7 +86,7 @@ def call_grammar(function: Mapping[str, Any], space: str) -> Grammar:
 
 
 def _argument_rules(function: Mapping[str, Any], space: str, name: str) -> list[str]:
-    """The rule `name` of the arguments of a call, and those it needs. Raises InvalidField."""
+    """The rule `name` for the arguments of a call, and the rules it needs. Raises InvalidField."""
     try:
         if "format" not in function:
             return [f"{name}: {form_of_schema(arguments(function['parameters']), space)}"]
@@ -108,7 +108,7 @@ def of_tool(name: str, error: InvalidField) -> InvalidField:
 
 
 def arguments(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema of a call's arguments: an object, without members where none are declared."""
+    """The schema of a call's arguments: an object, which has no members if none are declared."""
     schema = {"type": "object", **parameters}
     if not schema.get("properties") and not any(key in parameters for key in _OPEN):
         schema["additionalProperties"] = False

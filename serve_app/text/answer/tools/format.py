@@ -30,7 +30,7 @@ class ToolFormat:
     """How a family of models writes calls.
 
     `scan` reads calls, beginning after `marker`, or at a character of `bare`. It releases syntax
-    from `source`. Characters that it leaves held, also when it raises Malformed, are plain text.
+    from `source`. Any characters still held when it returns or raises Malformed are plain text.
     """
 
     name: str

@@ -1,8 +1,8 @@
 """A tool call that is a JSON object with a name and arguments, character by character.
 
 Arguments are passed on exactly as they are written: brackets are matched and nothing else is checked, since
-a call that has begun cannot be taken back. A character that JSON does not allow outside of strings ends
-them, so that a broken call does not swallow the following text.
+a call that has begun cannot be taken back. A character that JSON does not allow outside of strings ends the
+arguments, so that a broken call does not swallow the following text.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _OUTSIDE: Final = frozenset(BLANK + ",:+-._")  # besides letters, digits and bra
 
 
 def call_object(source: Source, calls: Calls) -> Scan[None]:
-    """`{"name": ..., "arguments": {...}}`, other members are dropped. Raises Malformed."""
+    """`{"name": ..., "arguments": {...}}`; other members are dropped. Raises Malformed."""
     yield from source.expect("{")
     name: str | None = None
     has_arguments = False
@@ -69,7 +69,7 @@ def call_list(source: Source, calls: Calls) -> Scan[None]:
 
 
 def balanced(source: Source, take: Callable[[int], None]) -> Scan[None]:
-    """An object or list; `take` takes its characters as they come. Raises Malformed."""
+    """An object or list; `take` is called with its characters as they arrive. Raises Malformed."""
     depth = 0
     in_string = escaped = False
     while (yield from source.peek()):

@@ -3,7 +3,7 @@
     [TOOL_CALLS] [{"name": "f", "arguments": {}}, ...]
     [TOOL_CALLS]f{}[TOOL_CALLS]g[CALL_ID]012345678[ARGS]{}
 
-The templates of the family refuse ids that are not nine letters or digits.
+The family's templates refuse call ids that are not exactly nine letters or digits.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _word(source: Source) -> Scan[str]:
 
 
 def short_id(call_id: str) -> str:
-    """An id that the templates take, the same for the same `call_id`."""
+    """An id that the templates accept; equal `call_id`s give equal ids."""
     if len(call_id) == 9 and call_id.isascii() and call_id.isalnum():
         return call_id
     return hashlib.sha256(call_id.encode("utf-8", "surrogatepass")).hexdigest()[:9]

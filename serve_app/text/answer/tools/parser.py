@@ -1,8 +1,8 @@
-"""The text of an answer -> plain text and tool calls, as it comes.
+"""The text of an answer, as it arrives -> plain text and tool calls.
 
-For any text: everything that is not a call comes out as text, in order, without loss or repetition. Only
-the markup of a call that is cut before its name is dropped. Joined, the fragments of a call's arguments
-are exactly the model's text. The time is linear in the text, however it is cut. Nothing is raised.
+For any text: everything that is not a call comes out as text, in order, without loss or repetition. The only
+thing dropped is the markup of a call that is cut off before its name. The fragments of a call's arguments,
+joined, are exactly the model's text. The time is linear in the text, however it is cut. Nothing is raised.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class ToolParser:
         leads: bool = False,
         new_id: Callable[[], str] = new_call_id,
     ) -> None:
-        """`names` are those of the tools on offer; other calls are text.
+        """`names` are the names of the offered tools; calls of other tools are plain text.
 
-        Everything after `max_calls` calls (>= 1) is dropped. `forced`: the answer is only calls. `leads`:
-        it is either only calls or only text, as its first character shows.
+        Everything after `max_calls` calls (>= 1) is dropped. `forced`: the answer consists only of calls.
+        `leads`: it is either only calls or only text, as its first character shows.
         """
         self._format = format
         self._source = Source()
@@ -60,18 +60,18 @@ class ToolParser:
 
     @property
     def in_call(self) -> bool:
-        """Whether what comes next belongs to a call, so that it is no text."""
+        """Whether the next characters belong to a call, and so are not plain text."""
         return self._forced or self._marked or self._calls.named
 
     def feed(self, text: str) -> list[Piece]:
-        """Take more text; returns the pieces that are certain."""
+        """Take more text, and return the pieces that are certain."""
         if text and not self.complete:
             self._source.push(text)
             next(self._run, None)
         return self._calls.pieces()
 
     def end(self, *, cut: bool = False) -> list[Piece]:
-        """The held text, at the end of the answer; `cut`: the model had not ended. Call it once."""
+        """The held text, at the end of the answer; `cut`: the answer was cut off. Call it once."""
         complete, self._cut = self.complete, cut
         self._source.end()
         for _ in self._run:
@@ -101,7 +101,7 @@ class ToolParser:
         calls.end()
 
     def _opens_bare(self) -> Scan[bool]:
-        """Whether the answer begins with what may be a call without a marker."""
+        """Whether the answer may begin with a call that has no marker."""
         char = ""
         while self._format.bare and (char := (yield from self._source.peek())) and char in BLANK:
             self._calls.text(self._source.pass_on(1))

@@ -1,1 +1,1 @@
-"""The fields that say what form an answer has: `response_format`, `guided_*`, `structured_outputs`."""
+"""The fields that determine the form of an answer: `response_format`, `guided_*`, `structured_outputs`."""

@@ -1,9 +1,8 @@
-"""What the fields of an OpenAI body say about the form of the output.
+"""The form of the output, as the fields of an OpenAI body define it.
 
-`response_format` is OpenAI's; `guided_*` and `structured_outputs` are vLLM's names
-for the same and more. One of them may constrain an answer. Whether a schema, a
-regex or a grammar can be used is found out by the replica; which keywords of a
-schema are not enforced is known here, before the answer begins.
+`response_format` is OpenAI's; `guided_*` and `structured_outputs` are vLLM's names for the same and more.
+At most one of these fields may constrain an answer. The replica finds out whether a schema, a regex or a
+grammar can be used; the keywords of a schema that are not enforced are found here, before the answer begins.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ WHITESPACE: Final = "guided_whitespace_pattern"
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The form of an answer, and the parts of the request for it that have no effect here."""
+    """The form of an answer, and the parts of the client's field that have no effect here."""
 
     grammar: Grammar | None = None
     ignored: tuple[str, ...] = ()  # such as `response_format.json_schema.schema.properties.a.uniqueItems`
@@ -37,7 +36,7 @@ class Form:
 def parse_form(body: Mapping[str, Any], *, subset: bool = False) -> Form:
     """The form that one of the body's fields asks for. With `subset`, `strict` means OpenAI's subset.
 
-    Raises InvalidField for a wrong form and for two of them, UnsupportedField for a kind we do not have.
+    Raises InvalidField for a wrong form or for two forms, UnsupportedField for a kind that we do not support.
     """
     found: list[tuple[Form, str]] = []
     for field, parse in FIELDS.items():
@@ -78,7 +77,7 @@ def _response_format(value: Any, field: str, at: str = "", *, subset: bool = Fal
 
 
 def parse_named_schema(form: Mapping[str, Any], field: str, at: str = "", *, subset: bool) -> Form:
-    """A schema with a name; `at`: the place of its members in the field. Raises InvalidField."""
+    """The form of a schema with a name; `at`: the place of its members in the field. Raises InvalidField."""
     name, strict = form.get("name"), form.get("strict")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidField(field, f"{at}name must be 1 to 64 letters, digits, underscores or dashes")
@@ -92,7 +91,7 @@ def parse_named_schema(form: Mapping[str, Any], field: str, at: str = "", *, sub
 
 
 def parse_schema(value: Any, field: str, at: str = "", *, strict: bool = False, subset: bool = False) -> Form:
-    """A schema, which lies `at` some place in the field, as an object or as a string that holds one.
+    """The form of a schema, given as an object or as JSON text; `at`: its place in the field.
 
     Raises InvalidField.
     """
@@ -138,7 +137,7 @@ def _choice(value: Any, field: str, at: str = "", *, subset: bool = False) -> Fo
 
 
 def _structured_outputs(value: Any, field: str, at: str = "", *, subset: bool = False) -> Form:
-    """vLLM's container: exactly one of its members says what the output must match."""
+    """vLLM's container: one of its members defines the form that the output must match."""
     if not isinstance(value, dict):
         raise InvalidField(field, "must be an object")
     given = {key: item for key, item in value.items() if item not in (None, False)}
@@ -164,12 +163,12 @@ def _structured_outputs(value: Any, field: str, at: str = "", *, subset: bool = 
 
 
 class Parser(Protocol):
-    """Reads the value of a field, or of its member `at`. Raises InvalidField or UnsupportedField."""
+    """Reads the value of a field, or of the field's member `at`. Raises InvalidField or UnsupportedField."""
 
     def __call__(self, value: Any, field: str, at: str = "", /, *, subset: bool = False) -> Form: ...
 
 
-# Members of `structured_outputs` that ask for what is done anyway.
+# Members of `structured_outputs` that request the server's normal behaviour.
 _DEFAULTS: Final = ("disable_additional_properties", "disable_fallback")
 
 _KINDS: Final[dict[str, Parser]] = {

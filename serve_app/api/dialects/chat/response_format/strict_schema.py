@@ -1,9 +1,9 @@
-"""What `strict` asks of a schema: that an answer is guaranteed to match it.
+"""What `strict` requires of a schema, so that an answer is guaranteed to match it.
 
-Everywhere each keyword must be one that decoding enforces. OpenAI's protocol allows a subset
-only, in which every object is closed and has all of its properties. Without `strict` a schema is
-followed as far as possible, and the keywords that are not enforced are named. Knows neither
-requests nor grammars.
+In all protocols, decoding must enforce every keyword of the schema. OpenAI's protocol allows only a
+subset, in which every object is closed and requires all of its properties. Without `strict` a schema is
+followed as far as possible, and the keywords that are not enforced are reported. Depends neither on
+requests nor on grammars.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ KEYWORDS: Final = _NOTES | {
 
 
 def lost_keywords(schema: dict[str, Any], param: str, *, strict: bool, subset: bool) -> tuple[str, ...]:
-    """Places in `schema` of the keywords that are not enforced, each as `properties.tags.uniqueItems`.
+    """Places in `schema` of the keywords that are not enforced, such as `properties.tags.uniqueItems`.
 
-    Raises InvalidField for a schema that cannot be read, and with `strict` for such a keyword;
-    `subset`: `strict` also means OpenAI's subset.
+    Raises InvalidField for a schema that cannot be read and, with `strict`, for a keyword that is not
+    enforced. `subset`: `strict` also means OpenAI's subset.
     """
     if strict and subset:
         check_subset(schema, param)
@@ -50,7 +50,7 @@ def lost_keywords(schema: dict[str, Any], param: str, *, strict: bool, subset: b
 
 
 def check_subset(schema: dict[str, Any], param: str) -> None:
-    """Raise InvalidField, which names the place in the schema, for what is outside of OpenAI's subset."""
+    """Raise InvalidField, which names the place in the schema, if the schema is not in OpenAI's subset."""
     if schema.get("type") != "object" or "anyOf" in schema:
         raise InvalidField(param, "with strict, the schema's root must be of type object")
     properties = 0
@@ -70,7 +70,7 @@ def check_subset(schema: dict[str, Any], param: str) -> None:
 
 
 def _fault(part: Any, depth: int) -> str | None:
-    """What is wrong with one schema, its children apart."""
+    """The fault in a schema itself, not in its children; None: there is none."""
     if not isinstance(part, dict):
         return "must be an object"
     unknown = sorted(key for key in part if key not in KEYWORDS)
@@ -110,7 +110,7 @@ def _object_fault(part: dict[str, Any]) -> str | None:
 
 
 def _children(part: dict[str, Any]) -> Iterator[tuple[str, int, Any]]:
-    """(where, levels deeper, schema) of every schema directly inside `part`."""
+    """The schemas directly inside `part`, each as (place, additional depth, schema)."""
     for keyword in ("properties", "$defs", "definitions"):
         named = part.get(keyword)
         if isinstance(named, dict):

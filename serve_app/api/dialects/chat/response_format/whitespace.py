@@ -1,7 +1,7 @@
-"""A client's regex of the whitespace between the tokens of JSON -> one that is safe and bounded.
+"""A client's regex for the whitespace between the tokens of JSON -> a regex that is safe and bounded.
 
-Only blanks may match it, or an answer would not be JSON. Their number is bounded, or an answer could be
-nothing but blanks.
+It may match only blanks, as otherwise an answer would not be JSON. The number of blanks is bounded, as
+otherwise an answer could consist of nothing but blanks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ALL: Final = ("20", "0A", "09", "0D")
 
 
 def parse_whitespace(value: Any, field: str, at: str = "") -> str:
-    """The bounded regex of `value`, which lies `at` some place in the field. Raises InvalidField."""
+    """The bounded regex for the client's regex `value`; `at`: its place in the field. Raises InvalidField."""
     parts: list[str] = []
     end = 0
     while isinstance(value, str) and end < len(value) and len(parts) < _MAX_PARTS:
@@ -47,7 +47,7 @@ def _class(blanks: str) -> str:
 
 
 def _times(part: re.Match[str]) -> str | None:
-    """The number of times; * and + end at `MAX_RUN`. None: of a range that is none."""
+    """The bounded quantifier of a part; * and + end at `MAX_RUN`. None: its range is invalid."""
     times = part["times"]
     if times is None:
         return ""

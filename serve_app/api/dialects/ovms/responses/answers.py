@@ -56,13 +56,13 @@ class IncompleteReason(TypedDict):
 
 
 class TextFormat(TypedDict):
-    """What was asked of the text."""
+    """The options for the text, as the client sent them."""
 
     format: dict[str, Any]
 
 
 class OvmsResponse(TypedDict):
-    """A response. Members that say nothing are left out."""
+    """A response. Members without a value are left out."""
 
     id: str
     object: Literal["response"]

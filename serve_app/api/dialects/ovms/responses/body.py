@@ -1,4 +1,4 @@
-"""The body of a response as OpenVINO Model Server has it: how tokens are drawn is said as in its chats."""
+"""OpenVINO Model Server's body of a response; the fields for drawing tokens are those of its chats."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class ResponseBody(ResponseFields, AnswerFields):
 
     @property
     def names(self) -> dict[str, str]:
-        """The client's names of fields, by the replica's names, for errors."""
+        """The replica's names of fields -> the client's, for errors."""
         form = FORMAT if self.response_format is None else _OWN_FORMAT
         asked = "logprobs" if self.logprobs else "top_logprobs" if self.top_logprobs else "include"
         return {**super().names, "response_format": form, "logprobs": asked}
@@ -110,7 +110,7 @@ class ResponseBody(ResponseFields, AnswerFields):
         return own if openais.grammar is None else openais
 
     def templating(self) -> Templating:
-        """The variables of the template. Any effort but none switches thoughts on. Raises InvalidField."""
+        """The variables of the template. Any effort but `none` switches thinking on. Raises InvalidField."""
         variables = self.chat_template_kwargs
         if self.effort is not None and isinstance(variables, dict | None):
             thinks = {"enable_thinking": self.effort != "none", "reasoning_effort": self.effort}

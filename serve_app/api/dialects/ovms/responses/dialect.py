@@ -17,7 +17,7 @@ from serve_app.types import GenerateRequest, Prompt
 
 
 class ResponseDialect(OvmsDialect):
-    """A response is a chat in another form. It is not kept."""
+    """A response, which is a chat in another form and is not kept."""
 
     def __init__(self, config: OvmsConfig, *, notes_pictures: bool) -> None:
         """`notes_pictures`: a note replaces a picture; else it is an error."""
@@ -38,7 +38,7 @@ class ResponseDialect(OvmsDialect):
             nested=True,
         )
         form = body.form()
-        # The product has had this route only since it tells thoughts apart, so no profile mixes them.
+        # The product added this route after it began to separate thoughts from text: no profile mixes them.
         options = {**body.options(self._config, form.grammar), "reasoning": True}
         request = GenerateRequest(
             id="",

@@ -1,6 +1,6 @@
 """A response as OpenVINO Model Server writes it.
 
-Thoughts are the summary of a reasoning item. Members that say nothing are left out.
+Thoughts are the summary of a reasoning item. Members without a value are left out.
 """
 
 from __future__ import annotations
@@ -126,6 +126,6 @@ def _head(id: str, body: ResponseBody, choice: ToolChoice) -> items.Fields:
 
 
 def _choice(value: Any, named: items.Fields) -> Any:
-    """A choice as the client sent it, but for a named tool, which lies flat."""
+    """A choice as the client sent it, except that a named tool is written flat, without `function`."""
     is_named = isinstance(value, dict) and value.get("type") == "function"
     return named if is_named else value or "auto"

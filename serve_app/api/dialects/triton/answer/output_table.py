@@ -1,4 +1,4 @@
-"""Every output tensor of TensorRT-LLM: type, shape, and the input that asks for it. Only the table."""
+"""Every output tensor of TensorRT-LLM: type, shape, and the input that asks for it. Only tables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GENERATION: Final = "generation_logits"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """One tensor. An answer has it if the input `flag` asks for it; None: always."""
+    """One tensor. An answer includes it if the input `flag` asks for it; None: always."""
 
     datatype: str
     shape: tuple[int, ...]  # the dimension of the batch comes first; -1: any size
@@ -76,7 +76,7 @@ ENSEMBLE_OUTPUTS: Final[Mapping[str, Output]] = MappingProxyType(
 def wanted_outputs(
     row: BatchRow, asked: Sequence[str] | None, model: str, *, with_text: bool, is_split: bool, role: Role
 ) -> tuple[str, ...]:
-    """The outputs of a request: those asked for, or all that its inputs ask for. Raises InvalidField.
+    """The outputs of a request: those that it lists, else all that its inputs ask for. Raises InvalidField.
 
     `is_split`: each response is about one of many sequences, and has the sequence's index.
     """

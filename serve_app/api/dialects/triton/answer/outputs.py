@@ -1,4 +1,4 @@
-"""How deltas become output tensors: one response a token, one a sequence, or one of everything.
+"""How deltas become output tensors: one response for each token, for each sequence, or for everything.
 
 Every transport gets the same `InferResponse`s.
 """
@@ -89,7 +89,7 @@ class ResponseBuilder:
     def push(self, row: int, delta: TokenDelta) -> list[InferResponse]:
         """The responses to a row's delta in a stream, one for each token. The last one of all is final.
 
-        The first and the last response of a row have the logits of the prompt. An end without a token,
+        The first and the last response of a row contain the logits of the prompt. An end without a token,
         as after a cancellation, is a final response without outputs.
         """
         found: list[InferResponse] = []
@@ -128,7 +128,7 @@ class ResponseBuilder:
         return found
 
     def several(self, choices: Iterable[Choice]) -> list[InferResponse]:
-        """The responses of an answer that is not streamed, where the transport can carry many."""
+        """The responses of an answer that is not streamed, if the transport can carry many."""
         rows = self._rows(choices)
         if not self._answer.is_split:
             return [self._response(self._outputs(rows), is_final=True)]
@@ -230,7 +230,7 @@ def _logprob(delta: TokenDelta, i: int) -> float:
 
 
 def _padded(rows: Sequence[Sequence[Sequence[float]]], pad: float) -> npt.NDArray[Any]:
-    """Rows of sequences of numbers as one array. Shorter sequences are filled on their right."""
+    """Rows, each a list of sequences, as one array. Shorter sequences are filled on their right."""
     width = max((len(sequence) for row in rows for sequence in row), default=0)
     return np.asarray([[[*s, *[pad] * (width - len(s))] for s in row] for row in rows]).reshape(
         len(rows), len(rows[0]), width
@@ -240,7 +240,7 @@ def _padded(rows: Sequence[Sequence[Sequence[float]]], pad: float) -> npt.NDArra
 def _stacked(
     rows: Sequence[Sequence[npt.NDArray[np.float32] | None]],
 ) -> npt.NDArray[np.float32]:
-    """Rows of matrices as one array. Matrices with fewer rows are filled with zeros below."""
+    """Rows, each a list of matrices, as one array. Shorter matrices are filled with zeros below."""
     found = [array for row in rows for array in row if array is not None]
     height = max((len(array) for array in found), default=0)
     width = found[0].shape[1] if found else 0
@@ -262,7 +262,7 @@ def _joined(tensors: Sequence[Mapping[str, Tensor]], name: str) -> npt.NDArray[n
 
 
 def _measured(name: str, perf: Perf | None) -> float:
-    """One figure about how a sequence was served, under the name of its output."""
+    """One performance figure of a sequence, by the name of its output."""
     if perf is None:
         return NO_TOKEN
     drafted, accepted = perf.draft_tokens, perf.accepted_tokens

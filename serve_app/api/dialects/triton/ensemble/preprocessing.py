@@ -1,4 +1,4 @@
-"""TensorRT-LLM's model `preprocessing`: texts -> the tensors of a request of tokens.
+"""TensorRT-LLM's model `preprocessing`: texts -> the tensors of a request with token ids.
 
 Rows of a batch are padded on their right. `request/words.py` describes the form of word lists.
 """
@@ -71,7 +71,7 @@ OUTPUTS: Final[Mapping[str, Output]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """One row. None: the list of words is absent, which differs from an empty one."""
+    """One row. None: the list of words is absent, which is not the same as empty."""
 
     query: str
     decoder_query: str | None
@@ -83,7 +83,7 @@ class _Asked:
     pad_id: int | None
 
     def texts(self) -> Iterator[tuple[str, bool]]:
-        """The texts to tokenise. True beside a prompt, which gets the special tokens around it."""
+        """The texts to tokenise. A prompt comes with True, as it gets special tokens around it."""
         yield self.query, True
         if self.decoder_query is not None:
             yield self.decoder_query, True
@@ -168,7 +168,7 @@ def _padded(rows: Sequence[Sequence[int]], pads: Sequence[int]) -> npt.NDArray[A
 
 
 def _lists(rows: Sequence[tuple[str, ...] | None], ids: Ids) -> npt.NDArray[Any]:
-    """Shape (B, 2, L): the tokens of all words, and where words end. L is the width of the widest list."""
+    """Shape (B, 2, L): the tokens of all words, and the words' ends. L is the width of the widest list."""
     if all(words is None for words in rows):
         return np.zeros((len(rows), 2, 0), np.int32)
     found = [[tokens for word in words or () if (tokens := ids[word, False])] for words in rows]
@@ -183,7 +183,7 @@ def _lists(rows: Sequence[tuple[str, ...] | None], ids: Ids) -> npt.NDArray[Any]
 
 
 def _biases(rows: Sequence[BiasedWords], ids: Ids, vocab_size: int) -> npt.NDArray[Any]:
-    """Shape (B, vocabulary); without any words (B, 0). Raises InvalidField."""
+    """Shape (B, vocabulary), or (B, 0) if there are no words. Raises InvalidField."""
     if not any(rows):
         return np.zeros((len(rows), 0), np.float32)
     if len(rows) * vocab_size * 4 > limits.MAX_LOGITS_BYTES:

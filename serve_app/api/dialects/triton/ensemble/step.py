@@ -1,6 +1,6 @@
 """The steps around generation that TensorRT-LLM's backend serves as models: text to tensors, ids to text.
 
-A step is questions that the model's own tokenizer answers, and a function from its answers to tensors.
+A step consists of questions to the model's own tokenizer and a function that turns the answers into tensors.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from serve_app.types import ModelInfo, Question, Tensor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnsembleStep:
-    """A checked request to one of these models."""
+    """A checked request to one of the models around generation."""
 
     request: InferRequest
     questions: tuple[Question[Any], ...]
@@ -27,7 +27,7 @@ class EnsembleStep:
     num_prompts: int = 1
 
     def response(self, info: ModelInfo, told: Sequence[Any]) -> InferResponse:
-        """The response. `answers` are in the order of the questions. Raises InvalidField."""
+        """The response. `told` has the answers, in the order of the questions. Raises InvalidField."""
         request, found = self.request, self.tell(info, told)
         wanted = found if request.outputs is None else request.outputs
         return InferResponse(

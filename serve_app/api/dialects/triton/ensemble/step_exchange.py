@@ -1,4 +1,4 @@
-"""Triton's routes for the models around generation: body, permit, questions, answer."""
+"""How a request to a model around generation is served: body, permit, questions, answer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from serve_app.limits import MAX_BODY_BYTES
 
 @dataclass(slots=True)
 class InferSteps:
-    """Tensors, of the route `infer`."""
+    """Reads and writes tensors, for the route `infer`."""
 
     role: Role
     model: str
@@ -58,7 +58,7 @@ class InferSteps:
 
 @dataclass(frozen=True, slots=True)
 class ValueSteps:
-    """JSON values, of the routes `generate` and `generate_stream`. A stream is one event."""
+    """Reads and writes JSON values, for `generate` and `generate_stream`. A stream is one event."""
 
     role: Role
     model: str

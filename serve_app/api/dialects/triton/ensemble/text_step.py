@@ -1,6 +1,6 @@
 """Requests to the models `preprocessing` and `postprocessing`, over any transport.
 
-They are questions to the tokenizer, and are asked in the same way as /tokenize and /detokenize.
+The requests are questions to the tokenizer, which are served in the same way as /tokenize and /detokenize.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ async def answer_step(
 
 
 def _estimate(question: Question[Any]) -> int:
-    """About how many tokens one question has."""
+    """An estimate of the number of tokens in a question."""
     if isinstance(question, TokenizeRequest):
         return prompt_tokens(question.prompt)
     return len(question.token_ids) if isinstance(question, DetokenizeRequest) else 0
 
 
 def _tokens(question: Question[Any], reply: Any) -> int:
-    """How many tokens one question had, as its reply says."""
+    """The number of tokens in a question, according to its reply."""
     return len(reply.token_ids) if isinstance(reply, Tokens) else _estimate(question)

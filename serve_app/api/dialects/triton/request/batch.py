@@ -30,7 +30,7 @@ def rows_of(
 ) -> list[Mapping[str, Tensor]]:
     """The tensors of each row. A tensor `leading` of shape (B, n) with B > 1 makes a batch of B.
 
-    Raises InvalidField when a tensor does not have the batch's leading dimension.
+    Raises InvalidField if a tensor lacks the batch's leading dimension.
     """
     first = tensors.get(leading)
     count = first.shape[0] if first is not None and len(first.shape) == 2 else 1

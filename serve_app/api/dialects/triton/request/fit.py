@@ -1,6 +1,6 @@
-"""Checks that need the model: token ids against its vocabulary, widths against its sizes.
+"""Checks that need the model: token ids against the model's vocabulary, widths against its sizes.
 
-Errors have the names of tensors. The engine checks lengths against the context window.
+Errors name tensors. The engine checks lengths against the context window.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Fit:
     has_one_end: bool = False  # only the tokenizer's own end token ends an answer
 
     def __call__(self, request: GenerateRequest, info: ModelInfo) -> GenerateRequest:
-        """The request, of which only the end tokens may change. Raises InvalidField."""
+        """The request, in which only the end tokens may have changed. Raises InvalidField."""
         vocab, sampling = info.vocab_size, request.sampling
         table = request.prompt_table
         self._ids("input_ids", request.prompt.token_ids or (), vocab + (table.used if table else 0))

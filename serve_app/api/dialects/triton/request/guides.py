@@ -17,7 +17,7 @@ from serve_app.types import Grammar, GrammarKind, MarkerRule
 TYPE: Final = "guided_decoding_guide_type"
 GUIDE: Final = "guided_decoding_guide"
 
-# Type of guide -> the parser of other protocols for the same text.
+# Type of guide -> the field of other protocols whose parser reads the same text.
 _READ_AS: Final = {"json_schema": "guided_json", "regex": "guided_regex", "ebnf_grammar": "guided_grammar"}
 _TAG: Final = "structural_tag"
 _TYPES: Final = ("json", *_READ_AS, _TAG)
@@ -60,7 +60,7 @@ def _structural_tag(guide: str) -> Form:
 
 
 def _tags(structures: list[dict[str, Any]], triggers: list[str]) -> Form:
-    """Raises ValueError, or the errors of Python for a value of a wrong form."""
+    """Raises ValueError, or Python's own errors for a malformed value."""
     if not 1 <= len(structures) <= _MAX_TAGS or not all(type(t) is str and t for t in triggers):
         raise ValueError
     rules, markers, lost = [], [], []

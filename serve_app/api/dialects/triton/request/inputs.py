@@ -1,7 +1,7 @@
-"""Every input of TensorRT-LLM's `InferenceRequest`, and of text around it: type, shape, range and default.
+"""Every input of TensorRT-LLM's `InferenceRequest` and of its ensemble: type, shape, range and default.
 
 Ranges are those of the protocol, narrowed to the bounds of `limits`. `fit.py` checks ranges that depend
-on the model. The metadata pages list these tensors as they stand here. Only tables.
+on the model. The metadata pages list these tensors in this form. This module has only tables.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NO_TOKEN: Final = -1  # means "none" in end_id, pad_id and the like
 
 
 class Rank(IntEnum):
-    """The dimensions of a tensor without that of the batch. A scalar may have one dimension, of size 1."""
+    """The number of a tensor's dimensions, without the batch. A scalar may have one dimension, of size 1."""
 
     SCALAR = 0
     VECTOR = 1
@@ -29,7 +29,7 @@ class Rank(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """One tensor. A scalar's bounds are inclusive unless `above`. A vector's bounds are of each element."""
+    """One tensor. A scalar's bounds are inclusive unless `above`. A vector's bounds apply to each element."""
 
     name: str
     datatype: str

@@ -1,7 +1,7 @@
 """One row of tensors -> one generation request: sampling or beams, words, adapter, prompt table, draft.
 
-With top-k and top-p both 0 the likeliest token is taken. With one of them a token is drawn from those
-that it leaves. With both, top-k comes first. A beam width of 1 is no beam search.
+If top-k and top-p are both 0, the likeliest token is taken. If one of them is set, a token is drawn from
+those that it leaves. If both are set, top-k is applied first. A beam width of 1 means no beam search.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _prompt(row: BatchRow) -> Prompt:
 
 
 def _sampling(row: BatchRow, output_len: int, *, ends: bool) -> SamplingParams:
-    """`ends`: the model's own end tokens end an answer without an end_id."""
+    """`ends`: without an `end_id`, the model's own end tokens end the answer."""
     top_k, top_p = row.integer("runtime_top_k") or 0, row.number("runtime_top_p") or 0.0
     temperature = row.number("temperature")
     draws = bool(top_k or top_p) and temperature != 0
@@ -167,7 +167,7 @@ def _sequences(row: BatchRow, beam: Beam | None) -> int:
 
 
 def _bias(row: BatchRow) -> Tensor | None:
-    """None also for a list of width 0, which preprocessing makes of no words."""
+    """The bias; None also for a width of 0, which preprocessing produces if there are no words."""
     bias = row.vector("embedding_bias", may_exclude=True)
     if bias is None or not bias.size:
         return None
@@ -177,7 +177,7 @@ def _bias(row: BatchRow) -> Tensor | None:
 
 
 def _check_hints(row: BatchRow) -> None:
-    """Raises InvalidField for a value of the wrong form, though no answer depends on the value."""
+    """Check tensors that have no effect. Raises InvalidField for a value of the wrong form."""
     for name in HINTS:
         if INPUTS[name].rank is Rank.VECTOR:
             row.ids(name)

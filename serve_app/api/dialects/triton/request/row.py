@@ -1,7 +1,7 @@
 """The tensors of one prompt, read by the table of inputs: shapes, datatypes, ranges, defaults.
 
 A scalar may have the shape [], [1] or [1, 1]. A vector and a table may have a leading dimension of 1.
-Every refusal names the tensor as the client called it.
+Every error names the tensor as the client called it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_SCALAR_RANK: Final = 2
 
 
 class BatchRow:
-    """Reads tensors by name. An absent tensor has its default."""
+    """Reads tensors by name. An absent tensor is read as its default."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class BatchRow:
         names: Mapping[str, str] | None = None,
         table: Mapping[str, Input] = ACCEPTED,
     ) -> None:
-        """`tensors` have the names of `table`. `names`: those names -> the client's other names."""
+        """`tensors` are named as in `table`. `names`: names in the table -> the client's other names."""
         self._tensors = tensors
         self._names = names or {}
         self._table = table
@@ -39,11 +39,11 @@ class BatchRow:
         return name in self._tensors
 
     def client_name(self, name: str) -> str:
-        """The client's name of a tensor."""
+        """The client's name for a tensor."""
         return self._names.get(name, name)
 
     def refused(self, name: str, reason: str) -> InvalidField:
-        """The error of one tensor."""
+        """An error about one tensor."""
         return InvalidField(self.client_name(name), reason)
 
     def flag(self, name: str) -> bool:
@@ -158,7 +158,7 @@ class BatchRow:
 def own_names(inputs: Mapping[str, Tensor], model: str) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors under their own names, and a map from those to the client's other names.
 
-    Raises InvalidField for a name that no tensor has, and for a tensor under two of its names.
+    Raises InvalidField for an unknown name, and for a tensor that is given under two of its names.
     """
     found: dict[str, Tensor] = {}
     names: dict[str, str] = {}

@@ -29,7 +29,7 @@ BiasedWords = tuple[tuple[str, float], ...]
 
 
 def read_prompt(row: BatchRow, name: str = TEXT_INPUT) -> str | None:
-    """The prompt; None: it is not text. Raises InvalidField or PromptTooLong."""
+    """The prompt; None: the prompt is not given as text. Raises InvalidField or PromptTooLong."""
     if name not in row:
         return None
     most = limits.MAX_PROMPT_CHARS

@@ -1,4 +1,4 @@
-"""JSON values of tensors: scalars, flat lists, nested lists. A tensor's name gives its type and shape."""
+"""JSON values of tensors: scalars, flat lists, nested lists. A tensor's name fixes its type and shape."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _ROWS_OF: Final = {
 def tensors_of_values(
     values: Mapping[str, Any], model: str, table: Mapping[str, Input] = ACCEPTED
 ) -> dict[str, Tensor]:
-    """Values by the client's names, as tensors of `table` under the same names.
+    """The values, by the client's names, as tensors of `table` under the same names.
 
-    Raises InvalidField, which names the tensor, also for a name that no tensor has.
+    Raises InvalidField, which names the tensor, also for an unknown name.
     """
     for name in values:
         if RENAMED.get(name, name) not in table:

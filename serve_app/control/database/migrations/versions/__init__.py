@@ -1,1 +1,1 @@
-"""Each file is a step. Numbers grow, and a step that was released never changes."""
+"""Each file is a step. Numbers increase, and a released step never changes."""
