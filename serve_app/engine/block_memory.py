@@ -24,6 +24,5 @@ class BlockMemory(Protocol):
 
     @property
     def run_seconds(self) -> float:
-        """The extra time for the first block of a run: the system provides memory around that block in every
-        layer."""
+        """The extra time for the first block of a run: the system gives memory around it in every layer."""
         ...

@@ -129,8 +129,7 @@ def check_embedder(config: PreTrainedConfig) -> None:
 
 
 def _without_head(config: PreTrainedConfig) -> dict[str, bool]:
-    """The option that leaves out a module's own pooler: many checkpoints lack one, and our pooling replaces
-    it."""
+    """The option that leaves out a module's own pooler: many checkpoints lack it, and ours replaces it."""
     option = "add_pooling_layer"
     return {option: False} if option in signature(MODEL_MAPPING[type(config)].__init__).parameters else {}
 

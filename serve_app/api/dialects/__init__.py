@@ -1,2 +1,1 @@
-"""A folder for each protocol: parse a body, render deltas, render errors. Depends on no sockets and no
-backend."""
+"""A folder for each protocol: parse a body, render deltas, render errors. Knows no sockets and no backend."""

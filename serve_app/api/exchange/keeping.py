@@ -25,8 +25,7 @@ WorkT = TypeVar("WorkT")
 
 
 async def completed(services: Services, context: RequestContext, work: WorkT | Referring[WorkT]) -> WorkT:
-    """`work`, completed with the responses that it refers to. Raises ServeError; Unavailable if the store is
-    down."""
+    """`work` with the responses that it refers to. Raises ServeError; Unavailable if the store is away."""
     if not isinstance(work, Referring):
         return work
     if context.caller is None:

@@ -55,8 +55,7 @@ class Asked(Generic[BodyT]):
         return self.services.directory.seen_by(self.caller)
 
     async def endpoint(self) -> EndpointShown:
-        """The endpoint that the path names. Raises ModelNotFound, also if the caller may not see the
-        endpoint."""
+        """The endpoint that the path names. Raises ModelNotFound, also where the caller may not see it."""
         name = self.path["endpoint"]
         if not self.view.shows(name):
             raise ModelNotFound("name", f"there is no endpoint {name!r}")

@@ -66,8 +66,7 @@ class UsageRowJson(TypedDict):
 
 
 class UsageJson(TypedDict):
-    """The sums, in the order of their groups. `count` is the number of all sums, including those beyond
-    `limit`."""
+    """The sums, in the order of their groups. `count` is the number of all, also beyond `limit`."""
 
     by: list[str]
     count: int

@@ -1,5 +1,4 @@
-"""An endpoint as the console shows it. Times are milliseconds since 1970. Does not depend on routes or
-templates."""
+"""An endpoint as the console shows it. Times are milliseconds since 1970. Knows no route and no template."""
 
 from __future__ import annotations
 

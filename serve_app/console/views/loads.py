@@ -9,8 +9,7 @@ from serve_app.console.views import Json
 
 
 class LoadView(msgspec.Struct, frozen=True, kw_only=True):
-    """One served entity now. Replicas and queue are those of the entity's application, which other entities
-    may share."""
+    """One served entity now. Replicas and queue are those of its application, which others may share."""
 
     entity: str
     replicas: int | None = None  # None: the entity has no application any more

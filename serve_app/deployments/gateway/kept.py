@@ -84,8 +84,7 @@ class Kept:
         return True
 
     def resume(self, age_s: float) -> Resume | None:
-        """The `Resume` for another replica; None: start over. `age_s`: seconds since the request was first
-        sent."""
+        """The `Resume` for another replica; None: start over. `age_s`: since the request was first sent."""
         if self.is_empty:
             return None
         timings = self._timings or {}

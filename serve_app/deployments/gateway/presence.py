@@ -52,8 +52,7 @@ def is_sent(handle: DeploymentHandle, response: Any) -> bool:
 
 
 def is_taken(response: Any) -> bool:
-    """Whether a replica has taken the call of a `DeploymentResponse`; until then the call waits in this
-    process."""
+    """Whether a replica has taken the call of a `DeploymentResponse`; until then it waits in this process."""
     future = getattr(response, "_replica_result_future", None)
     return future is None or bool(future.done())
 

@@ -10,8 +10,7 @@ from typing import Any, Self
 
 @dataclass(frozen=True)
 class HaproxySettings:
-    """How HAProxy runs. The lines of rules and of `errors` are in HAProxy's configuration language, without
-    indentation."""
+    """How HAProxy runs. Lines of rules and of `errors` are in HAProxy's language, without indentation."""
 
     host: str  # where HTTP listens; every other socket of HAProxy is on loopback
     request_rules: tuple[str, ...] = ()  # rules of the HTTP frontend, before Ray's

@@ -74,8 +74,7 @@ class Supervisor:
     """One HAProxy and its supervising process, which Ray takes for HAProxy."""
 
     def __init__(self, binary: str, settings: HaproxySettings, command: Command) -> None:
-        """Reads the configuration. Raises OSError, or ValueError for a configuration that is not as Ray
-        writes it."""
+        """Reads the configuration. Raises OSError, or ValueError for one that is not as Ray writes it."""
         text = command.config.read_text()
         self._command = command
         self._path = Path(admin_socket(text))

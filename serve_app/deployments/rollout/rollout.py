@@ -76,8 +76,7 @@ class _Pause:
     cancelled: Cancelled
 
     def __call__(self) -> bool:
-        """Wait; returns False when the step's time is over. Raises RolloutFailed when the rollout was
-        cancelled."""
+        """Wait; False when the step's time is over. Raises RolloutFailed when the rollout was cancelled."""
         if (reason := self.cancelled()) is not None:
             raise _failed(self.step, reason)
         time.sleep(self.poll_s)

@@ -85,8 +85,7 @@ class RotaryTable:
         return cos[0], sin[0]
 
     def _of_pairs(self, factors: torch.Tensor, filler: float) -> torch.Tensor:
-        """[length, numbers that are turned] -> [length, D / 2] float32: one factor for each pair, then
-        `filler`."""
+        """[length, numbers that are turned] -> [length, D / 2] float32: one of each pair, and `filler`."""
         half = factors.shape[-1] // 2
         both = self._turned is Turned.NEIGHBOURS_FACTORS_TOO
         pairs = factors[:, ::2] if both else factors[:, :half]

@@ -34,8 +34,7 @@ class CompactWeight:
 
 
 def empty_codes(n: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Buffers for `choose_codes` of n outputs: codes [P, CODES] uint8, and numbers of exceptions [P] int64,
-    still unknown."""
+    """For `choose_codes` of n outputs: codes [P, CODES] uint8, numbers of exceptions [P] int64, unknown."""
     panels = -(-n // LANES)
     return torch.zeros(panels, CODES, dtype=torch.uint8), torch.full((panels,), -1)
 

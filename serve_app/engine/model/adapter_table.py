@@ -65,8 +65,7 @@ class AdapterTable(ABC, Generic[LoadedT]):
 
     @abstractmethod
     def put(self, key: str, adapter: LoadedT) -> None:
-        """Let requests name the adapter. An adapter already loaded under `key` stays, since its content is
-        the same."""
+        """Let requests name the adapter. One already loaded under `key` stays: its content is the same."""
 
     @abstractmethod
     def drop(self, key: str) -> None:

@@ -1,2 +1,1 @@
-"""Inputs of a request to the engine: their checks, and tensors, draft and processors in the form the engine
-uses."""
+"""Inputs of a request to the engine: their checks, and tensors, draft and processors in their used form."""

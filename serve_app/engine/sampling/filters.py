@@ -34,8 +34,7 @@ class RowParams(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class FilterParams:
-    """The parameters of a group of R rows, each [R, 1] float64, and what the host knows about all of these
-    parameters."""
+    """The parameters of a group of R rows, each [R, 1] float64, and what the host knows of all of them."""
 
     temperature: torch.Tensor
     top_k: torch.Tensor

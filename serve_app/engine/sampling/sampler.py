@@ -180,8 +180,7 @@ class Sampler:
         left_out: abc.Set[int],
         width: int,
     ) -> list[_DrawnTogether]:
-        """All rows except those `left_out`, in groups that are drawn together; the groups' arrays go into
-        `parcel`."""
+        """The rows but those `left_out`, in groups that are drawn together; their arrays go into `parcel`."""
         made = []
         for (draw, _), members in _groups(plans, (r for r in range(len(sequences)) if r not in left_out)):
             at = _place(parcel, members, len(sequences))

@@ -33,8 +33,7 @@ class States(Protocol):
 
     @property
     def waves(self) -> Sequence[Wave]:
-        """The spans of the step, in the order in which they run. Other rows of the batch belong to no
-        sequence."""
+        """The spans of the step, in the order in which they run. Other rows of the batch have no sequence."""
         ...
 
     def next(self, spec: StateSpec) -> torch.Tensor:

@@ -1,5 +1,4 @@
-"""A causal convolution over the last tokens, separately for each channel. Its state is the inputs of those
-tokens."""
+"""A causal convolution over the last tokens, each channel alone. Its state: the inputs of those tokens."""
 
 from __future__ import annotations
 

@@ -25,8 +25,7 @@ class Weight(Protocol):
         ...
 
     def multiply(self, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """x [M, K] of any float type -> x W^T + b: [M, N] of `dtype`. The result of a row depends on no other
-        row."""
+        """x [M, K] of any float type -> x W^T + b: [M, N] of `dtype`. A row depends on no other row."""
         ...
 
     def describe(self) -> LinearStruct | None:

@@ -229,8 +229,7 @@ def _plain(chars: Chars) -> str:
 
 
 def _contains(chars: Chars, char: str) -> bool:
-    """Whether a set contains any of the characters that JSON escapes. Raises PatternError for an unknown
-    class."""
+    """Whether a set has one of the characters that JSON escapes. Raises PatternError for an unknown class."""
     found = [low <= ord(char) <= high for low, high in chars.ranges]
     found += [_has(name, char) for name in chars.classes]
     return any(found) != chars.negated

@@ -145,8 +145,7 @@ def _seen(task: asyncio.Task[str]) -> None:
 
 
 def _key(adapter: Adapter, salt: str) -> str:
-    """The key of a slot: an adapter that a client sent belongs to one tenant, the operator's adapters to all
-    tenants."""
+    """The key of a slot: adapters that clients sent belong to one tenant, the operator's to all."""
     return f"{adapter.name}@{salt}" if adapter.is_task else adapter.name
 
 

@@ -1,5 +1,4 @@
-"""Errors in OpenVINO Model Server's shape, a single string, and the dialects that render them. Depends on no
-route."""
+"""Errors in OpenVINO Model Server's shape, one string, and the dialects that render them. Knows no route."""
 
 from __future__ import annotations
 

@@ -169,8 +169,7 @@ class SnapshotFeed:
 
     @property
     def _wait_s(self) -> float:
-        """The poll's wait: 0 right after a failure, because the control plane may be back without a new
-        snapshot."""
+        """0 right after a failure, because the control plane may be back without a new snapshot."""
         return POLL_S if self._heard.is_set() else 0.0
 
     async def _tell(self) -> None:

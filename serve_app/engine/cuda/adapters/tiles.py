@@ -1,5 +1,4 @@
-"""Which rows of a step have which adapter, in the form that kernels read: tiles of rows with one adapter
-each."""
+"""Which rows of a step have which adapter, as kernels read it: tiles of rows of one adapter each."""
 
 from __future__ import annotations
 

@@ -87,8 +87,7 @@ class Calls:
             self.arguments_ended()
 
     def take_arguments(self, count: int) -> None:
-        """Take characters from the source as arguments. Raises Malformed if too many wait for the call's
-        name."""
+        """Take characters from the source as arguments. Raises Malformed when too many wait for a name."""
         if self._open:
             self._write(self._source.pass_on(count))
             return
