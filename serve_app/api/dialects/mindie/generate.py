@@ -1,7 +1,7 @@
 """POST /v2/models/{model}[/versions/{version}]/generate and generate_stream of MindIE.
 
-A raw prompt and its continuation, one event for each token. Depends on no route: what creates the dialect
-passes the model that the path names.
+A raw prompt and its continuation, one event for each token. Depends on no route: its
+creator passes the model that the path names.
 """
 
 from __future__ import annotations
