@@ -152,8 +152,9 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "scheduler": {"cache", "draft_gain", "pace", "sequence", "shares"},
         "batch": {"forward_context", "sequence", "transfer"},
         "norm": set(),
+        "exact": set(),
         "kernels": {"forward_context", "norm"},
-        "state": {"kernels", "sequence", "transfer"},
+        "state": {"exact", "kernels", "sequence", "transfer"},
         "attention": {"block_memory", "forward_context", "kernels", "transfer"},
         "weights": {"attention", "kernels"},
         "sampling": {
@@ -169,7 +170,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "fused": {"attention", "torch_cpu", "forward_context", "model", "norm", "weights"},  # of any device
         "experts": {"kernels", "weights"},
         "cpu": {
-            *("attention", "device", "experts", "fused", "kernels"),
+            *("attention", "device", "exact", "experts", "fused", "kernels"),
             *("model", "norm", "waiting", "weights"),
         },
         "cuda.adapters": {"attention", "model", "transfer"},

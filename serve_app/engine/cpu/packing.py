@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from serve_app.engine.attention.cpu import CpuAttention
-from serve_app.engine.cpu.exact import exact
+from serve_app.engine.exact import exact
 from serve_app.engine.experts.packed import has_experts, pack_experts, unpack_experts
 from serve_app.engine.fused.checks import FirstLayers, run_model
 from serve_app.engine.model.forward import UnsupportedModel

@@ -11,17 +11,17 @@ import sys
 from collections.abc import Callable
 from functools import wraps
 from math import gcd
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import nn
 from torch.nn import functional
 
 from serve_app.engine.model.forward import applied_states, check_takes_positions, takes_positions
-from serve_app.engine.state.exact import LANES
 from serve_app.engine.state.functions import FUNCTIONS
 
 _OURS = "computed_by_serve_app"  # marks a function that is connected already
+LANES: Final = 32  # numbers that torch computes at once, at most
 
 
 def stateful_functions(kind: type[nn.Module]) -> list[str]:
@@ -67,7 +67,7 @@ def _in_whole_vectors(forward: Callable[..., torch.Tensor], rows: int) -> Callab
     """The forward of a layer, with its rows padded to a multiple of `rows` on a CPU.
 
     The layer computes one number for each head with functions of torch whose rounding depends on the
-    number of rows (see `state.exact`). The added rows belong to no sequence.
+    number of rows (see `engine.exact`). The added rows belong to no sequence.
     """
 
     @wraps(forward)

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from transformers.activations import ACT2FN
 
+from serve_app.engine.exact import exact
 from serve_app.engine.state import States, StateSpec
-from serve_app.engine.state.exact import exactly
 
 
 def causal_conv1d(
@@ -25,6 +25,7 @@ def causal_conv1d(
     pool = states.next(StateSpec((width - 1, channels), x.dtype))
     out = torch.zeros_like(x)
     factors = weight.float().T.contiguous()
+    act = None if activation is None else exact(ACT2FN[activation]) or ACT2FN[activation]
     for wave in states.waves:
         rows, windows, ends = wave.windows(width)
         known = torch.cat([pool.index_select(0, wave.sources).flatten(0, 1), x])
@@ -33,8 +34,8 @@ def causal_conv1d(
             total += known[windows[:, k]].float() * factors[k]
         if bias is not None:
             total += bias.float()
-        if activation is not None:
-            total = exactly(ACT2FN[activation], total)
+        if act is not None:
+            total = act(total)
         out.index_copy_(0, rows, total.to(x.dtype))
         pool.index_copy_(0, wave.targets, known[ends])
     return out.T[None]

@@ -6,10 +6,9 @@ from math import inf
 from typing import Any
 
 import torch
-from torch.nn import functional
 
+from serve_app.engine.exact import silu, softplus
 from serve_app.engine.state import States, StateSpec
-from serve_app.engine.state.exact import exactly
 from serve_app.engine.state.matrices import run_matrices
 from serve_app.engine.state.scan import scan
 
@@ -33,7 +32,7 @@ def mamba2_scan(
     x, into, out_of = (each[0].float() for each in (hidden_states, B, C))
     heads = x.shape[1]
     step = _time_step(dt[0], dt_bias, dt_softplus).clamp(*dt_limit).float()
-    decay = exactly(torch.exp, step * A.float())[..., None]
+    decay = torch.exp(step * A.float())[..., None]
     pool = states.next(StateSpec((heads, into.shape[2], x.shape[2]), torch.float32))
     out = run_matrices(states.waves, pool, out_of, into, x * step[..., None], decay)
     if D is not None:
@@ -63,7 +62,7 @@ def mamba_scan(
     def advance(
         state: torch.Tensor, x: torch.Tensor, step: torch.Tensor, into: torch.Tensor, out_of: torch.Tensor
     ) -> torch.Tensor:
-        state *= exactly(torch.exp, step[..., None] * rates)
+        state *= torch.exp(step[..., None] * rates)
         state += (step * x)[..., None] * into[:, None]
         return (state * out_of[:, None]).sum(-1)
 
@@ -72,12 +71,12 @@ def mamba_scan(
     if D is not None:
         out += x * D.float()
     if z is not None:
-        out *= exactly(functional.silu, z[0].T.float())
+        out *= silu(z[0].T.float())
     return out.to(hidden_states.dtype).T[None]
 
 
-def _time_step(dt: torch.Tensor, bias: torch.Tensor | None, softplus: bool) -> torch.Tensor:
+def _time_step(dt: torch.Tensor, bias: torch.Tensor | None, positive: bool) -> torch.Tensor:
     """[T, ...]: how far each token moves the state."""
     if bias is not None:
         dt = dt + bias.to(dt.dtype)
-    return exactly(functional.softplus, dt) if softplus else dt
+    return softplus(dt.float()).to(dt.dtype) if positive else dt

@@ -11,8 +11,8 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
-from serve_app.engine.cpu.exact import Exact, exact
 from serve_app.engine.cpu.fused import accelerate_cpu
+from serve_app.engine.exact import Exact, exact
 from serve_app.engine.experts.packed import PLACE
 from serve_app.engine.kernels import native
 from serve_app.engine.kernels.native import Native

@@ -1,8 +1,8 @@
-"""Activations whose numbers do not depend on where they lie in memory.
+"""Functions of single numbers whose results do not depend on where the numbers lie in memory.
 
 Torch computes SiLU and similar functions on about sixteen neighbours at a time by another method than on the
 numbers left over at the end of a tensor or of a thread's part, and the last bit may differ. Exponentials and
-quotients of single numbers are the same everywhere, so these activations are built from them.
+quotients of single numbers are the same everywhere, so these functions are built from them.
 """
 
 from __future__ import annotations
@@ -35,6 +35,10 @@ def sigmoid(x: torch.Tensor) -> torch.Tensor:
 
 def silu(x: torch.Tensor) -> torch.Tensor:
     return x / x.neg().exp_().add_(1)
+
+
+def softplus(x: torch.Tensor) -> torch.Tensor:
+    return x.abs().neg_().exp_().log1p_().add_(x.clamp(min=0))
 
 
 def quick_gelu(x: torch.Tensor) -> torch.Tensor:
