@@ -36,9 +36,7 @@ GIB: Final = 2**30
 @click.option("--dtype", type=click.Choice(["auto", "float32", "bfloat16", "float16"]), default="auto")
 @click.option("--quantization", type=click.Choice(["none", "int8", "int4"]), default="none")
 @click.option("--max-model-len", type=click.IntRange(min=2), help="Context window in tokens.")
-@click.pass_context
 def check(
-    context: click.Context,
     model: str,
     revision: str | None,
     device: str,

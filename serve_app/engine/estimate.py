@@ -71,12 +71,10 @@ class Estimate:
 
         None: the size is known only at the start. Raises CacheTooSmall, also if the weights alone do not fit.
         """
-        used = weight_bytes if on_cpu else weight_bytes + self.step_bytes
-        free = (memory if on_cpu else int(memory * CUDA_SHARE)) - used
+        room, beside = (memory, 0) if on_cpu else (int(memory * CUDA_SHARE), self.step_bytes)
+        free = room - weight_bytes - beside
         if free <= 0:
-            beside = "" if on_cpu else f" beside steps, which take about {self.step_bytes / 2**30:,.1f} GiB"
-            need, have = f"{weight_bytes / 2**30:,.1f} GiB", f"{memory / 2**30:,.1f} GiB"
-            raise CacheTooSmall(f"{need} of weights do not fit into {have}{beside}")
+            raise weights_too_large(weight_bytes, memory, beside)
         if self.layers is None:
             return None
         return plan_cache(
@@ -89,6 +87,13 @@ class Estimate:
             share=CPU_SHARE if on_cpu else 1.0,
             cap=CPU_CACHE_CAP if on_cpu else None,
         )
+
+
+def weights_too_large(weight_bytes: int, memory: int, beside: int = 0) -> CacheTooSmall:
+    """The error for weights that do not fit; `beside`: bytes of the largest step."""
+    need, have, steps = (f"{size / 2**30:,.1f} GiB" for size in (weight_bytes, memory, beside))
+    reason = f" beside steps, which take about {steps}" if beside else ""
+    return CacheTooSmall(f"{need} of weights do not fit into {have}{reason}")
 
 
 def device_memory(wanted: str) -> tuple[str, int | None]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from serve_app.config import ModelConfig
-from serve_app.engine.estimate import Estimate, device_memory
+from serve_app.engine.estimate import Estimate, device_memory, weights_too_large
 from serve_app.engine.model.forward import UnsupportedModel
 from serve_app.engine.model.memory import CachePlan, CacheTooSmall
 from serve_app.models.blueprint import Blueprint, read_blueprint
@@ -40,10 +40,12 @@ def check_model(
     on_cpu = device == "cpu"
     model = read_blueprint(config, progress, on_cpu=on_cpu)
     try:
+        size = model.weight_bytes
         if model.embeds:
+            if size >= memory:
+                raise weights_too_large(size, memory)
             return ModelCheck(model=model, engine=None, device=device, memory=memory, plan=None)
         engine = Estimate.of(model.module, config)
-        size = model.weight_bytes
         plan = engine.plan(config, window=model.window, weight_bytes=size, memory=memory, on_cpu=on_cpu)
     except UnsupportedModel as error:
         raise ModelLoadError(f"{model.architecture} cannot be served: {error}") from error

@@ -100,3 +100,9 @@ def test_memory_decides_between_a_window_and_a_refusal() -> None:
 def test_a_model_that_embeds_has_no_cache() -> None:
     found = checked("demo:demo-embed")
     assert (found.model.embeds, found.engine, found.plan, found.model.window) == (True, None, None, 256)
+
+
+def test_a_model_that_embeds_has_to_fit_too() -> None:
+    config = ModelConfig(name="demo-embed", device="cpu")
+    with pytest.raises(ModelLoadError, match=r"does not fit: 0\.0 GiB of weights do not fit into 0\.0 GiB$"):
+        check_model(config, nothing, 2**20)
