@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final
 
 import torch
@@ -35,7 +36,7 @@ class UnsupportedModel(Exception):
     """The module computes something that our attention would get wrong. Found at load, never served."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ActiveStep:
     """The step that the running forward belongs to."""
 
@@ -44,6 +45,13 @@ class ActiveStep:
     adapters: RowAdapters | None = None  # None: no row has one
     states: States | None = None  # None: functions with a state start from none, and keep none
     chunked: dict[int, ForwardContext] = field(default_factory=dict)  # by the length of a chunk
+
+    @cached_property
+    def positions(self) -> torch.Tensor:
+        """The positions [T] of the rows in their sequences."""
+        spans = zip(self.context.lens, self.context.query_lens, strict=True)
+        found = torch.cat([torch.arange(end - count, end) for end, count in spans])
+        return found.to(self.context.slots.device)
 
     def context_of(self, chunk: int | None) -> ForwardContext:
         """The context of a layer that attends within chunks of this many tokens; None: to all tokens."""
@@ -166,7 +174,7 @@ def paged_attention(
     step = current()
     temperature = temperature_of(module)
     if temperature is not None:
-        query = temperature.apply(query, step.context)
+        query = temperature.apply(query, step.positions)
     out = step.backend.forward(
         layer,
         query[0].transpose(0, 1),

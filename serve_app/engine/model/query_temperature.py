@@ -11,8 +11,6 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from serve_app.engine.forward_context import ForwardContext
-
 _PLACE = "query_temperature"
 
 
@@ -23,10 +21,8 @@ class QueryTemperature:
     floor_scale: float
     scale: float
 
-    def apply(self, query: torch.Tensor, context: ForwardContext) -> torch.Tensor:
-        """query [1, H, T, D], with a factor for each row."""
-        ends = zip(context.lens, context.query_lens, strict=True)
-        positions = torch.cat([torch.arange(end - count, end) for end, count in ends]).to(query.device)
+    def apply(self, query: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """query [1, H, T, D] of rows at `positions` [T], with a factor for each row."""
         factors = torch.log1p(torch.floor((positions.float() + 1.0) / self.floor_scale)) * self.scale + 1.0
         return (query * factors[:, None]).to(query.dtype)
 
