@@ -32,6 +32,8 @@ TESTS: Final = (
     "tests/unit/engine/kernels/test_kernels.py",
     "tests/unit/engine/kernels/test_compact.py",
     "tests/unit/engine/cpu",
+    "tests/unit/engine/experts",
+    "tests/unit/engine/state",
     "tests/unit/engine/weights",
     "tests/unit/engine/attention/test_cpu.py",
     "tests/unit/engine/sampling/test_topk.py",
