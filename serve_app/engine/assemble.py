@@ -1,4 +1,4 @@
-"""A loaded module -> an engine over it, with the fastest paths this device has, warmed up.
+"""Builds a warmed-up engine over a loaded module, with the fastest paths that this device has.
 
 Depends on the settings, but not on devices, weight formats, the source of the weights, or text.
 """

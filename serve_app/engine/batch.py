@@ -1,7 +1,7 @@
-"""Scheduled chunks -> flat tensors. The only place where a step's tensors are made.
+"""Packs scheduled chunks into flat tensors. The only place where a step's tensors are made.
 
-Sequences are packed one after another into rows of length T (no padding);
-`ForwardContext` has, for attention, the start of each sequence and the place of its cache.
+Sequences are packed one after another into rows of length T (no padding); for attention, `ForwardContext` has
+each sequence's start and the location of its cache.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ForwardResult:
 
 @dataclass(slots=True, frozen=True)
 class Fed:
-    """The last tokens of sequences that are so far only on the device."""
+    """The last tokens of sequences, where the values of these tokens are so far only on the device."""
 
     tokens: torch.Tensor  # [S] int64
     rows: abc.Mapping[Sequence, int]
@@ -52,8 +52,8 @@ def build_batch(
 ) -> Batch:
     """Pack `chunks`, whose block tables must already cover their last token.
 
-    `fed` has the last token of each decode whose last token is still pending. All inputs go to a device in
-    one copy, without a wait.
+    `fed` has the last token of each decode for which that token is so far only on the device. All inputs go
+    to a device in one copy, without a wait.
     """
     input_ids: list[int] = []
     positions: list[int] = []

@@ -1,6 +1,6 @@
-"""Facts about memory for a block pool: how much of the cache has it, and the price of more.
+"""Facts about memory for a block pool: how much of the cache has memory behind it, and the cost of more.
 
-Numbers alone, from an attention backend, which has the cache, to the pool, which knows no tensor.
+Only numbers, passed from an attention backend, which has the cache, to the pool, which has no tensors.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 class BlockMemory(Protocol):
-    """The memory of a cache that the system backs with memory gradually, in the order of its blocks."""
+    """The memory behind a cache, which the system provides gradually, in the order of the cache's blocks."""
 
     @property
     def ready_blocks(self) -> int:
@@ -19,10 +19,10 @@ class BlockMemory(Protocol):
 
     @property
     def block_seconds(self) -> float:
-        """The time it recently took to get memory for a block; 0 if unknown."""
+        """How long it recently took to get memory for a block; 0 if unknown."""
         ...
 
     @property
     def run_seconds(self) -> float:
-        """The extra time for the first block of a run: the system gives memory around it in every layer."""
+        """The extra time for the first block of a run: memory around it is also provided, in every layer."""
         ...

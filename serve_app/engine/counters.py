@@ -30,7 +30,7 @@ class Counters:
         self.computed_tokens += plan.prompt_tokens
 
     def count_start(self, sequence: Sequence) -> None:
-        """Count a request that begins with `sequence`, which has been admitted."""
+        """Count a request whose first sequence, `sequence`, has just been admitted."""
         self.cached_tokens += sequence.num_computed
         self.prompt_tokens += sequence.prompt_len
 

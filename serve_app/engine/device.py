@@ -1,4 +1,4 @@
-"""What a kind of device brings to a model: the only seam between a loaded module and what runs it.
+"""What each kind of device provides for a model: the only interface between a loaded module and what runs it.
 
 A new kind is a class here or beside its kernels, and a line in `devices.py`.
 """
@@ -37,7 +37,7 @@ class Device(Protocol):
     def accelerate(
         self, module: PreTrainedModel, dtype: torch.dtype, weights: WeightFormat, progress: Progress
     ) -> PreTrainedModel:
-        """Make `module`, whose weights are of `dtype`, fast, in place; linears get the format `weights`."""
+        """Make `module`, with weights of `dtype`, fast in place; its linears get the format `weights`."""
         ...
 
     def largest_graph(self, module: PreTrainedModel) -> int:
@@ -45,7 +45,7 @@ class Device(Protocol):
         ...
 
     def record(self, runner: ModelRunner, progress: Progress) -> None:
-        """Record steps of `runner`, whose cache is allocated, to replay them."""
+        """Record steps of `runner`, whose cache is already allocated, so that they can be replayed."""
         ...
 
 

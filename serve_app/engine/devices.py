@@ -1,4 +1,4 @@
-"""The kind of device for a model: what the settings say, or what passed a trial on this machine."""
+"""The kind of device for a model: the one in the settings, or one that passed a trial on this machine."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Chooses how many draft tokens a step takes: as many as raise the expected tokens a second.
+"""Chooses how many draft tokens a step takes: as many as increase the expected tokens per second.
 
-The cost of draft rows is measured: each step with drafts is compared with recent steps of as many decodes
-without any. Costs are kept by the number of rows, in powers of two, because the time of a small step goes
-into reading the weights, and grows in stairs. Knows no clock and no sequences: it gets chances and seconds.
+The cost of draft rows is measured: each step with drafts is compared with recent steps that had as many
+decodes but no drafts. Costs are kept by the number of rows, in powers of two, because the time of a small
+step goes into reading the weights, and grows in stairs. Reads no clock and sees no sequences: chances and
+seconds are passed in.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class DraftGain:
 
 
 def _chances(forecast: Forecast, index: int) -> list[tuple[float, int]]:
-    """(how likely each draft token is right and taken, `index`), the first token first."""
+    """Pairs of `index` and the chance that a draft token is right and used, in the order of the tokens."""
     chance, chances = forecast.first, list[tuple[float, int]]()
     while len(chances) < forecast.most and chance >= LEAST_CHANCE:
         chances.append((chance, index))

@@ -6,10 +6,10 @@
         for output in engine.step():
             ...
 
-A step is schedule -> run -> read -> commit; only the commit changes what sequences hold. With overlap the
-next step is scheduled and runs before this one is read, and its tokens are chosen after it (`launched`).
-Not thread-safe, except `validate` and `stats`; `loop` runs an engine in a thread of its own.
-Knows no text, no HTTP and no Ray, and not the inside of the runner.
+A step is schedule -> run -> read -> commit; only the commit changes the contents of sequences. With overlap,
+the next step is scheduled and launched before this one is read; the next step's tokens are chosen after that
+(`launched`). Not thread-safe, except `validate` and `stats`; `loop` runs an engine in a thread of its own.
+Does not depend on text, HTTP, Ray or the internals of the runner.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ class Engine:
     ) -> None:
         """`max_model_len` is lowered to what the runner's cache can hold.
 
-        Without `grammars` the engine refuses requests with a grammar. `adapters` is the runner's table:
-        loaders put adapters there. Raises ValueError for a logits processor of the settings that cannot
-        be loaded.
+        Without `grammars` the engine refuses requests with a grammar. `adapters` is the runner's table, into
+        which loaders put adapters. Raises ValueError for a logits processor of the settings that cannot be
+        loaded.
         """
         most = min(config.max_sequences, runner.num_slots // STEP_SLOTS or config.max_sequences)
         config = config.model_copy(update={"max_sequences": most})
@@ -113,13 +113,13 @@ class Engine:
         self.rules.check(request)
 
     def check_capacity(self, arriving: int = 0) -> None:
-        """Raise Overloaded if one more request, after `arriving` others, would wait too far back."""
+        """Raise Overloaded if the queue is too long for one more request after `arriving` others."""
         idle = max(0, self._config.max_sequences - len(self._scheduler.running))
         if len(self._unstarted) + arriving >= self._config.max_waiting + idle:
             raise Overloaded("The model's queue is full.", retry_after_s=RETRY_AFTER_S)
 
     def add(self, request: EngineRequest) -> None:
-        """Queue a request. Raises ServeError, and then has changed nothing."""
+        """Queue a request. Changes nothing if it raises a ServeError."""
         self.validate(request)
         if request.id in self._groups:
             raise EngineRefused("A request with this id is already running.")
@@ -143,8 +143,8 @@ class Engine:
     def finish(self, request_id: str, index: int, num_tokens: int) -> bool:
         """End a sequence after its first `num_tokens` output tokens, where a stop string was found.
 
-        Later tokens are dropped, in the prefix index too. No output follows. Returns False, and does nothing,
-        for a sequence that is unknown or has ended, and unless `Group.can_cut`.
+        Later tokens are dropped, also from the prefix index. No output follows. Returns False and does
+        nothing if the sequence is unknown or has ended, or unless `Group.can_cut`.
         """
         group = self._groups.get(request_id)
         sequence = group.sequences.get(index) if group else None
@@ -155,7 +155,7 @@ class Engine:
         return True
 
     def abort(self, request_id: str) -> None:
-        """End a request with reason ABORT. Does nothing for an unknown or ended one."""
+        """End a request with reason ABORT. Does nothing if the request is unknown or has ended."""
         group = self._groups.get(request_id)
         if group is not None:
             self._end_group(group, FinishReason.ABORT)
@@ -173,7 +173,7 @@ class Engine:
     def step(self) -> list[EngineOutput]:
         """Compute one batch. Raises EngineDead when the device is broken, and nothing else.
 
-        With overlap, the outputs may be those of the batch before.
+        With overlap, the outputs may be those of the previous batch.
         """
         self._expire()
         self._release()
@@ -196,7 +196,7 @@ class Engine:
         return self._take_outputs()
 
     def _launch(self, plan: Plan, fed: Fed | None) -> LaunchedStep:
-        """Run the chunks of a plan; on a device they may still run when this returns."""
+        """Run the chunks of a plan; on a device they may still be running when this returns."""
         began = self._clock()
         self._begin(plan)
         try:
@@ -316,7 +316,7 @@ class Engine:
         return beam
 
     def _append(self, group: Group, task: SamplingTask, chunk: Chunk, now: float) -> None:
-        """Append the tokens of a task of `chunk`, and those that a grammar forces then, up to the end."""
+        """Append the tokens of a task of `chunk`, then those that a grammar forces, up to an end."""
         sequence, sampled = task.sequence, task.sampled
         if sampled[0].error is not None:
             self._fail(sequence, sampled[0].error)
@@ -333,7 +333,7 @@ class Engine:
         self._tell(group, task, chunk.sequence, count, finish, now)
 
     def _append_owed(self, sequence: Sequence) -> None:
-        """Append the rest of a run of forced tokens, of which a client has the first ones already."""
+        """Append the rest of a run of forced tokens, the first of which the client already has."""
         owed = () if sequence.constraint is None else sequence.constraint.owed
         count, finish = self._ends.append(sequence, owed, self.max_model_len)
         if count:
@@ -351,7 +351,7 @@ class Engine:
             self._close(group, sequence)
 
     def _fail(self, sequence: Sequence, error: ErrorInfo) -> None:
-        """End a sequence with `error`; before its siblings are forked, or in a search, its whole request."""
+        """End a sequence with `error`; in a search, or before siblings are forked, its whole request."""
         group = self._groups.get(sequence.request_id)
         if group is None or sequence.status is Status.FINISHED:
             return  # it has ended already, with another beam of its search

@@ -1,6 +1,7 @@
-"""What a model takes beside its weights, from the shapes of its modules: no weight is needed.
+"""Estimates the memory that a model takes beside its weights, from the shapes of its modules alone.
 
-What hangs on numbers is left to the start: a start measures steps, and compares fast layers with the model's.
+Whatever depends on values is left to the start, which measures steps and compares fast layers with the
+model's own.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Estimate:
 
     @classmethod
     def of(cls, module: PreTrainedModel, config: ModelConfig) -> Estimate:
-        """`module`: on the meta device. Raises UnsupportedModel for what the engine does not run."""
+        """`module`: on the meta device. Raises UnsupportedModel for a model that the engine cannot run."""
         family = known(module, frozenset(TYPES))
         text = module.config.get_text_config()
         return cls(
@@ -69,7 +70,8 @@ class Estimate:
     ) -> CachePlan | None:
         """The cache that fits in `memory` bytes: the free memory for a CPU, or all of a GPU's memory.
 
-        None: the size is known only at the start. Raises CacheTooSmall, also if the weights alone do not fit.
+        None: the size is known only at the start. Raises CacheTooSmall if too little fits, or if not even the
+        weights do.
         """
         room, beside = (memory, 0) if on_cpu else (int(memory * CUDA_SHARE), self.step_bytes)
         free = room - weight_bytes - beside
@@ -90,7 +92,7 @@ class Estimate:
 
 
 def weights_too_large(weight_bytes: int, memory: int, beside: int = 0) -> CacheTooSmall:
-    """The error for weights that do not fit; `beside`: bytes of the largest step."""
+    """The error for weights that do not fit; `beside`: the bytes that the largest step needs."""
     need, have, steps = (f"{size / 2**30:,.1f} GiB" for size in (weight_bytes, memory, beside))
     reason = f" beside steps, which take about {steps}" if beside else ""
     return CacheTooSmall(f"{need} of weights do not fit into {have}{reason}")
@@ -126,7 +128,7 @@ def _layers(module: PreTrainedModel, text: Any) -> Layers | None:
 
 
 def _step_bytes(text: Any, config: ModelConfig, dtype: torch.dtype) -> int:
-    """About what the largest step takes on a GPU: logits in two types, and rows of one layer."""
+    """The approximate bytes of the largest step on a GPU: logits in two types, and rows of one layer."""
     hidden = int(getattr(text, "hidden_size", 0))
     inner = int(getattr(text, "intermediate_size", None) or 4 * hidden)
     row: int = text.vocab_size * (dtype.itemsize + torch.float32.itemsize)

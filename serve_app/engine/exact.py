@@ -1,8 +1,8 @@
 """Functions of single numbers whose results do not depend on where the numbers lie in memory.
 
-Torch computes SiLU and similar functions on about sixteen neighbours at a time by another method than on the
-numbers left over at the end of a tensor or of a thread's part, and the last bit may differ. Exponentials and
-quotients of single numbers are the same everywhere, so these functions are built from them.
+Torch computes SiLU and similar functions on about sixteen neighbouring numbers at a time. It uses another
+method for the numbers left over at the end of a tensor or of a thread's part, so their last bit may differ.
+Exponentials and quotients of single numbers are the same everywhere, so these functions are built from them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Formula = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Exact(nn.Module):
-    """An activation by a formula in float32."""
+    """An activation, computed by a formula in float32."""
 
     def __init__(self, formula: Formula) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ _FORMULAS: Final[dict[type[nn.Module], Formula]] = {
 
 
 def exact(activation: nn.Module) -> Exact | None:
-    """An exact form of the same activation; None if the module is no activation, or if torch computes it
+    """An exact form of the same activation; None if the module is not an activation, or if torch computes it
     exactly."""
     formula = _FORMULAS.get(type(activation))
     return None if formula is None else Exact(formula)

@@ -42,7 +42,7 @@ class EndRule:
         return None
 
     def ends_pending(self, sequence: Sequence, window: int) -> bool:
-        """Whether `sequence` ends with its pending tokens, whichever they are; `window` as in `append`."""
+        """Whether `sequence` ends with its pending tokens, whatever their values; `window` as in `append`."""
         num_output, most = sequence.num_tokens - sequence.prompt_len, sequence.sampling.max_tokens
         return sequence.num_tokens >= window or (most is not None and num_output >= most)
 
@@ -69,7 +69,8 @@ class EndRule:
 def ends_in_loop(before: list[int], token: int, num_output: int, rule: LoopRule) -> bool:
     """Whether an output ends with a pattern that repeats as often as `rule` allows.
 
-    `before`: the prompt and the output without `token`, its last one; `num_output`: tokens of the output.
+    `before`: the prompt and the output up to its last token, `token`; `num_output`: the number of output
+    tokens.
     """
     end = len(before)
     start = end - min(rule.most, num_output // rule.count)

@@ -47,8 +47,8 @@ class Group:
     Until the prompt is computed there is one sequence, the leader (index 0). The others are
     forked from the leader with their first token. An answer that is being continued has no leader: each of
     its unfinished choices is a sequence from the start, and computes prompt and tokens itself.
-    `open` holds the indices whose end has not been reported, forked or not. Beams are numbered
-    in the order in which they are made; the `n` hypotheses are numbered at the end of the search.
+    `open` has the indices of all sequences whose end has not been reported, whether forked or not. Beams are
+    numbered in the order in which they are made; the `n` hypotheses are numbered at the end of the search.
     """
 
     request: EngineRequest
@@ -105,7 +105,7 @@ class Group:
     def _go_on(self, now: float) -> None:
         """Make the sequences of the unfinished choices; the scheduler treats them like preempted sequences.
 
-        The first token here counts as waiting since `now`, since the time of the previous token is unknown.
+        The wait for the first token is counted from `now`, because the time of the previous token is unknown.
         """
         for index, choice in enumerate(self.request.begun):
             timing = choice.timing
@@ -122,7 +122,7 @@ class Group:
         self.forked = True
 
     def start(self, sequence: Sequence, now: float) -> None:
-        """Note that the first of the sequences has been admitted, with the prefix that was known already."""
+        """Note that the first of the sequences has been admitted, with its cached prefix."""
         self.started = now
         self.cached_tokens, self.cached_blocks = sequence.num_computed, sequence.num_indexed
 
@@ -130,7 +130,8 @@ class Group:
     def can_cut(self) -> bool:
         """Whether one sequence can end alone.
 
-        A search has no output before its end, and until the others are forked from it, the leader is needed.
+        In a search no output is known before the end, and the leader is needed until the others are forked
+        from it.
         """
         return self.beam_set is None and (self.forked or self.request.n == 1)
 
@@ -188,7 +189,7 @@ class Group:
         now: float,
         steps: tuple[StepTiming, ...],
     ) -> EngineOutput:
-        """An output with the last `count` tokens: first sampled in `task`, then forced by a grammar.
+        """An output with the last `count` tokens: those sampled in `task`, then those that a grammar forced.
 
         The first output of a sequence also has the fields of the prompt, which the leader has computed.
         """
@@ -288,7 +289,7 @@ class Group:
         return tensors
 
     def _perf(self, owner: Sequence | Group, blocks: int, now: float) -> Perf:
-        """The final figures of `owner`, a sequence or this group's search, which ends with these blocks."""
+        """The final figures of `owner` (a sequence, or this group in a search), which ends with `blocks`."""
         started, first = self.started, owner.first_token_at
         reused = min(self.cached_blocks, blocks)
         return Perf(

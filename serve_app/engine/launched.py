@@ -1,11 +1,11 @@
 """A step from its launch to its commit.
 
-On a device the next step is prepared and launched while this one runs. Sequences then advance before
-their tokens are known: a token is pending, and feeds the next step on the device. The tokens of the next step
-are chosen while it runs, as soon as this step's tokens are known: penalties, masks and grammars look at all
-text. The next step may have computed a row for a sequence that has ended meanwhile, or whose grammar forces
-the token. That row is not read. What such a row wrote to the cache is right or is overwritten: the next owner
-of the block writes later, in the order of the device.
+On a device the next step is prepared and launched while this one runs. Sequences then advance before their
+new tokens are known: such a pending token feeds the next step on the device. The tokens of the next step are
+chosen while it runs, as soon as this step's tokens are known: penalties, masks and grammars depend on all of
+the text. The next step may have computed a row for a sequence that has ended meanwhile, or whose grammar
+forces the token. That row is not read. What such a row wrote to the cache is either right or overwritten: the
+device runs steps in order, so the next owner of the block writes after it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class LaunchedStep:
     def run_ahead(self, reader: LogitsReader, tables: BlockTables, ends: EndRule, window: int) -> None:
         """Let the sequences advance by this step, if the next one can be prepared without their tokens.
 
-        All earlier steps are collected. `window` is the most tokens that prompt and output have together.
+        All earlier steps have been collected. `window` is the most tokens that prompt and output have
+        together.
         """
         if not self.whole:
             return
@@ -67,7 +68,7 @@ class LaunchedStep:
         tables.settle(chunk for chunk in self.plan.chunks if id(chunk) not in advanced)
 
     def collect(self, reader: LogitsReader) -> list[ChunkResult]:
-        """The results of the step; waits for the device. A broken device fails all chunks."""
+        """The results of the step; waits for the device. If the device is broken, all chunks fail."""
         if self.chosen is None:
             return [
                 result for forward in self.outcome.results for result in reader.read(forward, self.spoilt)

@@ -22,7 +22,7 @@ def use_threads(config: ModelConfig) -> None:
 
 
 def use_machine(config: ModelConfig) -> None:
-    """Limit torch to this process's threads and part of a GPU; before weights are loaded."""
+    """Limit torch to this process's threads and part of a GPU; to be called before weights are loaded."""
     use_threads(config)
     if config.device != "cpu":
         keep_to_share(config.engine.gpu_share)

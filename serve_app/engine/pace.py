@@ -39,12 +39,12 @@ OUTLIER: Final = 3.0  # times the present figure; a slower step counts as one of
 
 
 class Pace:
-    """The prompt tokens of each step of one engine."""
+    """How many prompt tokens each step of one engine takes."""
 
     def __init__(self, alone: int, *, launches: bool = False) -> None:
-        """`alone`: the prompt tokens of a step in which nothing decodes; no step has more.
+        """`alone`: how many prompt tokens a step takes if nothing decodes; no step takes more.
 
-        `launches`: whether a step has a cost of its own besides that of its tokens, as on a device.
+        `launches`: whether a step has a fixed cost besides that of its tokens, as on a GPU.
         """
         self._alone, self._launches = alone, launches
         # Of pieces by their size: their prompt tokens, and the seconds that these added to decodes.
@@ -67,7 +67,8 @@ class Pace:
     def prompt_tokens(self, decodes: int, sequences: int = 0) -> int:
         """The most prompt tokens of a step that also computes `decodes` tokens of decoding sequences.
 
-        `sequences`: all that run or wait, no more than may run at once; 0: those that decode alone.
+        `sequences`: how many sequences run or wait, at most as many as may run at once; 0: only those that
+        decode.
         """
         if not decodes or not self._decode_s or self.token_s is None:
             return self._alone
@@ -109,9 +110,9 @@ class Pace:
             self._added[size] = count, min(known, found) if size < own else max(known, found)
 
     def _cheap(self, tokens: int, room: float) -> int:
-        """The most prompt tokens that cost little more than `tokens`, which fit `room` by what one costs.
+        """The most prompt tokens that cost little more than `tokens`, whose estimated time fits in `room`.
 
-        Or twice as many, to find out.
+        Sometimes up to twice as many, to measure what they cost.
         """
         turn = self._mixed_steps % AGAIN
         own = max((size for size in self._added if size <= _bucket(tokens)), default=None)
@@ -129,9 +130,9 @@ class Pace:
         return max(tokens, int(2 * count))
 
     def _of_decodes(self, decodes: int) -> float:
-        """Seconds of a step of `decodes` decodes: at most those of larger steps.
+        """Seconds that a step of `decodes` decodes takes: at most as many as larger steps take.
 
-        For more decodes than any step had so far, each one more adds what a prompt token adds.
+        Beyond the largest step so far, each further decode is taken to add as much as a prompt token.
         """
         size = decodes.bit_length()
         larger = [seconds for known, seconds in self._decode_s.items() if known >= size]

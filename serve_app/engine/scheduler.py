@@ -3,12 +3,12 @@
 Integers and lists only; no tensors, no clock, no requests. `schedule` depends only on `num_computed`, so a
 step that failed is simply scheduled again.
 
-Sequences run in the order (priority, arrival). `pace` says how many tokens of prompts a step
-takes beside its decodes, `shares` how they are divided. A prompt is admitted when it gets tokens and
-there are blocks for all of it, so only a decode can run out of blocks. When that happens, the last sequence
-in order is preempted: it is computed again later, with the same result. The first sequence in order is never
-preempted for another and fits the cache alone, so it always advances. The beams of a request
-(`sequence.BeamSet`) are admitted and preempted as one sequence.
+Sequences run in the order (priority, arrival). `pace` decides how many prompt tokens a step takes beside its
+decodes, and `shares` how these are divided. A prompt is admitted when it gets tokens and there are blocks for
+all of it, so only a decode can run out of blocks. When that happens, the last sequence in order is preempted:
+it is computed again later, with the same result. The first sequence in order is never preempted for another
+and fits the cache alone, so it always advances. The beams of a request (`sequence.BeamSet`) are admitted and
+preempted as one sequence.
 
 A prefix is computed once. If a prompt's next block is computed in this step for an earlier prompt, the prompt
 gets no tokens in this step. It shares the block once it has been computed. If the other prompt ends before
@@ -103,7 +103,7 @@ class Scheduler:
 
     @property
     def places_taken(self) -> int:
-        """Places of the batch that sequences have, or that are kept for beams to come."""
+        """The places in the batch that sequences take, or that are kept for future beams."""
         return len(self.running) + sum(beams.places - len(beams.members) for beams in self._running_beams)
 
     def _withdraw(self, sequence: Sequence) -> None:
@@ -119,8 +119,8 @@ class Scheduler:
         """Whether the next step may have to preempt a sequence.
 
         Every running sequence may need a block, a copy of one, and blocks for tokens that its grammar forced.
-        If fewer blocks are free than that, the blocks that decodes need are counted exactly, but not for a
-        grammar, which may force more tokens after a pending one, nor for beams, which fork.
+        If fewer blocks are free, the blocks that decodes need are counted exactly. With a grammar or beams
+        they cannot be: a grammar may force more tokens after a pending one, and beams fork.
         """
         pool = self.tables.pool
         most = sum(2 + sequence.num_forced // pool.block_size for sequence in self.running)
@@ -176,7 +176,7 @@ class Scheduler:
         return budget
 
     def _schedule_beams(self, beams: BeamSet, sequence: Sequence, plan: Plan, budget: int) -> int:
-        """Schedule one token of every beam when `sequence` is the first of them; returns how many."""
+        """Schedule one token of every beam if `sequence` is the first of them; returns how many tokens."""
         members = beams.members
         ready = sequence is members[0] and len(members) <= budget and all(m.decoding for m in members)
         if not ready or not self._make_room(sequence, plan, members):
@@ -185,7 +185,7 @@ class Scheduler:
         return len(members)
 
     def _make_room(self, sequence: Sequence, plan: Plan, beams: list[Sequence] | None = None) -> bool:
-        """Add blocks for the next tokens of a sequence, or of all `beams`; preempts the last in order.
+        """Add blocks for the next tokens of a sequence, or of all `beams`; may preempt the last in order.
 
         Returns False if `sequence` has been preempted itself.
         """
@@ -341,7 +341,7 @@ class Scheduler:
                     self._draft(chunk, proposer.propose(chunk.sequence.token_ids, most), proposer)
 
     def _draft(self, chunk: Chunk, draft: tuple[int, ...], proposer: Proposer | None = None) -> int:
-        """Add a draft to a chunk, as far as there are blocks; returns how many tokens fit."""
+        """Add to a chunk as much of a draft as there are blocks for; returns how many tokens."""
         draft = draft[: self.tables.extend(chunk.sequence, len(draft))]
         chunk.draft, chunk.proposer = draft, proposer
         chunk.length += len(draft)
@@ -357,7 +357,7 @@ class Scheduler:
     def check_owned(self, sequences: list[Sequence], chunks: Iterable[Chunk] = ()) -> None:
         """Raise IntegrityError unless queues, beam sets and blocks are those of `sequences`.
 
-        `chunks`: those of a step that runs.
+        `chunks`: the chunks of a running step.
         """
         sequences = [each for each in sequences if each.status is not Status.HELD]
         queued = [*self.running, *self.waiting]

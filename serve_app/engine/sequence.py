@@ -27,7 +27,7 @@ class Status(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """How likely each of the next draft tokens of a sequence is right, given that those before it are."""
+    """The chance that each of a sequence's next draft tokens is right, given that those before it are."""
 
     first: float
     following: float
@@ -38,11 +38,11 @@ class Proposer(Protocol):
     """Proposes drafts of one sequence, and learns from their outcome."""
 
     def forecast(self, token_ids: list[int]) -> Forecast | None:
-        """The chances that the next proposals are right; None: proposals are always made."""
+        """The chances that the next proposals are right; None if proposals are always made."""
         ...
 
     def propose(self, token_ids: list[int], most: int) -> tuple[int, ...]:
-        """At most `most` tokens, all inside the vocabulary, that may follow prompt and output `token_ids`."""
+        """At most `most` tokens of the vocabulary that may follow `token_ids` (prompt and output)."""
         ...
 
     def learn(self, proposed: int, accepted: int) -> None:
@@ -113,7 +113,7 @@ class Sequence:
 
     @property
     def wanted_from(self) -> int | None:
-        """The first prompt position whose logits are wanted and not yet computed; None: there is none."""
+        """The first prompt position whose logits are wanted but not computed yet; None if there is none."""
         if self.num_prompt_logprobs is None and self.context_logits is None:
             return None  # as for nearly every sequence, several times a step
         wanted = []
@@ -145,7 +145,7 @@ class Sequence:
 
     @property
     def takes_forced(self) -> bool:
-        """Whether tokens that the grammar forces are taken without being sampled.
+        """Whether tokens that the grammar forces are appended without being sampled.
 
         Forced tokens are sampled if every token needs its own distribution: for beams, log-probabilities,
         logits, processors and masks besides the grammar's.

@@ -1,8 +1,9 @@
-"""Torch on a CPU: its threads for the small operations of a step, and its errors about memory.
+"""Torch on a CPU: how many threads small operations use, and how errors about memory are recognised.
 
-Torch shares out an operation of more than 32,768 numbers among its threads. They sleep between two steps,
-and waking them takes longer than the operation: milliseconds if other work keeps the cores busy. When the
-threads are done, they look for more work for a while (`serve_app/openmp.py`), on cores that our kernels need.
+Torch shares out an operation of more than 32,768 numbers among its threads. These threads sleep between two
+steps, and waking them takes longer than the operation: milliseconds if other work keeps the cores busy. When
+the threads are done, they look for more work for a while (`serve_app/openmp.py`), on cores that our kernels
+need.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ def few_threads(device: torch.device, numbers: int) -> Iterator[None]:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether memory ran out, of a device or of the machine.
+    """Whether the error means that the memory of a device or of the machine ran out.
 
-    Torch has an exception of its own for devices, but on a CPU raises the same one as for anything.
+    Torch has a separate exception for devices, but on a CPU it raises the same one as for any other error.
     """
     return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)

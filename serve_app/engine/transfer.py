@@ -1,6 +1,6 @@
-"""Copies between the host and a device, without either waiting for the other.
+"""Copies between the host and a device in which neither waits for the other.
 
-`send` and `Parcel` put several arrays on a device in one copy, `Receipt` brings several tensors back in one.
+`send` and `Parcel` put several arrays on a device in one copy; `Receipt` brings several tensors back in one.
 The data goes through pinned memory from torch's own cache, which keeps the memory until the device has read
 or written it. On a CPU nothing is copied. Does not depend on sequences or batches.
 """
@@ -44,7 +44,7 @@ def send(device: torch.device, *arrays: Array) -> list[torch.Tensor]:
 
 
 class Parcel:
-    """Arrays that go to a device in one copy, when the first of them is used."""
+    """Arrays that are copied to a device together, when the first of them is used."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -70,7 +70,7 @@ class Receipt:
     """Tensors on their way from a device to the host, in one copy. Tensors on a CPU need no copy."""
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
-        """`tensors`: at least one, all on one device and of types of eight bytes."""
+        """`tensors`: at least one, all on one device and with dtypes of eight bytes."""
         self._tensors = tuple(tensors)
         self._event: torch.cuda.Event | None = None
         self._host: torch.Tensor | None = None

@@ -84,9 +84,9 @@ class FirstLayers:
             decoder.layers = layers
 
     def wrong(self, backend: AttentionBackend, error: float) -> str | None:
-        """The difference from the original logits, if it is too large; None if they are right.
+        """How much its logits differ from the original's, if by too much; None if they are right.
 
-        `error` is the allowance for the format of the weights besides rounding, relative and by norm.
+        `error` is the relative error, by norm, that the weight format may add to rounding errors.
         """
         if self._want is None:
             return None
@@ -106,7 +106,7 @@ class FirstLayers:
 
 
 def _logits(model: PreTrainedModel, backend: AttentionBackend, ids: torch.Tensor) -> torch.Tensor:
-    """[T, V] float32 of one short sequence in the first block of a cache."""
+    """The logits [T, V] float32 of one short sequence, which is in the first block of a cache."""
     model.set_attn_implementation(ATTENTION_NAME)
     positions = torch.arange(len(ids), device=model.device)
     context = ForwardContext(

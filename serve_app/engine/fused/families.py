@@ -1,7 +1,8 @@
 """The families whose decoder layers are fused: for each, a declaration of how its layers are built.
 
-A family is transformers' classes NAMEForCausalLM and NAMEDecoderLayer. What a declaration leaves out is as
-Llama has it. Scales, soft-caps and windows of attention are not declared: layers state them as they call it.
+A family is transformers' classes NAMEForCausalLM and NAMEDecoderLayer. Anything that a declaration leaves out
+is as in Llama. Scales, soft-caps and windows of attention are not declared: layers pass them in each call of
+attention.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class NormForm(Enum):
 
 
 class HeadNorms(Enum):
-    """How `q_norm` and `k_norm` normalise queries and keys before they are turned."""
+    """How `q_norm` and `k_norm` normalise queries and keys before rotary positions are applied."""
 
     NONE = "not at all"
     EACH = "each head by itself"
@@ -66,7 +67,7 @@ class Family:
     fits: Callable[[Any], bool] = lambda config: True  # whether a model of that configuration is built so
 
     def has(self, part: object, kind: str) -> bool:
-        """Whether `part` is of the family's own class of that kind, such as `DecoderLayer`."""
+        """Whether `part` is an instance of the family's own class of this kind, such as `DecoderLayer`."""
         place = f"transformers.models.{self.name.lower()}.modeling_{self.name.lower()}"
         return (type(part).__module__, type(part).__name__) == (place, f"{self.name}{kind}")
 

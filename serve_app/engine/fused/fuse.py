@@ -1,6 +1,6 @@
 """Replaces a model's own layers and forward by fused ones: all of the layers or none.
 
-Only models of a declared family are fused, and only after the first layers gave the original's logits.
+Only models of a declared family are fused, and only if their first fused layers give the original logits.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Parts(Protocol):
         ...
 
     def make_backend(self) -> AttentionBackend:
-        """The attention backend for its layers."""
+        """The attention backend for the fused layers."""
         ...
 
 
@@ -80,10 +80,10 @@ def fuse(
     pack: Pack,
     progress: Callable[[str], None] | None = None,
 ) -> int:
-    """Make decoder layers, head and forward those of `parts`, in place; returns how many layers: all or 0.
+    """Replace layers, head and forward by those of `parts` in place; returns how many layers: all or 0.
 
-    `pack` makes linears of the format `weights`. An original is freed as soon as its weights are packed, but
-    for the first layers: they stay until the logits of the fused ones are compared with theirs.
+    `pack` makes linears of the format `weights`. Original layers are freed as soon as their weights are
+    packed. Only the first ones stay, until the logits of the fused layers are compared with theirs.
     """
     family = known(model, parts.dtypes)
     if family is None:

@@ -1,7 +1,7 @@
 """The structure that fused layers have on every device; a device brings linears, kernels and attention.
 
-One residual of float32 runs through all layers. What a layer adds to it is left pending, so that
-the next norm adds it. Depends on neither batches nor cache layouts.
+One residual of float32 runs through all layers. A layer does not add its own output: it leaves it pending,
+and the next norm adds it. Depends on neither batches nor cache layouts.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class AttentionCall:
 
 
 class LayerKernels(Protocol):
-    """A device's kernels for what lies between linears and attention."""
+    """A device's kernels for the operations between linears and attention."""
 
     def add_norm(self, residual: torch.Tensor, pending: Pending | None, norm: Norm | None) -> torch.Tensor:
-        """residual [T, N] float32 += what is `pending`, in place. Returns norm(residual); without, a copy.
+        """Adds what is `pending` to residual [T, N], in place. Returns norm(residual); without, a copy.
 
         The result is of the type that linears take.
         """
@@ -101,8 +101,8 @@ class DecoderLayer(nn.Module, Generic[KernelsT]):
     ) -> tuple[torch.Tensor, Pending]:
         """As `forward`, but with outputs for `rows` [R] only. Keys and values are written for all rows.
 
-        The step's context names `rows` as wanted. No row has an adapter. Returns the residual of `rows`, and
-        what is still to be added to it.
+        The step's context must mark `rows` as wanted. No row may have an adapter. Returns the residual of
+        `rows`, and what is still to be added to it.
         """
         normed = self._kernels.add_norm(residual, pending, self._before_attention)
         heads = self._attend_last(self._project(self._qkv, normed), *factors[self._rotary.kind], rows)
@@ -167,9 +167,9 @@ class DecoderLayer(nn.Module, Generic[KernelsT]):
         widths: dict[str, int] | None = None,
         rows: torch.Tensor | None = None,
     ) -> PackedLinear:
-        """The linears of these names side by side, with outputs in the order of `rows`; notes their site.
+        """The linears of these names side by side, with outputs in the order of `rows`; records a site.
 
-        `widths`: the outputs of each module that adapters know; None: there is only one name.
+        `widths`: the output width of each module that adapters can name; None if there is only one name.
         """
         made = pack(*(getattr(parent, name) for name in names), rows=rows)
         widths = widths or {names[0]: made.out_features}
@@ -190,7 +190,7 @@ class DecoderStack(nn.Module):
         """residual [T, N] float32, which may be changed in place. `factors` by kind.
 
         Returns the residual of `rows` [R], the rows that the step wants, or of all rows. The second value
-        returned is still to be added to the residual; None: nothing is.
+        returned is still to be added to the residual; None if nothing is.
         """
         pending: Pending | None = None
         narrow = rows is not None and len(rows) < len(residual) and current().adapters is None

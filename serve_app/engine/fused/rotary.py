@@ -1,9 +1,9 @@
 """Rotary positions: which numbers of a head are turned together, and the factors by position.
 
-Kernels rotate a whole head: each number of its first half with the number at the same place of the second.
-For a family that turns neighbours, or only a part of the head, the rows of queries and keys are reordered
-once, at load: products of queries with keys do not depend on the order. Pairs that are not turned have the
-factors one and zero.
+Kernels rotate a whole head: each number of the first half together with the number at the same place in the
+second half. For a family that turns neighbours, or only a part of the head, the rows of queries and keys are
+reordered once, at load: products of queries with keys do not depend on the order. Pairs that are not turned
+have the factors one and zero.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Rotary:
 
 
 class RotaryTable:
-    """The factors of one kind by position, as the model's own module gives them."""
+    """The factors of one kind by position, as the model's own module computes them."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class RotaryTable:
     ) -> None:
         """`like`: the model's embeddings. The module rounds its factors to their type, on their device.
 
-        `layer_type`: of the layers that the factors are for, where the module has several kinds.
+        `layer_type`: the type of the layers that use these factors, if the module has several types.
         """
         self._rotary, self._turned, self._head_dim = rotary, turned, head_dim
         self._more = {} if layer_type is None else {"layer_type": layer_type}
@@ -85,7 +85,7 @@ class RotaryTable:
         return cos[0], sin[0]
 
     def _of_pairs(self, factors: torch.Tensor, filler: float) -> torch.Tensor:
-        """[length, numbers that are turned] -> [length, D / 2] float32: one of each pair, and `filler`."""
+        """[length, numbers that are turned] -> [length, D / 2] float32: one per pair, then `filler`."""
         half = factors.shape[-1] // 2
         both = self._turned is Turned.NEIGHBOURS_FACTORS_TOO
         pairs = factors[:, ::2] if both else factors[:, :half]

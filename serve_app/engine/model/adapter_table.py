@@ -1,6 +1,6 @@
 """The adapters that are loaded on one model. Subclasses decide on the adapters' memory and products.
 
-Depends on the model's places and the chunks of a step, but not on files or requests.
+Depends on the model's sites and the chunks of a step, but not on files or requests.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ LoadedT = TypeVar("LoadedT")
 
 
 class AdapterTable(ABC, Generic[LoadedT]):
-    """The adapters that requests may name, by key. `put` and `drop` belong to the engine's thread."""
+    """The adapters that requests may name, by key. Only the engine's thread may call `put` and `drop`."""
 
     def __init__(
         self, module: PreTrainedModel, dtype: torch.dtype, device: torch.device, config: EngineConfig
     ) -> None:
-        """Finds the sites of `module`, whose linears are already as they will run.
+        """Finds the sites of `module`, whose linears already have their final form.
 
         `config` has the number of adapters and the largest rank.
         """
@@ -37,7 +37,7 @@ class AdapterTable(ABC, Generic[LoadedT]):
 
     @property
     def shapes(self) -> dict[Place, tuple[int, int]]:
-        """(N, K) of every place that an adapter can change; empty if this model has none."""
+        """(N, K) of every site that an adapter can change; empty if this model has none."""
         return {
             (site.layer, module): (width, site.features)
             for site in self._sites
@@ -65,7 +65,7 @@ class AdapterTable(ABC, Generic[LoadedT]):
 
     @abstractmethod
     def put(self, key: str, adapter: LoadedT) -> None:
-        """Let requests name the adapter. One already loaded under `key` stays: its content is the same."""
+        """Let requests name the adapter. One already loaded under `key` stays, as its content is the same."""
 
     @abstractmethod
     def drop(self, key: str) -> None:
@@ -88,11 +88,11 @@ class AdapterTable(ABC, Generic[LoadedT]):
 
     @abstractmethod
     def _of_rows(self, spans: Mapping[str, list[range]], decodes: bool) -> RowAdapters:
-        """As `of_step`, from the rows of each adapter in ascending order, by its key. `decodes`: each chunk
-        has one row."""
+        """As `of_step`, but from the ascending rows of each adapter, by its key. `decodes`: each chunk has
+        one row."""
 
     def _at_sites(self, updates: Iterable[LowRank]) -> Iterator[tuple[Site, list[LowRank]]]:
-        """The updates of each site that has updates, in the order of the site's modules."""
+        """The updates of each site that has any, in the order of the site's modules."""
         at = {(update.layer, update.module): update for update in updates}
         for site in self._sites:
             parts = [

@@ -1,9 +1,9 @@
-"""Learns the layers of a module from a forward without a cache, and refuses modules that we would get wrong.
+"""Learns the layers of a module from a forward without a cache, and refuses what we would compute wrongly.
 
 During a dry run attention and functions with a state return zeros. Every layer must call attention exactly
 once, or, in a model with states, at most once. And the logits of a token must not change with the tokens
-before it: if they do, something else mixes tokens (a convolution, a state, an attention of the module's own),
-which a packed batch would mix across sequences.
+before it. If they do, something else mixes tokens (a convolution, a state, an attention of the module's own),
+and would mix those of different sequences in a packed batch.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The bridge from a transformers module to our attention: one registered function.
 
 Transformers looks its attention up by name and hands it queries, keys and values with positions already
-applied. It cannot pass the places of our sequences in the batch and in the cache, so a step makes its
-backend and context *active* during one forward. This module knows no layout and computes nothing.
+applied. It cannot pass the places of our sequences in the batch and in the cache, so a step makes its backend
+and context *active* during one forward. This module does not depend on cache layouts, and computes nothing.
 
 No mask function is registered under our name, which makes transformers build no
 mask at all; the backend alone decides what a query may see.
@@ -54,7 +54,7 @@ class ActiveStep:
         return found.to(self.context.slots.device)
 
     def context_of(self, chunk: int | None) -> ForwardContext:
-        """The context of a layer that attends within chunks of this many tokens; None: to all tokens."""
+        """The context of a layer that attends within chunks of this many tokens; None: it has no chunks."""
         if chunk is None:
             return self.context
         if chunk not in self.chunked:
@@ -113,7 +113,8 @@ def active(
 ) -> Iterator[None]:
     """Send every attention call of forwards inside the context manager to `backend`, with `context`.
 
-    `adapters` are added to the linears that they change. `states` are those of one forward.
+    `adapters` are added to the outputs of the linears that they change. `states` are used for one forward
+    only.
     """
     token = _active.set(ActiveStep(backend, context, adapters, states))
     try:

@@ -1,4 +1,4 @@
-"""A step that contains its failures: a chunk is only failed if it fails when run by itself.
+"""Runs a step so that failures are contained: a chunk only fails if it also fails when run by itself.
 
 Runs the chunks of a step as one batch. If that raises, each chunk runs again alone; chunks
 that still raise are reported, the others keep their logits. If all raise, a probe of our own (one token in a
@@ -78,8 +78,8 @@ class IsolatingRunner:
     def run(self, chunks: list[Chunk], copies: list[tuple[int, int]], fed: Fed | None = None) -> StepResult:
         """Copy the cache blocks `copies` (source, target), then compute the chunks.
 
-        `fed` has the pending tokens of their sequences.
-        Raises DeviceBroken after MAX_STRIKES steps in a row without any success.
+        `fed` has the pending tokens of the chunks' sequences. Raises DeviceBroken after MAX_STRIKES steps in
+        a row without any success.
         """
         self._fed = fed
         spoilt = self._copy(chunks, copies)

@@ -1,4 +1,4 @@
-"""Low-rank adapters (LoRA): what one adds to a model, and where. Knows no files, models or requests.
+"""Low-rank adapters (LoRA): what an adapter adds to a model, and where. Knows no files, models or requests.
 
 An adapter adds `(x A^T) B^T` to the outputs of some linears, for its own rows of a step only.
 """
@@ -43,7 +43,7 @@ class Site:
         return sum(self.widths.values())
 
     def arranged(self, update: LowRank) -> LowRank:
-        """`update` with its outputs in the site's order."""
+        """`update` with its outputs arranged in the site's order."""
         if self.rows is None:
             return update
         place = dict(self.outputs())[update.module]

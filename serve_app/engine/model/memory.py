@@ -1,4 +1,4 @@
-"""Decides the size of the KV cache and the longest sequence, from numbers.
+"""Decides the size of the KV cache and the longest sequence, from numbers alone.
 
 `plan_cache` is pure. Only `free_memory` looks at the machine. On a GPU it looks at the replica's part, to
 which `keep_to_share` limits torch. Nothing is allocated.
@@ -66,11 +66,11 @@ def plan_cache(
 ) -> CachePlan:
     """Choose the number of blocks, the number of slots for states, and the window.
 
-    `config.num_blocks`, else `config.kv_cache_bytes`, else `share` of `free_bytes`,
-    at most `cap`, and at most what `max_sequences` full windows fill. The model's own
-    window is lowered to what the blocks hold; a window that `config.max_model_len` asks
-    for raises CacheTooSmall instead. States take at most STATE_SHARE of the memory; if that is too little
-    for `config.max_sequences`, fewer sequences run at once.
+    The cache has `config.num_blocks` blocks, else `config.kv_cache_bytes` bytes, else `share` of
+    `free_bytes`: at most `cap`, and no more than `max_sequences` full windows fill. The model's own window is
+    lowered to what fits in the blocks; a `config.max_model_len` that does not fit raises CacheTooSmall
+    instead. States take at most STATE_SHARE of the memory; if that is too little for `config.max_sequences`,
+    fewer sequences run at once.
     """
     if config.max_model_len is not None and config.max_model_len > context_window:
         raise CacheTooSmall(
@@ -118,8 +118,8 @@ def plan_cache(
 
 
 def _slots(slot_bytes: int, given: int, max_sequences: int) -> int:
-    """The number of slots of `slot_bytes` each that fit in `given` bytes, at most enough for a full batch and
-    known prefixes."""
+    """The number of slots of `slot_bytes` that fit in `given` bytes, at most enough for a full batch and
+    cached prefixes."""
     if not slot_bytes:
         return 0
     fitting = given // slot_bytes - OWN_SLOTS
@@ -144,8 +144,8 @@ def plan_for_device(
 ) -> CachePlan:
     """`plan_cache` with the share and the free memory of `device`, whose weights are already loaded.
 
-    On a GPU, where there is nothing to swap to, `step_bytes` are kept free for the largest steps, and
-    `adapter_bytes` for the adapters that may be loaded while serving.
+    On a GPU, which cannot swap, `step_bytes` are kept free for the largest steps, and `adapter_bytes` for the
+    adapters that may be loaded while serving.
     """
     on_cpu = device.type == "cpu"
     free = free_memory(device, config.gpu_share)
@@ -173,7 +173,7 @@ def plan_for_device(
 
 
 def keep_to_share(gpu_share: float | None) -> None:
-    """Limit torch to this part of the GPU, so that it does not take the part of other replicas."""
+    """Limit torch to this part of the GPU, so that the rest stays free for other replicas."""
     if gpu_share is not None and torch.cuda.is_available():
         total = torch.cuda.get_device_properties(0).total_memory
         torch.cuda.set_per_process_memory_fraction(max(gpu_share - CUDA_OWN_BYTES / total, 0.0))
@@ -182,8 +182,8 @@ def keep_to_share(gpu_share: float | None) -> None:
 def free_memory(device: torch.device, gpu_share: float | None = None) -> int:
     """Bytes that may still be allocated on `device`; on a CPU no more than the container's limit leaves.
 
-    On a GPU, CUDA_SHARE of it counts. With `gpu_share` this process keeps to that part of it, what it holds
-    already included.
+    On a GPU, only the fraction CUDA_SHARE of the free memory counts. With `gpu_share`, this process may use
+    that part of the GPU, less what it has already allocated.
     """
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)

@@ -18,7 +18,7 @@ Run = Callable[[Batch], object]
 
 
 def is_measured(device: torch.device, config: EngineConfig) -> bool:
-    """Whether steps are run to size the cache: on a GPU, unless the settings say its size."""
+    """Whether steps are run to size the cache: on a GPU, unless the settings set its size."""
     return device.type == "cuda" and config.num_blocks is None and config.kv_cache_bytes is None
 
 
@@ -31,11 +31,11 @@ def blocks_of_steps(config: EngineConfig, window: int) -> int:
 def largest_steps(
     config: EngineConfig, window: int, vocab_size: int, device: torch.device, graphed: int = 0
 ) -> tuple[Batch, ...]:
-    """Prompts of `max_step_tokens` tokens that want all logits, and a decode of `max_sequences` sequences.
+    """Prompts of `max_step_tokens` tokens with all logits wanted, and a decode of `max_sequences` sequences.
 
-    Between them prompts of `graphed` tokens of which one logit each is wanted, unless it is 0: those of the
-    largest graph. All sequences have the same blocks: what they write means nothing, and the cache stays
-    small.
+    Between the two, unless `graphed` is 0, prompts of `graphed` tokens with one logit wanted each: the
+    largest graph. All sequences share the same blocks, so that the cache stays small; what they write there
+    does not matter.
     """
     longest = min(config.max_step_tokens, window)
     table = list(range(blocks_of_steps(config, window)))
@@ -61,9 +61,9 @@ def _pieces(tokens: int, longest: int) -> list[int]:
 
 
 def step_bytes(run: Run, steps: Iterable[Batch], device: torch.device) -> int:
-    """The sum of the peaks that `run` allocates for each of `steps`: graphs keep what they record.
+    """The peak memory of `run`, summed over `steps`: graphs keep the memory of the steps that they record.
 
-    Afterwards torch holds no memory that it does not use. Raises torch.OutOfMemoryError.
+    Afterwards torch holds no unused memory. Raises torch.OutOfMemoryError.
     """
     return sum(_peak(run, step, device) for step in steps)
 

@@ -1,7 +1,7 @@
 """Temperatures of queries that grow with the position, as in the layers of Llama 4 without rotary positions.
 
 Transformers takes the position from the row's place in the batch, which is right for one sequence alone. So
-the module's own is switched off, and applied here with the positions of the sequences.
+the module's own temperatures are switched off and applied here, by each row's position in its sequence.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class QueryTemperature:
     scale: float
 
     def apply(self, query: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """query [1, H, T, D] of rows at `positions` [T], with a factor for each row."""
+        """query [1, H, T, D] of rows at `positions` [T], with each row multiplied by its factor."""
         factors = torch.log1p(torch.floor((positions.float() + 1.0) / self.floor_scale)) * self.scale + 1.0
         return (query * factors[:, None]).to(query.dtype)
 

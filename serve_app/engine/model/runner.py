@@ -32,9 +32,9 @@ log = logging.getLogger(__name__)
 class ModelRunner:
     """Runs one causal language model on packed batches.
 
-    `module` is a transformers causal LM in eval mode on `device`; its attention is
-    switched to ours. `dtype` is the type of its keys and values, and of the cache unless
-    `config.kv_cache_dtype` says otherwise. `context_window` is the model's own in tokens;
+    `module` is a transformers causal LM in eval mode on `device`; its attention is replaced by ours. `dtype`
+    is the type of its keys and values, and of the cache unless `config.kv_cache_dtype` says otherwise.
+    `context_window` is the model's own in tokens;
     None: `max_position_embeddings`. `make_adapters` makes the table of its adapters. `graphed`: tokens of the
     largest step with prompts that will be recorded as a graph. Raises UnsupportedModel and
     `memory.CacheTooSmall`.
@@ -114,7 +114,7 @@ class ModelRunner:
             )
 
     def run(self, batch: Batch) -> torch.Tensor:
-        """Compute the step and fill the cache; returns [R, V] float32, one row a wanted logit.
+        """Compute the step and fill the cache; returns [R, V] float32, with one row for each wanted position.
 
         R may be 0 (prefill chunks that end inside their prompts); the result is then [0, V], and the head
         computes nothing.
@@ -138,7 +138,7 @@ class ModelRunner:
                 self._backend.copy_blocks(pairs)
 
     def _step_bytes(self, config: EngineConfig, window: int, dtype: torch.dtype, graphed: int) -> int:
-        """The memory of the largest steps beside weights and cache; 0 if it is not measured."""
+        """The memory that the largest steps take beside weights and cache; 0 if it is not measured."""
         if not peak.is_measured(self.device, config):
             return 0
         blocks = peak.blocks_of_steps(config, window)

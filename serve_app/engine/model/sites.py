@@ -58,7 +58,7 @@ def _is_linear(module: nn.Module) -> bool:
 
 
 def _widths(name: str, linear: Any, config: Any) -> dict[str, int] | None:
-    """The outputs of each module in a linear of this name; None for a name that adapters do not use."""
+    """The output width of each module in a linear of this name; None if adapters do not use the name."""
     if name in MODULES:
         return {name: linear.out_features}
     if name == "gate_up_proj":

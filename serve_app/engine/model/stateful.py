@@ -1,8 +1,8 @@
 """The bridge from transformers' functions with a state to ours.
 
 A module of transformers calls such a function by its name in its own file, and there is no registry of them.
-So we put a function into that file which computes the states of the active step, or calls transformers' own
-function if there are no states.
+So we put a function of our own into that file: it computes the states of the active step, or calls
+transformers' function if there are no states.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def stateful_functions(kind: type[nn.Module]) -> list[str]:
 
 
 def wants_positions(module: nn.Module) -> bool:
-    """Whether the forward of `module` takes positions. A model whose layers all have states may need none.
+    """Whether the forward of `module` takes positions. A model may need none if all its layers have states.
 
-    Raises UnsupportedModel for any other model without them.
+    Raises UnsupportedModel for any other model whose forward takes none.
     """
     if stateful_functions(type(module)) and not takes_positions(module):
         return False

@@ -1,1 +1,1 @@
-"""Inputs of a request to the engine: their checks, and tensors, draft and processors in their used form."""
+"""The inputs of a request to the engine: their checks, and tensors, drafts and processors ready for use."""

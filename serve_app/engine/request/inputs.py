@@ -1,6 +1,6 @@
 """Checks a request's inputs besides tokens: bias, draft, prompt table, and the logits it asks for.
 
-Each error names the field and its range. Does not depend on the load or on other requests.
+Each error names the field and its allowed range. Does not depend on the load or on other requests.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _table(table: PromptTable, request: EngineRequest, vocab_size: int, width: i
 
 
 def _logits(request: EngineRequest, vocab_size: int, window: int) -> None:
-    """Logits of one request are bounded as a whole, whether it is streamed or not."""
+    """The logits of one request are limited in total, whether it is streamed or not."""
     length, max_tokens = len(request.token_ids), request.sampling.max_tokens
     outputs = request.n if request.beam is None else request.beam.width
     longest = window - length if max_tokens is None else max_tokens

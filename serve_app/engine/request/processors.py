@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 class LogitsProcessor(Protocol):
     """Edits the logits of one row. The result may depend only on the arguments, since a sequence may be
-    computed again."""
+    computed twice."""
 
     def __call__(self, prompt: Sequence[int], output: Sequence[int], logits: torch.Tensor) -> None:
         """Change `logits` [V] float32 in place, for the token after `prompt` and `output`.
@@ -42,7 +42,7 @@ class ProcessorRegistry:
     """The processors of one engine."""
 
     def __init__(self, paths: Mapping[str, str]) -> None:
-        """Import every factory. Raises ValueError for a processor that cannot be found, naming it."""
+        """Import every factory. Raises ValueError that names the processor if one cannot be found."""
         self._factories = {name: _load(name, path) for name, path in paths.items()}
 
     def check(self, calls: Sequence[ProcessorCall]) -> None:

@@ -13,7 +13,7 @@ from serve_app.types import Beam, EngineRequest
 
 
 class Model(Protocol):
-    """The facts about a model that the rules need; a runner has them."""
+    """The facts about a model that the rules need; a runner provides them."""
 
     vocab_size: int
     table_width: int
@@ -52,7 +52,7 @@ class RequestRules:
         )
 
     def window(self, beam: Beam | None) -> int:
-        """The tokens that a sequence of a request may have. The cache must hold all beams at once."""
+        """The most tokens that a sequence of a request may have. The cache must hold all beams at once."""
         if beam is None or beam.width < 1:
             return self._max_model_len
         blocks = self._model.num_blocks // beam.width

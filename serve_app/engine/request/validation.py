@@ -1,7 +1,7 @@
 """Static checks of a request to an engine, before anything is allocated.
 
-The last gate before the batch: dialects check first and in their own words, but
-nothing that could break a step may pass here. Does not depend on the load or on other requests.
+The last check before the batch: dialects check first and word errors in their own way, but nothing that could
+break a step may pass here. Does not depend on the load or on other requests.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def validate(
     """Raise InvalidField or PromptTooLong, naming the public field; EngineRefused for a wrong `begun`.
 
     `window` is the number of prompt and output tokens one sequence may have. Without `beams`, only the
-    request's own part of a search is checked; likewise for a prompt table without `table_width`, the numbers
-    in a row.
+    request's own part of a search is checked. Without `table_width`, the numbers in a row, only that of a
+    prompt table.
     """
     if request.beam is not None:
         _beam(request.beam, request, beams or BeamBounds(limits.MAX_BEAM_WIDTH, 0))
@@ -100,7 +100,7 @@ def _prompt_logprobs(request: EngineRequest) -> None:
 
 
 def _begun(request: EngineRequest, vocab_size: int, window: int) -> None:
-    """Raise EngineRefused for an answer that no engine with these bounds can have made so far."""
+    """Raise EngineRefused for a partial answer that no engine with these limits can have made."""
     room = window - len(request.token_ids)
     if request.sampling.max_tokens is not None:
         room = max(1, min(room, request.sampling.max_tokens))  # of 0 tokens one is sampled, and not kept
