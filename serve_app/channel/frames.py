@@ -45,8 +45,8 @@ class Hello(msgspec.Struct, tag=True, array_like=True):
 
 
 class Taken(msgspec.Struct, tag=True, array_like=True):
-    """The replica has this request or question. From now on, a loss of its connection counts as a loss of the
-    request."""
+    """The replica has this request or question. From now on, if its connection is lost, the request counts as
+    lost."""
 
     request_id: str
 
@@ -58,7 +58,7 @@ class DeltaFrame(msgspec.Struct, tag=True, array_like=True):
 
 
 class FramePiece(msgspec.Struct, tag=True, array_like=True):
-    """A part of a `DeltaFrame` that no frame can hold. The parts follow each other."""
+    """A part of a `DeltaFrame` that is too large for one frame. The parts follow each other."""
 
     data: bytes
     last: bool
@@ -120,9 +120,9 @@ ticket_decoder: msgspec.msgpack.Decoder[Ticket] = msgspec.msgpack.Decoder(Ticket
 def delta_frames(deltas: list[TokenDelta], max_bytes: int = MAX_FRAME_BYTES) -> list[bytes]:
     """The payloads that carry `deltas` in order: one, unless it would be larger than a frame may be.
 
-    A single delta that no frame can hold goes in pieces if tensors make it so large. Any other
-    becomes an error: a receiver takes bounded messages, and a dropped delta would cut an answer
-    silently.
+    A single delta that is too large for a frame is sent in pieces if that is because of its tensors. Any
+    other becomes an error: a receiver limits the size of messages, and dropping the delta would silently cut
+    the answer.
     """
     payload = encoder.encode(DeltaFrame(deltas))
     if len(payload) <= max_bytes:

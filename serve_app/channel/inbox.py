@@ -30,8 +30,8 @@ class ReplicaLost(GenerationFailed):
 
 
 class ReplicaSilent(Unavailable):
-    """A replica fell silent that had accepted a request and not delivered anything for it. Another replica
-    may answer the request."""
+    """A replica that had accepted a request, but sent no delta for it yet, fell silent. Another replica may
+    answer the request."""
 
     cause = BROKEN
 
@@ -76,9 +76,9 @@ class Inbox:
         return self.take()
 
     def coming(self) -> asyncio.Future[None] | None:
-        """The future that `get` awaits next; None: `take` need not wait.
+        """The future that `get` awaits next; None: `take` can be called at once. `take` need not wait.
 
-        For a reader who saves the coroutine of `get`, since each step of each stream has one.
+        For readers that avoid the coroutine of `get`, since every step of every stream would make one.
         """
         if self._is_closed:
             return None

@@ -17,8 +17,8 @@ MAX_BACKLOG_BYTES: Final = 3 * MAX_MESSAGE_BYTES
 class Link(asyncio.Protocol):
     """Cuts a byte stream into frames and watches over its peer.
 
-    `on_frame(payload)` raises for a malformed frame, and the peer is dropped.
-    `on_close(reason)` is called exactly once, after the last frame, whichever end closed.
+    `on_frame(payload)` raises if the frame is malformed; the peer is then dropped. `on_close(reason)` is
+    called exactly once, after the last frame, whichever end closed.
     `beat()` returns the payload of the next heartbeat, or None to send no heartbeat.
     """
 

@@ -237,7 +237,7 @@ class Departed:
                 self._others[name] += count
 
     def returned(self, replica: str) -> None:
-        """A replica whose connection broke has returned, with its own counts."""
+        """Drop the counts of a replica whose connection broke and which has returned: it sends its own."""
         self._by_replica.pop(replica, None)
 
     @property

@@ -1,10 +1,10 @@
 """Sends the requests of one adapter task to one replica, which probably has the task's adapter.
 
 A replica keeps the adapters that clients sent to it, and has no access to those of other replicas. So
-tasks are hashed into buckets, and each bucket is what Serve calls a multiplexed model. Serve's router
-prefers a replica that has weights of the bucket, and gives a new bucket to the replica with the
-fewest. It skips a busy or dead replica; the replica that gets the request instead may need the client to send
-the weights. The number of buckets is bounded, since Serve keeps every name that it ever saw.
+tasks are hashed into buckets, and each bucket is what Serve calls a multiplexed model. Serve's router prefers
+replicas that have the bucket's weights, and gives a new bucket to the replica with the fewest. It skips busy
+and dead replicas; the replica that gets the request instead may then have to ask the client for the weights.
+The number of buckets is bounded, since Serve keeps every name that it ever saw.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def toward(handle: DeploymentHandle, request: GenerateRequest) -> DeploymentHand
 
 
 async def arrived(request: GenerateRequest) -> None:
-    """If the request brings weights, tell Serve that this replica now has the bucket of `request`.
+    """If the request contains weights, tell Serve that this replica now has the bucket of `request`.
 
     To be called in a replica, within the call of the request.
     """

@@ -13,8 +13,8 @@
       import_path: serve_app.deployments.build:build_model_app
       args: {name: demo-chat}                 # ModelConfig
 
-The numbers here are defaults; `deployments:` in the file overrides each of them. From
-Python, `serve.run` takes what these functions return:
+The numbers here are defaults; `deployments:` in the file overrides each of them. From Python, pass the
+results of these functions to `serve.run`:
 
     serve.run(model_app(ModelConfig(name="demo-chat")), name=app_name("demo-chat"), route_prefix=None)
     serve.run(system_app([Endpoint(name="demo-chat")]), name="system")

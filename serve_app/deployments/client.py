@@ -15,9 +15,9 @@ any field of `GenerateRequest` (`sampling`, `n`, `beam`, `grammar`, `stop`, ...)
 defaults of the model's own generation_config.json apply. `ask` sends a question with one reply:
 `client.ask(EmbedRequest(id="", inputs=("text",)))`. Both clients raise the errors of errors.py.
 
-Unlike an answer through a gateway, an answer is not moved to another replica: a replica that stops finishes
-it, and if a replica dies, it ends with GenerationFailed. The reason is that Serve's streams report neither a
-replica's weights nor that it is stopping.
+Unlike an answer through a gateway, an answer here is never moved to another replica: a stopping replica
+finishes it, and if a replica dies, it ends with GenerationFailed. The reason is that Serve's streams report
+neither a replica's weights nor that it is stopping.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class _Deployed:
     def __init__(self, model: str, version: str = "") -> None:
         """Raises ModelNotFound unless `model` is deployed in this cluster.
 
-        `version`: one of several versions of the model; "": the one without a version.
+        `version`: one of several versions of the model; "": the model that has no version.
         """
         self._model = model
         try:
@@ -87,7 +87,7 @@ class AsyncClient(_Deployed):
     """For code on an event loop, such as another deployment."""
 
     async def stream(self, **fields: Any) -> AsyncIterator[TokenDelta]:
-        """The deltas of one request as they are generated. Closing the iterator aborts it."""
+        """The deltas of one request as they are generated. Closing the iterator aborts the request."""
         response = self._handle.options(stream=True).stream.remote(_payload(self._model, fields))
         with _cancelled_unless_done(response), _public_errors():
             async for item in response:
@@ -107,7 +107,7 @@ class AsyncClient(_Deployed):
         return answers
 
     async def ask(self, question: Question[ReplyT]) -> ReplyT:
-        """The answer to a question; if the question has no id, it is given one."""
+        """The answer to a question; a question without an id gets one."""
         question = _identified(question)
         with _public_errors():
             return decode_reply(question, await self._handle.ask.remote(encode_question(question)))
@@ -122,7 +122,7 @@ class Client(_Deployed):
     """For plain code, such as a script or a notebook; not for use on an event loop."""
 
     def stream(self, **fields: Any) -> Iterator[TokenDelta]:
-        """The deltas of one request as they are generated. Closing the iterator aborts it."""
+        """The deltas of one request as they are generated. Closing the iterator aborts the request."""
         response = self._handle.options(stream=True).stream.remote(_payload(self._model, fields))
         with _cancelled_unless_done(response), _public_errors():
             for item in response:
@@ -140,7 +140,7 @@ class Client(_Deployed):
         return answers
 
     def ask(self, question: Question[ReplyT]) -> ReplyT:
-        """The answer to a question; if the question has no id, it is given one."""
+        """The answer to a question; a question without an id gets one."""
         question = _identified(question)
         with _public_errors():
             return decode_reply(question, self._handle.ask.remote(encode_question(question)).result())
@@ -196,7 +196,7 @@ def _cancelled_unless_done(response: DeploymentResponseGenerator[bytes]) -> Iter
 
 @contextmanager
 def _public_errors() -> Iterator[None]:
-    """Translates errors of Ray and Serve into those of errors.py."""
+    """Turns errors of Ray and Serve into those of errors.py."""
     try:
         yield
     except BackPressureError as error:

@@ -85,9 +85,9 @@ def haproxy(
 ) -> dict[str, str]:
     """Variables that put HAProxy in front, with its sockets and files in `folder`; see `listen` too.
 
-    Serve's own proxy still listens at `fallback_port`, but gets no request. Proxies of Serve can share a
-    port, so two clusters on one machine need different ones.
-    Returns PLAIN if there is no HAProxy; Serve's own proxy then answers, several times slower.
+    Serve's own proxy still listens at `fallback_port`, but gets no requests. Proxies of Serve can share a
+    port, so two clusters on one machine need different fallback ports. Returns PLAIN if there is no HAProxy;
+    Serve's own proxy then answers, several times slower.
     """
     binary = _haproxy_binary()
     if binary is None:
@@ -118,9 +118,9 @@ def haproxy(
 def listen(folder: Path, host: str, v1: Family, environ: MutableMapping[str, str] = os.environ) -> str:
     """Let HAProxy listen at `host`, before Ray starts. Returns the host that Serve itself must listen at.
 
-    Behind our HAProxy that is loopback, since Serve's own proxy and each replica's HTTP port do not require a
+    Behind our HAProxy it is loopback, since Serve's own proxy and each replica's HTTP port do not require a
     key. Without HAProxy, Serve's proxy serves `host`.
-    `v1`: the protocol of paths below /v1, for the answers that the proxy gives by itself.
+    `v1`: the protocol of paths below /v1, which sets the form of the proxy's own answers.
     """
     if environ.get("RAY_SERVE_HAPROXY_BINARY_PATH") != str(folder / "haproxy.sh"):
         environ.pop(PUBLIC_HOST, None)
@@ -142,8 +142,8 @@ def listen(folder: Path, host: str, v1: Family, environ: MutableMapping[str, str
 
 
 def _max_connections() -> int:
-    """The maximum number of HAProxy's clients. Each client takes up to two of the files that this user's
-    processes may open."""
+    """The maximum number of clients that HAProxy serves. Each client takes up to two of the files that this
+    user's processes may have open."""
     _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
     return (
         MAX_CONNECTIONS
@@ -163,10 +163,10 @@ def _haproxy_binary() -> str | None:
 
 
 def free_port() -> int:
-    """A free loopback port outside the range from which the system picks ports by itself.
+    """A free loopback port outside the range from which the system assigns ports itself.
 
-    Between the choice of a port and its use, Ray takes dozens of ports that the system picks. No port is
-    returned twice to this process, because it may not have used the first one yet.
+    Between the choice of a port and its use, Ray takes dozens of ports that the system assigns. No port is
+    returned twice to this process, since it may not be using the first one yet.
     """
     left = [port for port in UNPICKED_PORTS if port not in _GIVEN]
     for port in random.SystemRandom().sample(left, min(100, len(left))):
@@ -183,7 +183,8 @@ def free_port() -> int:
 def private_folder(usual: str = "/tmp", environ: Mapping[str, str] = os.environ) -> Path:
     """A new folder for this user alone, with a path short enough for sockets in it (97 characters at most).
 
-    It is in `usual`, or elsewhere if files in `usual` may not be executed, as HAProxy's wrapper must be.
+    The folder is in `usual`, or elsewhere if files in `usual` cannot be executed, since HAProxy's wrapper
+    must be.
     """
     for base in filter(None, (usual, environ.get("XDG_RUNTIME_DIR"), "/var/tmp")):
         with contextlib.suppress(OSError):
@@ -193,7 +194,7 @@ def private_folder(usual: str = "/tmp", environ: Mapping[str, str] = os.environ)
 
 
 def keep_from_cleaners(folder: Path) -> int:
-    """A descriptor; while it is open, systemd-tmpfiles, which cleans /tmp, leaves `folder` alone."""
+    """An open descriptor; until it is closed, systemd-tmpfiles, which cleans /tmp, leaves `folder` alone."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
     return descriptor

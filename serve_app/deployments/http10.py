@@ -1,7 +1,8 @@
-"""Answers over HTTP/1.0 without chunks, which that version does not know.
+"""Answers over HTTP/1.0 without chunks, which that version does not have.
 
-uvicorn writes every answer without a length in chunks. A client that speaks HTTP/1.0, such as `ab` or an old
-proxy, reads the sizes of the chunks as text. Its answer ends with the connection instead.
+uvicorn sends every answer without a known length in chunks. A client that speaks HTTP/1.0, such as `ab` or an
+old proxy, would read the chunk sizes as text. For such a client, the end of the connection marks the end of
+the answer instead.
 """
 
 from __future__ import annotations
@@ -27,6 +28,6 @@ class UnchunkedCycle(httptools_impl.RequestResponseCycle):
 
 
 def speak_http10() -> None:
-    """Make the servers of this process answer HTTP/1.0 clients without chunks. Ray's code starts them, and
-    has no setting for it."""
+    """Make the servers of this process answer HTTP/1.0 clients without chunks. Ray's code starts these
+    servers, and has no setting for this."""
     httptools_impl.RequestResponseCycle = UnchunkedCycle  # type: ignore[misc]

@@ -1,16 +1,16 @@
-"""Budgets that all gateways share: one `Limiter` holds them, each gateway claims through `SharedQuota`.
+"""Budgets that all gateways share: one `Limiter` keeps them, and each gateway claims through `SharedQuota`.
 
-A gateway has one call to the limiter under way at a time. Claims and settlements that arrive meanwhile go
-with the next one, so a burst of claims is a handful of calls.
+A gateway has one open call to the limiter at a time. Claims and settlements that arrive meanwhile go with the
+next call, so a burst of claims takes a handful of calls.
 
-The answer to a call may get lost: the limiter dies, or does not answer in time. The claims of that
-call are then refused (`Unavailable`) and never sent again. The limiter learns this from the next
-call: a gateway numbers its calls, and each call has the number of the last answered one. The limiter undoes
-a call whose answer was lost before it does the next. A call that Serve sends twice, or that arrives
-after its successor, changes nothing. So no claim is granted twice, and no settlement counts twice.
+The answer to a call may get lost: the limiter dies, or does not answer in time. The claims of that call are
+then refused (`Unavailable`) and never sent again. The limiter learns this from the next call: a gateway
+numbers its calls, and each call has the number of the last answered one. If the answer to a call was lost,
+the limiter undoes that call before it handles the next. A call that Serve sends twice, or that arrives after
+its successor, changes nothing. So no claim is granted twice, and no settlement is counted twice.
 
-A gateway that dies leaves claims open. A living gateway calls every few seconds, even without claims;
-the claims of a gateway that was silent for `LEASE_S` are given back.
+A gateway that dies leaves claims open. A living gateway calls every few seconds, even without claims; if a
+gateway is silent for `LEASE_S`, its claims are given back.
 
 A limiter that restarts knows nothing of earlier claims and begins with full budgets. So after a crash each
 budget may be granted once more, but not more than that.
@@ -77,7 +77,7 @@ class _Done:
 
 
 class Limiter:
-    """Holds the buckets of the cluster. Exactly one replica, or budgets would not be shared."""
+    """Keeps the buckets of the cluster. There must be exactly one replica, or budgets would not be shared."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         log_as_json()
@@ -90,7 +90,7 @@ class Limiter:
     async def take(self, payload: bytes) -> bytes:
         """Process the settlements and claims of the `Call` in `payload`.
 
-        Never waits, so calls are done one after the other. Settlements are processed before claims.
+        Never waits, so calls are handled one after the other. Settlements are processed before claims.
         """
         call = _call_decoder.decode(payload)
         done = self._done.pop(call.gateway, None)
@@ -138,8 +138,8 @@ class _Claim:
 class SharedQuota:
     """A gateway's `api.backend.Quota`. It must be made and used on one event loop, outside any request.
 
-    Serve may cancel a call with the request in whose context it was made, so the task that
-    calls the limiter for all requests starts here.
+    Serve may cancel a call together with the request in whose context it was made. So the task that calls the
+    limiter for all requests starts here.
     """
 
     def __init__(self, handle: DeploymentHandle) -> None:
@@ -160,7 +160,7 @@ class SharedQuota:
         """Take all of `draws`, or nothing.
 
         Raises Unavailable if the limiter does not answer within `WAIT_S`, and ValueError for draws that no
-        bucket can hold. If the caller is cancelled while it waits, the granted amounts are given back.
+        bucket can hold. If the caller is cancelled while it waits, it gives back what is then granted.
         """
         for draw in draws:
             check(draw)
@@ -182,8 +182,8 @@ class SharedQuota:
     def settle(self, draws: Sequence[Draw]) -> None:
         """Take `amount` more from each bucket, or give it back if it is negative. Never waits or fails.
 
-        While the limiter is away, settlements are kept, summed by bucket; beyond `MAX_SETTLEMENTS` buckets,
-        settlements for further buckets are dropped. Buckets fill by themselves.
+        While the limiter cannot be reached, settlements are kept, summed by bucket. Beyond `MAX_SETTLEMENTS`
+        buckets, settlements for further buckets are dropped. Buckets fill by themselves.
         """
         for draw in draws:
             try:

@@ -36,9 +36,9 @@ def log_as_json() -> None:
 
 
 def to_terminal(message: str) -> None:
-    """A line in the terminal where the cluster was started: Ray copies a worker's standard output there.
+    """A line in the terminal where the cluster was started: Ray copies a worker's standard output to it.
 
-    `print` and `sys.stdout` are Serve's log in a replica.
+    In a replica, `print` and `sys.stdout` write to Serve's log.
     """
     os.write(1, f"{message}\n".encode())
 

@@ -1,8 +1,8 @@
-"""Shortage of memory on the machine or in its container: who refuses work, and who dies first.
+"""Shortage of memory on the machine or in its container: who refuses work, and which process dies first.
 
 Other programs may take the memory that a model needs. First the model's replica refuses new work
-and gives back what it does not use. If that does not help the kernel ends a process, and a
-replica is the one to end: Serve starts another, while gateway, limiter and controller go on.
+and gives back what it does not use. If that does not help, the kernel kills a process, and that should be a
+replica: Serve starts another one, while gateway, limiter and controller go on.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def be_expendable(score: Path = _OWN_SCORE) -> None:
 def be_spared(score: Path = _OWN_SCORE) -> None:
     """Stop the kernel from killing this process before other programs.
 
-    Ray marks all its workers to be killed first. Needs no privilege if Ray had none.
+    Ray marks all its workers as the first to be killed. Needs no privilege if Ray needed none.
     """
     _add_score(score, -_WORST)
 
@@ -73,7 +73,7 @@ def memory(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgr
 
 
 def _limited(root: Path, own: Path) -> Iterator[Memory]:
-    """Each control group above this process that has a limit; of version 1 or 2."""
+    """Each control group above this process that has a limit, in version 1 or 2."""
     try:
         lines = own.read_text().splitlines()
     except OSError:
@@ -116,7 +116,7 @@ def _file_cache(stat: Path) -> int:
 
 
 class MemoryGuard:
-    """Refuses work while less than `reserve` of all memory is free. Make it on the replica's event loop."""
+    """Refuses work while less than `reserve` of all memory is free. Create it on the replica's event loop."""
 
     def __init__(self, reserve: float, look: Callable[[], Memory] = memory, look_s: float = LOOK_S) -> None:
         """`reserve`: a share of all memory; 0 refuses nothing."""

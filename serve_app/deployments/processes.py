@@ -1,4 +1,4 @@
-"""Trees of processes that can be ended as a whole, whatever the processes do.
+"""Process trees that can be ended as a whole, whatever their processes do.
 
 A subreaper inherits the orphans among its descendants, so even a detached daemon becomes its child and is
 found. Deals only with processes; depends neither on Ray nor on what the processes are for.
@@ -25,14 +25,14 @@ POLL_S: Final = 0.02
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of every descendant whose own parent dies (Linux; nothing elsewhere)."""
+    """Make this process adopt descendants whose own parent dies (on Linux; elsewhere it does nothing)."""
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent(parent: int) -> None:
-    """Make the kernel end this process when its parent dies (Linux; elsewhere only if it is dead already).
+    """Make the kernel end this process if its parent dies (Linux; elsewhere only if it is dead already).
 
-    `parent`: the parent's process id from before this process began. The kernel does not report a death
+    `parent`: the parent's process id, taken before this process began. The kernel does not report a death
     before this call, so this process checks once by itself.
     """
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -43,7 +43,7 @@ def die_with_parent(parent: int) -> None:
 def fork(work: Callable[[], int]) -> int:
     """Fork a child that runs `work` and exits with its result; returns the child's process id.
 
-    The child ends without this process's own clean-up. No other thread may run here.
+    The child exits without the clean-up of this process. No other thread may be running in this process.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -65,7 +65,7 @@ def _child(work: Callable[[], int]) -> NoReturn:
 
 
 def reap(child: int | None = None) -> int | None:
-    """Reap every child that ended. Returns the wait status of `child`, if it was among them."""
+    """Reap every child that ended. Returns the wait status of `child` if it was among them."""
     found = None
     while True:
         try:
@@ -79,7 +79,7 @@ def reap(child: int | None = None) -> int | None:
 
 
 def end_descendants(timeout_s: float = END_S) -> list[str]:
-    """Kill all descendants, and those that they start meanwhile. Returns the names of survivors."""
+    """Kill all descendants, and any that they start meanwhile. Returns the names of survivors."""
     deadline = time.monotonic() + timeout_s
     while True:
         reap()

@@ -1,6 +1,6 @@
-"""Serve's second transport between deployments, kept to this machine.
+"""Restricts Serve's second transport between deployments to this machine.
 
-Each replica of Serve 2.60 has a gRPC server on every interface. That server unpickles what it is sent,
+Each replica of Serve 2.60 has a gRPC server on every interface. That server unpickles whatever it receives,
 without any authentication: anyone who reaches its port can run code. Our calls use Ray's own transport
 (`environment`), so the gRPC server is not needed. Serve has no setting for the server's address.
 """
@@ -20,9 +20,9 @@ _bind = replica.add_port_to_grpc_server
 
 
 def keep_private() -> None:
-    """Let this replica's server listen on loopback. For constructors: Serve starts the server after them.
+    """Make this replica's server listen on loopback. To be called in a constructor, before Serve starts it.
 
-    Where the operator has chosen that transport for a cluster of several nodes, it is left alone.
+    If the operator has chosen that transport for a cluster of several nodes, the server is left alone.
     """
     is_used = RAY_SERVE_USE_GRPC_BY_DEFAULT or RAY_SERVE_PROXY_USE_GRPC
     if is_used and not ipaddress.ip_address(ray.util.get_node_ip_address()).is_loopback:

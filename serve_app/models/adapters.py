@@ -42,7 +42,7 @@ class Update(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Accepts:
-    """The adapters that a model takes."""
+    """The adapters that a model accepts."""
 
     shapes: Shapes  # empty: no adapters at all
     max_rank: int

@@ -1,8 +1,8 @@
 """A digest of everything that decides a model's tokens: equal digests, equal answers.
 
-Weights are sampled, not read: a few blocks of every tensor, with its name, type and shape. A training
-step changes almost every number of a tensor, so blocks show it. 100 GB take seconds. Names of
-folders, shards, the device and the sizes of batches have no part in it. Knows files and settings only.
+Weights are sampled, not read: a few blocks of every tensor, with its name, type and shape. A training step
+changes almost every number of a tensor, so a few blocks show it. 100 GB take seconds. Names of folders and
+shards, the device and batch sizes do not affect it. Depends only on files and settings.
 """
 
 from __future__ import annotations

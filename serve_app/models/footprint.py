@@ -122,7 +122,7 @@ def _quantised_bytes(
 
 
 def _compact_bytes(tensors: Sequence[StoredTensor], item_bytes: int | None, vocabulary: int | None) -> int:
-    """Bytes of all weights where matrices of two bytes a number take one and a half (see kernels/compact.py).
+    """Bytes of all weights if matrices of two bytes per number take one and a half (see kernels/compact.py).
 
     Of the matrices with a row for each token, one is the embedding, which stays as it is.
     """

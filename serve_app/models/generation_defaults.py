@@ -1,7 +1,7 @@
 """The sampling defaults that a model's makers advise (generation_config.json), and the operator's changes.
 
-Only the fields of `GenerationDefaults` are read. `do_sample` is not: clients choose whether to sample at all,
-by the temperature.
+Only the fields of `GenerationDefaults` are read. `do_sample` is ignored: clients choose whether to sample at
+all, by the temperature.
 """
 
 from __future__ import annotations

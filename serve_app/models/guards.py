@@ -1,9 +1,8 @@
 """Decides which models are refused, before a weight is read: a refusal beats a wrong answer.
 
-Covered here, from the configuration alone: models that are not causal decoders,
-attention that does not go through transformers' interface, position biases
-(ALiBi), masks other than causal and sliding window, layers that are not
-attention, quantised checkpoints, and rotary positions that depend on the batch.
+Covered here, from the configuration alone: models that are not causal decoders, attention that does not go
+through transformers' interface, position biases (ALiBi), masks other than causal and sliding window, layers
+that are not attention, quantised checkpoints, and rotary positions that depend on the batch.
 
 Not covered here: problems that only a forward pass reveals. The engine's dry run checks at load
 that every layer calls attention once and that nothing else mixes tokens.
@@ -109,9 +108,10 @@ def check_config(config: PreTrainedConfig) -> None:
 
 
 def auto_class(config: PreTrainedConfig) -> Any:
-    """The class of transformers that loads the checkpoint: of a model that reads more than text, the whole.
+    """The class of transformers that loads the checkpoint: all of it, even if the model reads more than text.
 
-    Raises ModelLoadError if transformers has no language model of this type, or another one.
+    Raises ModelLoadError if transformers has no such language model, or if another class wrote the
+    checkpoint.
     """
     name, others = architecture_of(config), []
     for auto in (AutoModelForCausalLM, AutoModelForMultimodalLM):
@@ -174,9 +174,8 @@ def context_window(config: PreTrainedConfig, max_model_len: int | None) -> int:
 def pin_rope(module: torch.nn.Module, config: PreTrainedConfig, window: int) -> str | None:
     """Fix the frequencies of `dynamic` and `longrope` for `window`; returns the message for the operator.
 
-    `dynamic` changes nothing up to the model's own window, which is never
-    exceeded, so its first set is exact. With either set pinned, no sequence can change the positions of
-    another any more.
+    `dynamic` changes nothing up to the model's own window, which is never exceeded, so its first set is
+    exact. With either set pinned, no sequence can change the positions of another any more.
     """
     original = _longrope_window(config.get_text_config())
     beyond = original is not None and window > original

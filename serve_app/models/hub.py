@@ -1,8 +1,7 @@
 """Files of a model from the Hugging Face hub: a pinned commit, safetensors and text files only.
 
 `HF_TOKEN` gives access to gated models, `HF_HUB_OFFLINE=1` forbids network access, and `HF_HOME` sets the
-cache's folder; all three are read by huggingface_hub itself. Nothing
-that is downloaded is executed.
+cache's folder; all three are read by huggingface_hub itself. Nothing that is downloaded is executed.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def fetch(repo: str, revision: str | None, progress: Progress) -> Found:
 def _answered(
     repo: str, revision: str | None, progress: Progress, download: Download, look_up: LookUp
 ) -> Found:
-    """The files that `download` fetches, given the hub's answer, or else those that `look_up` finds in the
+    """The files that the hub lists, as `download` fetches them, or else those that `look_up` finds in the
     local cache."""
     if constants.HF_HUB_OFFLINE or (revision and _COMMIT.fullmatch(revision)):
         try:

@@ -134,7 +134,7 @@ def read_weights(
     progress: Callable[[str], None],
     **options: Any,
 ) -> PreTrainedModel:
-    """The module of transformers' auto class `kind`, in eval mode, on `device`; `options` are its own.
+    """The module of transformers' auto class `kind`, in eval mode, on `device`; `options` go to that class.
 
     Tensors are loaded onto a GPU one by one, so that the machine's own memory never holds all of them.
 

@@ -1,7 +1,7 @@
 """The operator's LoRA adapters: folders in PEFT's layout -> checked matrices.
 
-A feature beyond plain LoRA is refused by its name in adapter_config.json: a refusal beats a wrong answer.
-Safetensors only. It does not know the engine.
+A feature beyond plain LoRA is refused by its name in adapter_config.json, since a refusal beats a wrong
+answer. Safetensors only. Does not depend on the engine.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def find_folder(source: str) -> Path:
 
 
 def read_folder(folder: Path, accepts: Accepts) -> list[Update]:
-    """The adapter in a folder that PEFT wrote. Raises ModelLoadError with what cannot be served."""
+    """The adapter in a folder that PEFT wrote. Raises ModelLoadError that names what cannot be served."""
     rank, scale = _read_peft_config(folder / "adapter_config.json")
     path = folder / "adapter_model.safetensors"
     if not path.is_file():

@@ -1,8 +1,8 @@
 """Weights that go from their files to a GPU one by one.
 
-The machine's own memory holds the tensors under way, never the whole model. No file is mapped: a mapped page
-that was read counts as this process's memory until the file is closed, and transformers keeps all files of a
-model open until the last tensor is read.
+Only the tensors in transit are in the machine's own memory, never the whole model. No file is mapped: a
+mapped page that was read counts as this process's memory until the file is closed, and transformers keeps all
+files of a model open until the last tensor is read.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class StreamedTensor:
 
 
 def streamed_tensors(folder: Path, device: torch.device) -> dict[str, StreamedTensor]:
-    """A `state_dict` of the model in `folder` for transformers' `from_pretrained`; reads headers alone.
+    """A `state_dict` of the model in `folder` for transformers' `from_pretrained`; reads only headers.
 
-    OSError or ValueError for files that are damaged, or that hold numbers of another type.
+    Raises OSError or ValueError for files that are damaged, or that contain numbers of another type.
     """
     stored = stored_tensors(folder)
     if strange := sorted({tensor.dtype for tensor in stored} - set(_TYPES)):

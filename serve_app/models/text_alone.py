@@ -1,7 +1,8 @@
 """The language model inside a model that reads more than text, without the parts for images and sound.
 
-Those parts are freed: text needs none of them. Where transformers has a causal language model of the inner
-configuration that computes the same, that model takes over the weights. The engine knows it like any other.
+Those parts are freed: text needs none of them. If transformers has a causal language model of the inner
+configuration, and it computes the same, it takes over the weights. The engine then treats it like any other
+model.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ TOKENS: Final = 5  # of the prompt that compares the models
 
 
 def language_model(whole: PreTrainedModel) -> PreTrainedModel:
-    """A model with the logits that `whole`, which it takes apart, computes for text.
+    """A model that computes the logits of `whole` for text; `whole` is taken apart.
 
     On torch's meta device nothing is computed. Raises ModelLoadError if `whole` computes nothing for text.
     """
@@ -58,7 +59,7 @@ def _logits(model: PreTrainedModel) -> torch.Tensor:
 
 
 def _causal(whole: PreTrainedModel) -> PreTrainedModel | None:
-    """Transformers' causal language model around the decoder and the head of `whole`; None if it has none."""
+    """Transformers' causal language model around `whole`'s decoder and head; None if it has no such class."""
     decoder: Any = whole.get_decoder()
     head, config = whole.get_output_embeddings(), decoder.config
     kind: Any = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
@@ -90,7 +91,7 @@ def _other_parts(whole: PreTrainedModel) -> list[tuple[nn.Module, str, nn.Module
 
 
 def _without(parts: list[tuple[nn.Module, str, nn.Module]], whole: PreTrainedModel) -> PreTrainedModel:
-    """`whole` after `parts` are taken out of it."""
+    """`whole`, with `parts` taken out of it."""
     for parent, name, _ in parts:
         delattr(parent, name)
     return whole

@@ -59,7 +59,7 @@ class ContextWindow:
         return Fitted(limited, kept, clamped=None if asked is None else most)
 
     def _output(self, request: GenerateRequest) -> int | None:
-        """The limit of output tokens by request, model and operator; None: what the window leaves.
+        """The output limit that request, model and operator set; None if only the window limits it.
 
         Raises InvalidField.
         """

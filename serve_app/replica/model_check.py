@@ -28,7 +28,7 @@ class ModelCheck:
 def check_model(
     config: ModelConfig, progress: Callable[[str], None], memory: int | None = None
 ) -> ModelCheck:
-    """Find the model of `config`, and find out what is needed to serve it.
+    """Find the model of `config`, and determine what serving it needs.
 
     `memory`: the memory of a device elsewhere, in bytes; None: this machine's memory. Raises ModelLoadError
     if the model is refused or does not fit.

@@ -88,7 +88,7 @@ class PromptEncoder:
         return replace(sampling, logit_bias=tuple(bias), bad_words=tuple(banned))
 
     async def engine_request(self, request: GenerateRequest, token_ids: list[int]) -> EngineRequest:
-        """The token-level request. The engine sees `best_of` sequences and always one token.
+        """The token-level request. The engine generates `best_of` sequences, of at least one token each.
 
         A beam search has a width instead of `best_of`, and ranks by itself. Raises InvalidField.
         """

@@ -57,7 +57,7 @@ _NAMING_S: Final = 2.0  # to find which of a request's tools is refused
 
 
 class DeltaSink(Protocol):
-    """The receiver of some requests' deltas: a gateway's connection, a queue, a test's list."""
+    """Receives the deltas of some requests: a gateway's connection, a queue, or a test's list."""
 
     def send(self, deltas: list[TokenDelta]) -> None:
         """Take all deltas of one step for this sink. Never blocks; called on the event loop."""
@@ -108,8 +108,8 @@ class ModelServer:
     async def generate(self, request: GenerateRequest, sink: DeltaSink) -> None:
         """Send the deltas of `request` to `sink`; returns after the last one.
 
-        With `resume`, an answer that another replica began is continued: the first delta follows those that
-        the client has. Raises ServeError only before the first delta, for example Unavailable if other
+        With `resume`, it continues an answer that another replica began: the first delta follows the last one
+        that the client has. Raises ServeError only before the first delta, for example Unavailable if other
         weights began the answer; a later failure is a delta with finish ERROR. Cancelling the call aborts the
         request and frees its blocks.
         """
@@ -126,7 +126,7 @@ class ModelServer:
     async def _generate(
         self, request: GenerateRequest, sink: DeltaSink, adapter: str | None, started: float
     ) -> None:
-        """`generate` with the name of the adapter in the engine; `started` is when the request came."""
+        """`generate` with the name of the adapter in the engine; `started` is when the request arrived."""
         if request.left_to_model:
             sampling = self._defaults.fill(request.sampling, request.left_to_model)
             request = replace(request, sampling=sampling)
@@ -189,7 +189,7 @@ class ModelServer:
     ) -> EngineRequest:
         """The request with its grammar compiled; the end token then ends the answer even with `ignore_eos`.
 
-        Raises the errors of `GrammarCompiler.compile`; the error is about the field that `reader` names.
+        Raises the errors of `GrammarCompiler.compile`, for the field that `reader` names.
         """
         try:
             compiled = await self._grammars.compile(grammar)

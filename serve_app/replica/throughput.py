@@ -54,7 +54,7 @@ class Round:
 
     @property
     def tokens_per_s(self) -> float:
-        """Input and output tokens together, as bought throughput counts them."""
+        """Input plus output tokens, as purchased throughput counts them."""
         return (self.input_tokens + self.output_tokens) / self.seconds
 
     @property

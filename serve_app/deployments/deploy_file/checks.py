@@ -1,4 +1,4 @@
-"""Checks that the parts of a deploy file agree: routes, applications, endpoints, bought throughput.
+"""Checks that the parts of a deploy file agree: routes, applications, endpoints, purchased throughput.
 
 Works on parts that passed their own schema, so that one mistake is reported once. Does not depend on schemas
 or files.

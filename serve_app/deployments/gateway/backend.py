@@ -47,7 +47,7 @@ class ServeBackend:
         self._watching = asyncio.ensure_future(self._watch_nodes())
 
     def watch(self, endpoint: Endpoint) -> None:
-        """Look for the models of `endpoint` until `unwatch` was called as many times as `watch`."""
+        """Look for the models of `endpoint` until `unwatch` has been called as many times as `watch`."""
         for entity in endpoint.served_entities:
             key = _key(entity)
             if key not in self._models:
@@ -97,7 +97,7 @@ class ServeBackend:
         return self.missing(app) is None
 
     def ready(self) -> tuple[str, ...]:
-        """Those of the applications named by endpoints that can answer."""
+        """The applications that endpoints name and that can answer."""
         return tuple(app for app in self._named() if self.is_ready(app))
 
     def missing(self, app: str) -> str | None:
@@ -138,7 +138,7 @@ class ServeBackend:
     def stats(self) -> dict[str, EngineStats]:
         """For each application, the newest statistics of the replicas that serve this gateway, summed.
 
-        Counters include replicas that left.
+        Counters include replicas that have left.
         """
         link = self._receiver
         return {

@@ -37,7 +37,7 @@ class ReplicaLeaving(Unavailable):
 
 @dataclass(slots=True, eq=False)
 class _Open:
-    """A call that is not closed."""
+    """A call that has not been closed."""
 
     inbox: Inbox
     sent_at: float | None = None  # a replica was chosen for it by then; the event loop's time
@@ -196,7 +196,7 @@ class Call:
             self._response.cancel()
 
     def drop(self, error: ServeError) -> str | None:
-        """Close after `error`. Returns why its replica was lost; None: no replica had taken it."""
+        """Close after `error`. Returns why its replica was lost; None if no replica had taken it."""
         cause = error.cause if isinstance(error, (ReplicaLost, ReplicaSilent)) else self.cause
         if cause is None:
             self.close()

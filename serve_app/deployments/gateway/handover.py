@@ -1,7 +1,7 @@
 """Moves a request away from a replica that is stopping: make before break.
 
-Another replica is called while the old one goes on, with its deltas left unread. The new replica's first
-delta ends the old call. If the new replica refuses or takes too long, the gateway goes back to reading the
+Another replica is called while the old one goes on, with its deltas left unread. The first delta of the new
+replica ends the old call. If the new replica refuses or takes too long, the gateway goes back to reading the
 old call and tries again later. So nothing is lost if no other replica has the same weights or free capacity.
 """
 

@@ -1,6 +1,7 @@
 """The part of an answer that a gateway keeps, so that another replica can continue it.
 
-Knows no replica and no channel. Four bytes a token, `MAX_KEPT` tokens a request at most.
+Does not depend on replicas or channels. It takes four bytes per token, for at most `MAX_KEPT` tokens per
+request.
 """
 
 from __future__ import annotations

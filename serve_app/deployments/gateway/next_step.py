@@ -40,9 +40,9 @@ class Situation:
 def next_step(now: Situation) -> Step:
     """The next step of a request.
 
-    The rest of an answer waits for a replica while its patience lasts. A request of which nothing was
-    delivered is tried at once, `ATTEMPTS` times, or fails. Suspects go one after the other: together, all of
-    them would die again with the one that is at fault, and be refused with it.
+    The rest of an answer waits for a replica until its patience is over. A request without delivered tokens
+    is tried up to `ATTEMPTS` times without waiting, and then fails. Suspects are tried one after the other:
+    tried together, they would all die again with the one at fault, and all be refused.
     """
     if now.is_fresh and now.is_unlucky:
         return Step.REFUSE

@@ -29,11 +29,11 @@ class PoisonRequests:
 
     What a gateway adds to a request does not matter: a client that retries gets a new id, and an answer
     that moves elsewhere is the same request. A request that ends well resets its count, so that popular
-    prompts survive unrelated crashes. A replica that made a token of the request had computed it once: it
-    takes more such deaths to suspect the request. Those that die beside such a request are as suspect as it
-    is. So a suspect is tried alone. After two deaths, which may be bad luck, its client may try again.
-    A request without a token in two of them explains both deaths: requests with tokens there are not blamed
-    for them.
+    prompts survive unrelated crashes. If a replica had generated a token of the request, it could compute it:
+    more such deaths are needed to suspect the request. Other requests that were in a replica when it died are
+    just as suspect. So a suspect is tried alone. After two deaths, which may be bad luck, its client may try
+    again. If two replicas died before they had generated a token of some request, this request explains both
+    deaths, and requests that had tokens there are not blamed for them.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

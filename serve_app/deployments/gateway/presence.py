@@ -35,7 +35,7 @@ def choices(handle: DeploymentHandle) -> int | None:
 
 
 def chooser_of(handle: DeploymentHandle) -> Any:
-    """Serve's `RequestRouter` behind `handle`; None: the router does not know any replicas yet."""
+    """Serve's `RequestRouter` behind `handle`; None if the router does not know any replicas yet."""
     return getattr(_router_of(handle), "_request_router", None)
 
 
@@ -44,7 +44,7 @@ def _router_of(handle: DeploymentHandle) -> Any:
 
 
 def is_sent(handle: DeploymentHandle, response: Any) -> bool:
-    """Whether Serve has chosen a replica for the call of a `DeploymentResponse`, and sent it there."""
+    """Whether Serve has chosen a replica for the call of a `DeploymentResponse`, and sent the call there."""
     chooser = chooser_of(handle)
     return chooser is not None and response._request_metadata.internal_request_id not in (
         chooser._pending_requests_by_id

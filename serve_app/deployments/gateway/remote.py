@@ -57,7 +57,7 @@ class RemoteModel:
 
     @property
     def missing(self) -> str | None:
-        """The reason why the model cannot answer; None: it can."""
+        """The reason why the model cannot answer; None if it can."""
         if self._missing is None and not self._asleep and self._handle is not None:
             running = choices(self._handle)
             if running == 0:
@@ -67,7 +67,7 @@ class RemoteModel:
 
     @property
     def lacks(self) -> str | None:
-        """A problem of a model that can answer despite it; None: there is no problem."""
+        """A problem of a model that can answer despite it; None if there is no problem."""
         if not (silent := self._num_silent):
             return None
         does = "does" if silent == 1 else "do"

@@ -97,7 +97,7 @@ class GatewayReplica:
         self._drain_socket = await DrainSocket.open({DRAIN: self._drain, FLUSH: self._flush})
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
-        """Take the catalogue of the deploy file, at start and whenever it changes.
+        """Put the deploy file's catalogue into effect, at start and whenever it changes.
 
         A wrong catalogue stops a gateway from starting (CatalogueError), and so does a gRPC port in use
         (OSError). A running gateway keeps its catalogue and reports the problem. Since Serve sends requests
@@ -211,7 +211,7 @@ class GatewayReplica:
         return self._services.admission.in_flight
 
     async def _flush(self) -> int:
-        """Write the journal and the inference tables to the disk; nothing may be under way any more."""
+        """Write the journal and the inference tables to the disk; no answers may be under way any more."""
         await asyncio.to_thread(self._journal.close)
         await asyncio.to_thread(self._tables.close)
         return 0

@@ -72,7 +72,7 @@ class Route:
     async def ask(self, question: Question[ReplyT]) -> ReplyT:
         """The answer to `question`, from another replica when the first one dies. Raises ServeError.
 
-        Cancelling the task takes the question back.
+        Cancelling the task withdraws the question.
         """
         replicas, poison_requests = self._replicas, self._calls.poison_requests
         poison_requests.check(question)

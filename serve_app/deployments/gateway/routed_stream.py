@@ -40,7 +40,7 @@ _REFUSALS: Final = (Unavailable, Overloaded)  # another replica, or the same one
 
 
 class Trial:
-    """The suspect that has a replica and no token of it yet. One at a time."""
+    """The suspect that a replica is trying, so far without a token. One at a time."""
 
     def __init__(self) -> None:
         self._suspect: object = None
@@ -76,8 +76,8 @@ class Replicas:
 class RoutedStream:
     """A `DeltaStream` of one request, which moves to another replica when its own is lost or leaves.
 
-    The other replica gets the delivered tokens (see `types/resume.py`). A request of which nothing was
-    delivered starts over there. The client sees neither.
+    The other replica gets the delivered tokens (see `types/resume.py`). A request without delivered tokens
+    starts over there. The client sees neither.
     """
 
     __slots__ = (
@@ -155,7 +155,7 @@ class RoutedStream:
         self._end_pause()
 
     def _without(self, engines_end: TokenDelta, deltas: list[TokenDelta], call: Call) -> list[TokenDelta]:
-        """The deltas before `engines_end`, with which `call` is lost."""
+        """The deltas before `engines_end`, which ends `call` too early."""
         if engines_end.error is not None:
             call.cause = ENGINE
             call.inbox.lose(from_info(engines_end.error))
@@ -180,7 +180,7 @@ class RoutedStream:
         return Call(self._replicas.calls, self._request, rest, on_leaving=self._leave)
 
     def _adopt(self, call: Call, cause: str | None) -> None:
-        """Continue with `call`. `cause`: why the former replica was lost; None: none had taken it."""
+        """Continue with `call`. `cause`: why the former replica was lost; None if none had taken it."""
         self._call = call
         if cause is not None:
             self.migrations += 1
@@ -191,7 +191,7 @@ class RoutedStream:
     # --- a replica was lost ----------------------------------------------------------------
 
     async def _recover(self, error: ServeError) -> None:
-        """Continue in another replica; returns once it has begun. Raises ServeError if none does."""
+        """Continue in another replica; returns once it has begun. Raises ServeError if no replica begins."""
         self._replicas.waiting.add(self)
         try:
             await self._go_on(error)
@@ -265,7 +265,7 @@ class RoutedStream:
                 pause = min(2 * pause, LAST_PAUSE_S)
 
     async def _begun(self, call: Call, *, alone: bool) -> None:
-        """Wait until a replica computes `call`; `alone`: a suspect, beside which no other one is tried."""
+        """Wait until a replica computes `call`; `alone`: no other suspect is tried at the same time."""
         trial = self._replicas.trial
         if alone:
             trial.begin(self)
@@ -275,13 +275,13 @@ class RoutedStream:
             trial.end(self)
 
     def _drop_lost(self, error: ServeError) -> str | None:
-        """Leave the call that ended with `error`. Returns why its replica was lost, if one had it."""
+        """Leave the call that ended with `error`. Returns why its replica was lost, if a replica had it."""
         self._stop_handover()
         self._losses += self._call.inbox.started
         return self._call.drop(error)
 
     async def _pause(self, seconds: float) -> None:
-        """Wait, until the stream is closed at most."""
+        """Wait, but only until the stream is closed."""
         loop = asyncio.get_running_loop()
         self._pausing = loop.create_future()
         timer = loop.call_later(seconds, self._end_pause)

@@ -1,7 +1,7 @@
-"""Replicas of a model that Serve counts and that do not answer: a stopped process, a network that is gone.
+"""Replicas of a model that Serve counts although they do not answer: a stopped process, a lost network.
 
-Serve's controller drops such a replica after several checks, most of a minute later. Until then a gateway
-keeps its requests away from it. Replicas are checked only while one is suspect.
+Serve's controller drops such a replica after several checks, most of a minute later. Until then, a gateway
+sends it no requests. Replicas are checked only while one is suspect.
 """
 
 from __future__ import annotations

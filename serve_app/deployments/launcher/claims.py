@@ -46,7 +46,7 @@ class Claims:
         return True
 
     def take(self, key: str, name: str, advice: str) -> None:
-        """Claim `key`, which people call `name`. Raises CannotServe, with `advice`, if another has it."""
+        """Claim `key`, which messages call `name`. Raises CannotServe, with `advice`, if another has it."""
         if not self.tries(key):
             raise CannotServe(f"{name} belongs to {_holder(key)}. {advice}")
 

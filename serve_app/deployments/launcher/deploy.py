@@ -59,8 +59,9 @@ def until_ready(
 ) -> None:
     """Wait until the `gateways` at `host` and `port` are ready. Raises CannotServe.
 
-    A new connection goes to the gateway with the fewest connections, in turn if they are equal. So all are
-    ready after that many ready answers in a row. `say` gets each reason for a delay once.
+    A new connection goes to the gateway with the fewest connections, in turn if they are equal. So all
+    gateways are ready after as many ready answers in a row as there are gateways. `say` gets each reason for
+    a delay once.
     """
     began = time.monotonic()
     said: set[str] = set()

@@ -2,7 +2,7 @@
 
 The guardian reaps its children. It ends when the server's process has ended, when the launcher tells it to,
 or when the launcher is gone for any reason. No process of the tree outlives the guardian. The terminal's
-signals do not reach its session, so only the launcher reacts to them.
+signals do not reach the guardian's session, so only the launcher reacts to them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _KEPT: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, si
 
 
 def guard(launcher: int, folder: Path, server: Callable[[], int]) -> int:
-    """Run `server` in a child until it ends, or until `launcher` has a byte or its end. 0 or 1.
+    """Run `server` in a child until it ends, or until `launcher` gets a byte or is closed. Returns 0 or 1.
 
     `launcher`: file descriptor of the reading end of a pipe whose only writer is the launcher.
     `folder`: removed at the end, with the sockets of the server.

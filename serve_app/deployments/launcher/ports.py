@@ -54,7 +54,7 @@ def take(config: dict[str, Any], proxy: Mapping[str, int], claims: Claims) -> No
     """Claim the ports of the file. Raises CannotServe for one that is taken, or is one of the `proxy`'s own.
 
     Proxies and gateways share their ports (SO_REUSEPORT) with any process of the same user. So two servers
-    that start at the same time would both have them, and each answer some of the other's clients.
+    that start at the same time would both get these ports, and each would answer some of the other's clients.
     """
     host, port = address(config)
     for each in proxy.values():

@@ -55,7 +55,7 @@ def start(schema: Any, host: str) -> None:
 
 
 def start_ray(**options: Any) -> Any:
-    """Start Ray with `options` of `ray.init`; once more where its node took over 30 s, Ray's own limit."""
+    """Start Ray with `options` of `ray.init`; try again if its node took over 30 s, Ray's own limit."""
     import ray
 
     others = _children()
@@ -104,7 +104,7 @@ def logs() -> Path:
 
 
 def shortage() -> str:
-    """A shortage of this machine that explains a failure; empty if none is known."""
+    """A shortage on this machine that explains a failure; empty if none is known."""
     with contextlib.suppress(OSError):
         free = shutil.disk_usage(_folder()).free
         if free < LITTLE_BYTES:

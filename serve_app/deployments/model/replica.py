@@ -81,15 +81,15 @@ class ModelReplica:
             on_stop(self._leave)
 
     def _leave(self) -> None:
-        """Hand this replica's requests to others, which the gateways choose, because Serve is stopping it."""
+        """Hand this replica's requests to replicas that the gateways choose, since Serve is stopping it."""
         self._is_leaving = True
         self._sender.leave()
 
     async def generate(self, payload: bytes, ticket: bytes) -> bytes | None:
         """Answer one `GenerateRequest` through the channel that `ticket` opens.
 
-        The call stays open until the last delta was sent, so that Serve counts, drains
-        and cancels requests as it does any other. Returns None if everything was sent, or bytes: `Refused`.
+        The call stays open until the last delta is sent, so that Serve counts, drains and cancels requests
+        like any others. Returns None if everything was sent, or bytes: `Refused`.
         """
         try:
             self._memory.check()
@@ -107,11 +107,11 @@ class ModelReplica:
         return None
 
     async def stream(self, payload: bytes) -> AsyncIterator[bytes]:
-        """Answer one `GenerateRequest` as a stream: one `DeltaFrame` an engine step, or `Refused`.
+        """Answer one `GenerateRequest` as a stream: one `DeltaFrame` for each engine step, or `Refused`.
 
-        For Python callers. Each step of each request costs a remote stream item, whereas the channel of
-        `generate` shares one frame between all requests of a gateway. The request is not moved: a replica
-        that stops answers it to the end, and if the replica dies, the stream breaks.
+        For Python callers. It costs a remote stream item per step and request, whereas the channel of
+        `generate` shares one frame per step between all requests of a gateway. The request is never moved: a
+        replica that is stopping answers it to the end, and if the replica dies, the stream breaks.
         """
         sink = _Queue()
         try:
@@ -138,7 +138,7 @@ class ModelReplica:
     async def ask(self, payload: bytes, ticket: bytes | None = None) -> bytes:
         """Answer one `Question`: its reply, or `Refused`, as `channel.calls` writes them.
 
-        `ticket`: the ticket of the gateway, which hears that this replica has the question.
+        `ticket`: the ticket of the gateway, which is told that this replica has the question.
         """
         try:
             self._memory.check()
@@ -178,7 +178,7 @@ class ModelReplica:
 
 
 class _Queue:
-    """A sink that one task reads; an empty list is its end."""
+    """A sink that one task reads; an empty list marks its end."""
 
     def __init__(self) -> None:
         self._steps: asyncio.Queue[list[TokenDelta]] = asyncio.Queue()
@@ -203,10 +203,11 @@ def _refused(error: ServeError) -> bytes:
 
 
 def on_stop(tell: Callable[[], None]) -> None:
-    """Call `tell` on this event loop as soon as Serve stops this process's replica, for whatever reason.
+    """Call `tell` on this event loop as soon as Serve stops this process's replica, for any reason.
 
-    For constructors. Serve 2.60 then sends it no more requests and waits until it has answered its own. It
-    has no hook for this: the destructor runs afterwards. All that is unchanged; it may run on another loop.
+    To be called in a constructor. When Serve 2.60 stops a replica, it sends no more requests and waits for
+    those that are open; it has no hook for this moment, and the destructor runs later. None of this is
+    changed here. Serve may do all this on another loop.
     """
     loop = asyncio.get_running_loop()
 

@@ -1,11 +1,11 @@
 """Chooses the number of a model's replicas, by the load of its engines.
 
 Serve's own signal, requests per replica, does not reflect the cost of a request: a request with `n = 8`
-takes eight rows of a batch, and a long document takes seconds of prefill and much of the cache. An
-engine is full when its batch is full, when its cache is full, or when prompts wait too long. The
-largest of the three shares is the engine's load. Serve still applies the bounds and delays in the
-deployment's `autoscaling_config`. It also does the start from zero:
-if a request waits and no replica runs, Serve starts one at once without calling a policy.
+takes eight rows of a batch, and a long document takes seconds of prefill and much of the cache. An engine is
+full if its batch is full, if its cache is full, or if prompts wait too long. The largest of the three shares
+is the engine's load. Serve still applies the bounds and delays in the deployment's `autoscaling_config`.
+Serve also handles the start from zero: if a request waits and no replica runs, Serve starts one at once
+without asking a policy.
 
 Serve ships this module to its controller by value, so it imports nothing of ours.
 """
@@ -28,9 +28,9 @@ PROMPT_WAIT: Final = "prompt_wait_s"  # seconds until all present prompts are co
 class ByLoad:
     """A policy that keeps replicas between `low` and `high` full; 0 < low < high <= 1.
 
-    Replicas are added if the present ones would be more than `high` full, and removed only if the rest would
-    then be less than `low` full: a load that wavers between the two changes nothing. `target_wait_s` (> 0) is
-    the wait for prompts at which a replica counts as full.
+    Replicas are added if the present ones would be more than `high` full. They are removed only if the rest
+    would then be less than `low` full, so a load that wavers between the two changes nothing. `target_wait_s`
+    (> 0) is the wait for prompts at which a replica counts as full.
     The arguments are the policy's `policy_kwargs` in a deploy file.
     """
 
@@ -47,9 +47,9 @@ class ByLoad:
         self._target_wait_s = target_wait_s
 
     def __call__(self, ctx: AutoscalingContext) -> tuple[int, dict[str, Any]]:
-        """The number of replicas wanted (>= 0, before Serve's bounds), and an empty state.
+        """The number of replicas wanted (at least 0, before Serve applies its bounds), and an empty state.
 
-        A request that still queues at a gateway counts as one sequence.
+        A request that is still queued at a gateway counts as one sequence.
         """
         reports = _by_replica(ctx.aggregated_metrics or {})
         batch = max((report[MAX_SEQUENCES] for report in reports), default=0.0)

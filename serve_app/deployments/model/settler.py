@@ -1,8 +1,8 @@
-"""Sends a replica's records of a dead gateway's requests to a living gateway.
+"""Sends a living gateway a replica's records of a dead gateway's requests.
 
-The journal of a killed gateway has requests that never ended. A replica knows what it generated for them.
-Another gateway of the application, perhaps the replacement of the dead one, records it. A replica keeps each
-settlement until a gateway has confirmed it.
+The journal of a killed gateway contains requests that never ended. A replica knows what it generated for
+them. Another gateway of the application, perhaps the dead one's replacement, records that. A replica keeps
+each settlement until a gateway has confirmed it.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ encoder = msgspec.msgpack.Encoder()
 
 
 class Settler:
-    """The settlements of one replica that wait for a gateway.
+    """The settlements of one replica that still have to be sent to a gateway.
 
-    Make it on the replica's event loop, outside any request: Serve may cancel tasks that a request began.
+    Create it on the replica's event loop, outside any request: Serve may cancel tasks that a request began.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Settler:
         self._wake.set()
 
     async def close(self) -> None:
-        """Deliver the settlements that wait, for `STOP_S` at most."""
+        """Deliver the waiting settlements; takes `STOP_S` at most."""
         self._closing = True
         self._wake.set()
         await asyncio.wait({self._task}, timeout=STOP_S)

@@ -14,7 +14,7 @@ from serve_app.types import EngineStats
 
 
 class _Mark(NamedTuple):
-    """The work that an engine had done at a moment."""
+    """The work that an engine had done up to some moment."""
 
     at: float
     steps: int
@@ -22,11 +22,11 @@ class _Mark(NamedTuple):
 
 
 class Workload:
-    """Turns an engine's snapshots into a report, measuring its prompt tokens from one to the next.
+    """Turns an engine's snapshots into a report; measures the prompt tokens computed between two snapshots.
 
-    The wait for prompts is the number of waiting prompt tokens times the seconds per prompt token, as
-    measured while prompts were waiting. It is a lower bound for the last prompt's wait; a full batch and a
-    full cache, which also make prompts wait, are reported separately.
+    The wait for prompts is the number of waiting prompt tokens times the seconds per prompt token, which is
+    measured while prompts wait. It is a lower bound for the last prompt's wait; a full batch and a full
+    cache, which also make prompts wait, are reported separately.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -35,7 +35,7 @@ class Workload:
         self._token_s = 0.0  # 0: not measured yet
 
     def report(self, stats: EngineStats) -> dict[str, float]:
-        """The report at this moment, with the names that `scaling.ByLoad` reads."""
+        """The report at this moment, with the field names that `scaling.ByLoad` reads."""
         self._measure(stats)
         return {
             SEQUENCES: float(stats.running + stats.waiting),

@@ -33,7 +33,7 @@ class ServeCluster:
         return {"applications": [config for config in configs if config is not None]}
 
     def deploy(self, file: File) -> None:
-        """Deploy a whole file: what it does not name is deleted. Returns before it took effect."""
+        """Deploy a whole file: what it does not name is deleted. Returns before this has taken effect."""
         # What `serve run FILE` calls; there is no public function for a whole deploy file.
         _get_global_client().deploy_apps(ServeDeploySchema.model_validate(file), _blocking=False)
 
@@ -57,10 +57,10 @@ class ServeCluster:
 
 
 def driver_handle(app: str) -> DeploymentHandle:
-    """The application's handle, for a driver without an event loop that runs all the time.
+    """The application's handle, for a driver that has no permanently running event loop.
 
     With our settings a handle's router lives on the loop that made the first call. A router whose loop
-    stops for a moment gets no more updates, ever. So this one has a loop of Serve's own.
+    stops for a moment gets no more updates, ever. So this handle uses a loop of Serve's own.
     """
     handle = serve.get_app_handle(app)  # the same one each time
     if not handle.is_initialized:
@@ -77,7 +77,7 @@ def as_ray_has_it(file: File) -> File:
 def reason(app: Mapping[str, Any]) -> str:
     """Why an application's status is bad: the last line with an error, since our errors say what to do.
 
-    `app`: as `serve_details.details` has it.
+    `app`: as returned by `serve_details.details`.
     """
     texts = [app["message"], *(deployment["message"] for deployment in app["deployments"].values())]
     lines = [line.strip() for text in texts for line in text.splitlines() if "Error" in line]

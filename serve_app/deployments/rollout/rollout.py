@@ -53,7 +53,8 @@ def apply(
 ) -> None:
     """Take the steps, one after the other. `say` gets a line for each, and for every change of state.
 
-    `timeout_s` bounds each step. Raises RolloutFailed, without further steps, so former models still run.
+    `timeout_s` bounds each step. If a step fails, raises RolloutFailed and takes no further steps, so that
+    former models still run.
     """
     for number, step in enumerate(steps, 1):
         say(f"step {number} of {len(steps)}: {step.title}" if len(steps) > 1 else step.title)

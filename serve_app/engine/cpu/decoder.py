@@ -1,7 +1,7 @@
 """Decoder layers on the native functions: one call for all layers, or a few calls for each.
 
 A stack of fused layers takes the place of the model's layers. If the cache is native and our kernels do all
-products, a step is a single native call; otherwise (dry runs, other backends, products by oneDNN, rows with
+products, a step is a single native call. Otherwise (dry runs, other backends, products by oneDNN, rows with
 adapters) it runs layer by layer, with the same results. Activations are float32. Depends on neither batches
 nor cache layouts.
 """
@@ -27,8 +27,8 @@ class FusedLayer(DecoderLayer[Native]):
     """A decoder layer on the native functions. Activations between its linears are float32."""
 
     def describe(self) -> LayerStruct | None:
-        """The layer's struct for a native call over many layers, valid as long as this module; None if that
-        is impossible."""
+        """The layer's struct for a native call over many layers, valid as long as this module; None if it has
+        none."""
         linears = [linear.describe() for linear in (self._qkv, self._out, self._gate_up, self._down)]
         call = self._call
         if None in linears or self._down.in_features % LANES or call.sinks is not None:
@@ -96,7 +96,7 @@ class FusedStack(DecoderStack):
     def run(
         self, residual: torch.Tensor, factors: Sequence[Factors], rows: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, Pending | None]:
-        """As of the base class."""
+        """As in the base class."""
         step = current()
         layers = self._bind(step) if step.adapters is None else None
         if layers is None:

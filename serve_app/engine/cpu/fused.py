@@ -1,4 +1,4 @@
-"""Makes a transformers model fast on a CPU: its decoder layers become one fused stack, its linears packed.
+"""Makes a transformers model fast on a CPU: its decoder layers become one fused stack, with packed linears.
 
 `engine/fused` decides which layers can be fused, and checks the results.
 """

@@ -1,6 +1,7 @@
 """Packs the weights of a model whose layers stay transformers' own: linears, routers and experts.
 
-All that can be packed is, or nothing: the logits of the first layers are compared with the originals'.
+Either everything that can be packed is packed or, if that makes the logits of the first layers wrong,
+nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ Undo = list[Callable[[], object]]
 
 
 def pack_model(model: PreTrainedModel, weights: WeightFormat, pack: Pack) -> int:
-    """Pack what can be packed, in the format `weights`; returns how many modules: all that can be, or none.
+    """Pack all modules that can be packed, in the format `weights`, or none; returns how many were packed.
 
     `pack` makes linears in that format. Raises UnsupportedModel if the format cannot be used for all weights.
     """
@@ -110,7 +111,7 @@ class _Packing:
         return count
 
     def _made(self, child: nn.Module) -> nn.Module | None:
-        """The packed replacement of a module; None if the module stays."""
+        """The packed replacement of a module; None if the module stays as it is."""
         if isinstance(child, Conv1D):
             return self._pack(as_linear(child.weight.T, child.bias)) if can_be_packed(child.weight) else None
         if not isinstance(child, nn.Linear):
@@ -128,7 +129,7 @@ class _Packing:
         return PackedLinear.of(linear) if linear.out_features in self._routers else self._pack(linear)
 
     def _candidates(self) -> Iterator[tuple[str, Place]]:
-        """The parameters by which the model's own code may multiply, with their names."""
+        """The parameters that the model's own code may multiply by, with their names."""
         for path, module in self._model.named_modules():
             if isinstance(module, nn.Embedding | Conv1D | nn.Conv1d) or module in self._linears:
                 continue

@@ -1,9 +1,8 @@
 """Computes vectors of token sequences in a separate thread.
 
-A step computes as many sequences as the budget of tokens allows, taking one of each waiting
-request in turn, so that a short request never waits for all of a long one. If a step fails,
-each of its sequences runs again alone, and only the sequences that fail again are failed. Does not depend on
-text, HTTP or Ray.
+A step computes as many sequences as its token budget allows. It takes one sequence of each waiting request in
+turn, so that a short request never waits for the whole of a long one. If a step fails, each of its sequences
+runs again alone, and only those that fail again count as failed. Does not depend on text, HTTP or Ray.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """One request: its sequences, and the vectors of those that have been computed."""
+    """One request: its sequences, and the vectors computed so far."""
 
     sequences: tuple[Ids, ...]
     deadline: float  # time.monotonic
@@ -85,10 +84,10 @@ class Embedder:
         self._thread.start()
 
     def submit(self, sequences: Sequence[Ids], timeout_s: float | None = None) -> Future[Vectors]:
-        """The vectors [S, D] of `sequences`, none empty, in their order; cancelling it takes them back.
+        """The vectors [S, D] of `sequences`, in order; none may be empty. Cancelling dequeues them.
 
-        Raises Overloaded when too many requests wait, Unavailable when the thread has ended.
-        The future fails with DeadlineExceeded, NumericalError, GenerationFailed or Unavailable.
+        Raises Overloaded when too many requests wait, or Unavailable when the thread has ended. The future
+        fails with DeadlineExceeded, NumericalError, GenerationFailed or Unavailable.
         """
         deadline = float("inf") if timeout_s is None else time.monotonic() + timeout_s
         job = _Job(tuple(sequences), deadline)
@@ -117,14 +116,14 @@ class Embedder:
             )
 
     def check_health(self, max_age_s: float) -> None:
-        """Raise Unavailable if the thread is gone, or has work and ended no step for `max_age_s`."""
+        """Raise Unavailable if the thread is gone, or has work but ended no step for `max_age_s`."""
         is_busy = bool(self._waiting or self._running)
         is_stuck = is_busy and time.monotonic() - self._beat > max_age_s
         if is_stuck or self._dead or not self._thread.is_alive():
             raise _unavailable()
 
     def stop(self, timeout_s: float) -> bool:
-        """End the thread after its step; open requests end as Unavailable.
+        """End the thread after its current step; open requests end as Unavailable.
 
         Returns whether the thread ended within `timeout_s`.
         """
@@ -156,7 +155,7 @@ class Embedder:
                 _fail(job, _unavailable())
 
     def _next_batch(self) -> list[_Item]:
-        """One sequence of each waiting request in turn, as many as fit; waits a little for the first."""
+        """One sequence of each waiting request in turn, as many as fit; waits a little for the first one."""
         budget, used = self._config.max_step_tokens, 0
         batch: list[_Item] = []
         with self._lock:
@@ -195,7 +194,7 @@ class Embedder:
         self._steps += 1
 
     def _one_by_one(self, batch: list[_Item]) -> None:
-        """Run sequences one by one, and fail only those that fail when run alone."""
+        """Run sequences one by one; only those that fail alone are failed."""
         ran = broken = False
         for item in batch:
             self._beat = time.monotonic()

@@ -1,9 +1,8 @@
 """Sequences of ids -> hidden states, by a transformers module, without padding.
 
-The fast way packs sequences into one row and uses our own attention; whether that gives the module's own
-results is tested once, at load. If not (a module that adds biases to its
-attention, say), sequences of equal length are batched and run through the module itself. Either way a
-sequence sees nothing of the others.
+The fast way packs sequences into one row and uses our own attention; a test at load decides whether it gives
+the module's own results. If it does not (say, because the module adds biases to its attention), sequences of
+equal length are batched and run through the module itself. Either way, a sequence does not see the others.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ _lengths: ContextVar[tuple[int, ...]] = ContextVar("packed_lengths")
 
 @contextmanager
 def packed(lengths: Sequence[int]) -> Iterator[None]:
-    """Forwards inside the context are on sequences of these lengths, one after another.
+    """Inside the context, forwards are for sequences of these lengths, packed one after another.
 
-    Neighbours of equal length are computed together.
+    Neighbouring sequences of equal length are computed together.
     """
     token = _lengths.set(tuple(lengths))
     try:
@@ -56,8 +55,8 @@ def packed_attention(
 ) -> tuple[torch.Tensor, None]:
     """Attend within each sequence; returns ([1, T, H, Dv], None) as transformers expects.
 
-    `sliding_window`: a query sees fewer than this many tokens on either side (only the left, if causal),
-    itself included. Raises UnsupportedModel for any other option.
+    `sliding_window`: a query sees fewer than this many tokens on either side, itself included (if causal,
+    only on the left). Raises UnsupportedModel for any other option.
     """
     name = type(module).__name__
     if attention_mask is not None:
@@ -95,7 +94,7 @@ def packed_attention(
 
 
 def _window_mask(length: int, window: int, causal: bool, device: torch.device) -> torch.Tensor:
-    """[L, L] bool, True where visible."""
+    """[L, L] bool, True where a query may see a key."""
     positions = torch.arange(length, device=device)
     back = positions[:, None] - positions
     return (back < window) & (back >= 0 if causal else back > -window)
@@ -134,12 +133,12 @@ class Encoder(Protocol):
     """Hidden states of several sequences at once."""
 
     def hidden(self, sequences: Sequence[Ids]) -> list[torch.Tensor]:
-        """The last layer's states of each sequence, [L, D], in their order."""
+        """The last layer's states [L, D] of each sequence, in the order of the sequences."""
         ...
 
 
 class PackedEncoder:
-    """All sequences in one row, positions counted from `first_position` in each."""
+    """All sequences in one row, with the positions of each counted from `first_position`."""
 
     def __init__(self, module: PreTrainedModel, first_position: int) -> None:
         self._module = module
@@ -165,7 +164,7 @@ class PackedEncoder:
 
 
 class EqualLengthEncoder:
-    """The module as it is, for sequences of one length at a time, so that it needs no mask."""
+    """The module as it is, for sequences of one length at a time, so that no mask is needed."""
 
     def __init__(self, module: PreTrainedModel) -> None:
         self._module = module
@@ -186,9 +185,9 @@ class EqualLengthEncoder:
 def make_encoder(
     module: PreTrainedModel, *, first_position: int, window: int, progress: Callable[[str], None]
 ) -> Encoder:
-    """The fastest encoder with the results of `module`. Raises UnsupportedModel if there is none.
+    """The fastest encoder that gives the results of `module`. Raises UnsupportedModel if there is none.
 
-    `first_position`: the number of a sequence's first position; `window`: tokens it may have.
+    `first_position`: the number of a sequence's first position; `window`: the most tokens of a sequence.
     """
     # cuDNN makes a plan of tens of milliseconds for every new shape, and keeps it. Inputs have any length.
     torch.backends.cuda.enable_cudnn_sdp(False)

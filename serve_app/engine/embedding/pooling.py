@@ -30,7 +30,7 @@ POOLINGS: Final[Mapping[str, Callable[[torch.Tensor], torch.Tensor]]] = {
 
 
 class Pooler:
-    """One or more poolings side by side, then normalised to unit length if the model wants that."""
+    """One or more poolings, concatenated, then normalised to unit length if the model wants that."""
 
     def __init__(self, poolings: Sequence[str], *, normalized: bool) -> None:
         """Raises KeyError for a name that is not in POOLINGS."""
@@ -49,7 +49,7 @@ class Pooler:
 
 
 def shortened(vectors: Vectors, dimensions: int) -> Vectors:
-    """The first `dimensions` of each vector [S, D], normalised anew.
+    """The first `dimensions` numbers of each vector [S, D], normalised again.
 
     This is useful if the model was trained for shortened vectors (Matryoshka representations).
     """

@@ -1,1 +1,1 @@
-"""A decoder's layers as one fused stack: which models, the structure and the checks. For any device."""
+"""A decoder's layers as one fused stack: models that can have it, structure, and checks. For any device."""

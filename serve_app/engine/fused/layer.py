@@ -88,7 +88,7 @@ class DecoderLayer(nn.Module, Generic[KernelsT]):
             self._eps_head = of_queries.eps
 
     def forward(self, residual: torch.Tensor, pending: Pending | None, factors: Sequence[Factors]) -> Pending:
-        """Adds what is `pending` to residual [T, N] float32, in place; returns what this layer still adds.
+        """Adds what is `pending` to residual [T, N], in place; returns what this layer is still to add.
 
         `factors` by kind.
         """

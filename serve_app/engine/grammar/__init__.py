@@ -1,1 +1,1 @@
-"""Grammars over a model's tokens: the tokenizer of the parser, and the state of one sequence."""
+"""Grammars over a model's tokens: the parser's tokenizer, and the state of one sequence."""

@@ -1,8 +1,9 @@
 """A model's tokens as the grammar parser (llguidance) sees them.
 
-The parser takes each special token, and each added token in angle brackets, for a control token: no text
-matches it. But the parser spells forced text with the model's own tokenizer, which finds control tokens in
-text by their names. So the parser gets the tokens without these names, and grammars use their numbers.
+The parser treats each special token, and each added token in angle brackets, as a control token, which no
+text matches. But the parser spells forced text with the model's own tokenizer, which finds control tokens in
+text by their names. So the parser is given the tokens without these names, and grammars refer to them by
+number.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ class GrammarsUnavailable(Exception):
 def grammar_tokenizer(
     tokenizer_json: str, *, vocab_size: int, eos_token_ids: Sequence[int], own_vocab_size: int
 ) -> LLTokenizer:
-    """The parser's tokenizer, from the text of a model's tokenizer.json.
+    """The parser's tokenizer, built from the text of a model's tokenizer.json.
 
     `vocab_size` is the model's and `own_vocab_size` the tokenizer's; either may be the larger one.
-    Holds the interpreter lock for about 15 us a token. Raises GrammarsUnavailable.
+    Holds the interpreter lock for about 15 us per token. Raises GrammarsUnavailable.
     """
     if not eos_token_ids:
         raise GrammarsUnavailable("the model has no end-of-sequence token")
@@ -54,11 +55,11 @@ def _is_control(token: dict[str, Any]) -> bool:
 
 
 def unspelled(tokenizer_json: str) -> str:
-    """The same tokens, but control tokens have names that no text contains.
+    """The same tokens, but with names for the control tokens that no text contains.
 
     In byte-level BPE, control tokens get the parser's own mark for a nameless token and become words of the
-    vocabulary: the parser's time grows with the square of the number of added tokens (18 s for 56,000).
-    `tokenizer_json` may be invalid.
+    vocabulary. Else the parser's time would grow with the square of the number of added tokens (18 s for
+    56,000). `tokenizer_json` may be invalid.
     """
     found: dict[str, Any] = json.loads(tokenizer_json)
     added, model = found.get("added_tokens") or [], found.get("model") or {}
@@ -80,7 +81,7 @@ def unspelled(tokenizer_json: str) -> str:
 
 
 def _rename(model: dict[str, Any], names: dict[str, str]) -> None:
-    """Rename words of a tokenizer's vocabulary, which is a table of numbers or a list of pairs."""
+    """Rename words of a tokenizer's vocabulary, which is a mapping to numbers or a list of pairs."""
     vocabulary = model.get("vocab")
     if isinstance(vocabulary, dict):
         model["vocab"] = {names.get(word, word): number for word, number in vocabulary.items()}

@@ -1,7 +1,7 @@
 """The native functions of the engine on a CPU, and the decision whether to use them.
 
-`native()` returns the library, or None if plain torch must do the work. It returns None with the switch
-`SERVE_APP_KERNELS=off`, without a compiler, or after wrong results in the self-check.
+`native()` returns the library, or None if plain torch has to do the work. It returns None if
+`SERVE_APP_KERNELS=off` is set, if there is no compiler, or if the self-check found wrong results.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
-"""Memory for weights and caches in huge pages, where the system has them.
+"""Memory for weights and caches, in huge pages if the system has them.
 
-A decode step reads every weight once. With pages of 4 KiB, the processor spends a part of that time in its
-table of pages. Weights side by side in pages of 2 MiB are read about a quarter faster. The system also gives
-a cache of gigabytes in a fraction of the time. The module knows nothing of what lies in the memory.
+A decode step reads every weight once. With pages of 4 KiB, the processor spends part of that time on looking
+up pages. Weights that lie side by side in pages of 2 MiB are read about a quarter faster. The system also
+takes only a fraction of the time to provide a cache of gigabytes. The module does not depend on what the
+memory contains.
 
-A huge page may take the system milliseconds. So tensors that are filled side by side, as the layers of a
-cache are, begin at different places of their huge pages, and do not all come to a new one in one step.
+The system may take milliseconds to provide a huge page. So tensors that are filled in parallel, such as the
+layers of a cache, begin at different offsets in their huge pages. Then they do not all reach a new page in
+the same step.
 """
 
 from __future__ import annotations
@@ -29,14 +31,14 @@ _numbers = itertools.count()
 
 
 class Arena:
-    """Hands out pieces of large chunks and takes none back. A chunk is freed with its last tensor."""
+    """Hands out pieces of large chunks, and takes none back. A chunk is freed with its last tensor."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._free = torch.empty(0, dtype=torch.uint8)  # the rest of the newest chunk
 
     def empty(self, count: int, dtype: torch.dtype) -> torch.Tensor:
-        """A tensor [count] of any content, which begins at a cache line."""
+        """A tensor [count] with arbitrary content, which begins at the start of a cache line."""
         size = count * dtype.itemsize
         taken = -(-size // LINE) * LINE
         with self._lock:
@@ -47,10 +49,10 @@ class Arena:
 
 
 def zeros(count: int, dtype: torch.dtype) -> torch.Tensor:
-    """A tensor [count] of zeros in its own memory, which the system provides as it is touched.
+    """A tensor [count] of zeros in memory of its own, which the system provides when it is touched.
 
-    It begins at a page. Different calls get different offsets within a huge page. Raises OSError if the
-    system refuses to reserve that amount.
+    It begins at the start of a page. Different calls get different offsets within a huge page. Raises OSError
+    if the system refuses to reserve that amount.
     """
     size = count * dtype.itemsize
     if size < HUGE_PAGE:
@@ -60,7 +62,7 @@ def zeros(count: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _chunk(size: int) -> torch.Tensor:
-    """A tensor [size] of bytes, which begins at a huge page. The system gives the memory as it is touched."""
+    """A tensor [size] of bytes, which begins at a huge page. The system gives memory when it is touched."""
     memory = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with contextlib.suppress(AttributeError, OSError):  # the system has no huge pages, or they are off
         memory.madvise(mmap.MADV_HUGEPAGE)

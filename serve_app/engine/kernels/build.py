@@ -1,9 +1,9 @@
 """The build of the kernels: sources become a shared library, once on each machine.
 
 The library is kept in a folder that only its owner may enter. Its name is the hash of the sources, the
-compiler, the flags and the processor, so a stale library is never loaded. The module does not depend on what
-the functions do, and imports only the standard library: `make` runs it as a script, which compiles the
-sources while the packages are still being installed.
+compiler, the flags and the processor, so a stale library is never loaded. The module does not depend on the
+functions, and imports only the standard library: `make` runs it as a script, which compiles the sources while
+the packages are still being installed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class BuildError(Exception):
 
 
 def library(layout: str) -> Path:
-    """The path of the compiled kernels, which are built if need be. Raises BuildError.
+    """The path of the compiled kernels, which are built first if necessary. Raises BuildError.
 
     `layout`: C++ that is compiled with the kernels (see layout.py).
     """
@@ -64,7 +64,7 @@ def library(layout: str) -> Path:
 
 
 def compile_early() -> None:
-    """Compile what `library` links later, unless it was linked before. Raises BuildError."""
+    """Compile in advance what `library` links later, unless the library exists. Raises BuildError."""
     compiler = command()
     with _build_errors():
         folder = _own_folder(compiler)
@@ -80,7 +80,7 @@ def cache_folder() -> Path:
 
 
 def cpu_flags() -> frozenset[str]:
-    """The features of the processor by Linux's names, such as `avx512f`; empty if they are unknown."""
+    """The features of the processor, by their Linux names, such as `avx512f`; empty if unknown."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -103,8 +103,8 @@ def _build_errors() -> Iterator[None]:
 
 @contextmanager
 def _lock(folder: Path) -> Iterator[None]:
-    """Inside the context, no other process builds in `folder`: a second replica waits for the first one's
-    library."""
+    """Inside the context, no other process builds in `folder`: a second replica waits and uses the first
+    one's library."""
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -128,7 +128,7 @@ def _own_folder(compiler: Sequence[str]) -> Path:
 
 
 def _key(compiler: Sequence[str]) -> str:
-    """The hash of everything that decides what the objects contain."""
+    """The hash of everything that determines the content of the objects."""
     version = subprocess.run([compiler[0], "--version"], capture_output=True, check=True, timeout=30).stdout
     digest = hashlib.sha256(version)
     for part in (*compiler, *sorted(cpu_flags())):
@@ -139,7 +139,7 @@ def _key(compiler: Sequence[str]) -> str:
 
 
 def command() -> tuple[str, ...]:
-    """The compiler, which CXX names, and its flags with those of the environment. Raises BuildError."""
+    """The compiler (CXX, if set), its flags, and the flags from the environment. Raises BuildError."""
     named = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
     if named is None:
         raise BuildError("no C++ compiler found: install g++ or clang")
@@ -153,7 +153,7 @@ def flags(more: Sequence[str] = ()) -> tuple[str, ...]:
 
 
 def compile_objects(compiler: Sequence[str], folder: Path) -> list[Path]:
-    """Compile every source that has no object in `folder` yet, side by side. Raises BuildError.
+    """Compile, in parallel, every source that has no object in `folder` yet. Raises BuildError.
 
     `compiler`: the command with its flags.
     """
@@ -170,7 +170,7 @@ def compile_objects(compiler: Sequence[str], folder: Path) -> list[Path]:
 
 
 def link(compiler: Sequence[str], objects: Sequence[Path], layout: str, path: Path) -> None:
-    """Make the library of `objects` at `path`, if `layout` can be compiled. Raises BuildError."""
+    """Link the library of `objects` at `path`, if `layout` compiles. Raises BuildError."""
     with tempfile.NamedTemporaryFile("w", suffix=".cpp", dir=path.parent) as source:
         source.write(layout)
         source.flush()

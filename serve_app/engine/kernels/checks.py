@@ -15,7 +15,7 @@ def check(tensor: torch.Tensor, *dtypes: torch.dtype) -> None:
 
 
 def wanted(context: ForwardContext) -> torch.Tensor:
-    """Where the wanted rows of each sequence begin, according to `context`."""
+    """The first wanted row of each sequence, according to `context`."""
     if context.wanted_start is None or len(context.wanted_lens) != context.num_sequences:
         raise ValueError("the context does not say which rows are wanted")
     if any(some > rows for some, rows in zip(context.wanted_lens, context.query_lens, strict=True)):
@@ -25,7 +25,7 @@ def wanted(context: ForwardContext) -> torch.Tensor:
 
 
 def check_context(context: ForwardContext, tokens: int, cache: NativeCache) -> None:
-    """Raise ValueError unless the context has `tokens` rows and the cache's block size."""
+    """Raise ValueError unless the context matches: `tokens` rows, and the block size of the cache."""
     if sum(context.query_lens) != tokens or context.block_size != cache.struct.block_size:
         raise ValueError("the context does not fit the query or the cache")
     for tensor in (context.query_start, context.context_lens, context.block_tables):

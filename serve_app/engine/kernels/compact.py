@@ -28,13 +28,13 @@ class CompactWeight:
     inputs: int
 
     def fits(self, n: int, k: int) -> bool:
-        """Whether products may use it as a weight [n, k]; its inputs are padded with zeros."""
+        """Whether products may use it as a weight [n, k], with its inputs padded with zeros."""
         unit = INPUTS[torch.bfloat16]
         return (n, -(-k // unit)) == (self.outputs, -(-self.inputs // unit))
 
 
 def empty_codes(n: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """For `choose_codes` of n outputs: codes [P, CODES] uint8, numbers of exceptions [P] int64, unknown."""
+    """For `choose_codes` of n outputs, not filled: codes [P, CODES] uint8, exception counts [P] int64."""
     panels = -(-n // LANES)
     return torch.zeros(panels, CODES, dtype=torch.uint8), torch.full((panels,), -1)
 
@@ -49,7 +49,7 @@ def compact_size(n: int, k: int, exceptions: torch.Tensor) -> int | None:
 
 
 def write_codes(data: torch.Tensor, codes: torch.Tensor, exceptions: torch.Tensor) -> None:
-    """Write the part of a compact weight after its tiles, with empty lists of exceptions."""
+    """Write the part of a compact weight that follows its tiles, with empty lists of exceptions."""
     firsts = functional.pad((exceptions + 1).cumsum(0), (1, 0))
     room = int(firsts[-1]) * EXCEPTION
     data[-room:] = 255  # an exception beyond every panel

@@ -27,7 +27,7 @@ class NativeExperts:
         return self.linears[0][0].inputs, self.linears[1][0].outputs
 
     def choices(self, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> ChoicesStruct:
-        """The experts of each row of x and their weights, valid as long as `chosen` and `weights`."""
+        """The experts of each row of x, with their weights; valid as long as `chosen` and `weights`."""
         check(x, torch.float32)
         check(chosen, torch.int64)
         check(weights, torch.float32)
@@ -51,9 +51,9 @@ class NativeExperts:
         alpha: float,
         added: float,
     ) -> NativeExperts | None:
-        """Join the linears of experts of one shape, in order; None where a native call cannot take one.
+        """Join the linears of experts of one shape, in order; None if native calls cannot use one of them.
 
-        Raises ValueError if they do not fit each other. Gates are as `Experts` in experts.h has them.
+        Raises ValueError if their shapes do not match. Gates are described in experts.h, at `Experts`.
         """
         firsts = [each for each in gate_up if each is not None]
         lasts = [each for each in down if each is not None]

@@ -1,6 +1,6 @@
-"""The functions of the native library, declared as in exports.h: name -> types of result and arguments.
+"""The functions of the native library, as declared in exports.h: name -> types of the result and arguments.
 
-The build compares these types with the header, and fails where they differ (see layout.py).
+The build compares these types with the header, and fails if they differ (see layout.py).
 """
 
 from __future__ import annotations

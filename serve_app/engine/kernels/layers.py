@@ -21,8 +21,8 @@ from serve_app.engine.kernels.structs import (
 
 @dataclass(frozen=True, slots=True)
 class NativeCache:
-    """One layer's cache in the native layout. In a cache of codes, scales follow the keys or values of each
-    head."""
+    """One layer's cache in the native layout. In a quantised cache, the scales follow the keys or values of
+    each head."""
 
     keys: torch.Tensor  # [blocks, Hkv, D / g, block_size, g]: g = 2 features of bfloat16 lie together, else 1
     values: torch.Tensor  # [blocks, Hkv, block_size, pad]: pad = Dv rounded up to LANES
@@ -35,8 +35,8 @@ class NativeCache:
 
     @staticmethod
     def supports(block_size: int, key_dim: int, dtype: torch.dtype) -> bool:
-        """Whether the layout supports such blocks: keys are read sixteen at a time, in parts of 1024, and two
-        features at a time."""
+        """Whether the layout supports blocks of this shape: keys are read sixteen at a time, in parts of
+        1024, and two features at a time."""
         return dtype in CACHED and block_size in (16, 32, 64, 128, 256, 512, 1024) and key_dim % 2 == 0
 
     @classmethod
@@ -82,7 +82,7 @@ class NativeCache:
         )
 
     def rows(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Copies of all keys [blocks, Hkv, block_size, D] and values [..., pad] in float32."""
+        """Copies of all keys [blocks, Hkv, block_size, D] and values [..., pad], in float32."""
         keys, values = self.keys.float().movedim(3, 2).flatten(3), self.values.float()
         if self.key_scales is None or self.value_scales is None:
             return keys, values

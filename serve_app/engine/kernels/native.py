@@ -1,8 +1,8 @@
 """The native functions as typed calls on tensors.
 
-Every call checks type, contiguity and size, which C cannot check. It raises ValueError for tensors that do
-not fit. Activations are float32; weights and cache are bfloat16 or float32. ctypes releases the interpreter
-lock during a call. The module knows no model.
+Every call checks type, contiguity and size, which C cannot check. For tensors that do not fit, it raises
+ValueError. Activations are float32; weights and cache are bfloat16 or float32. ctypes releases the
+interpreter lock during a call. The module does not depend on any model.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ QUANTIZED: Final = (Product.INT8, Product.INT4)
 
 
 class Native:
-    """The loaded library. `kernels.native()` makes it, and checks its results."""
+    """The loaded library. Made by `kernels.native()`, which checks its results."""
 
     def __init__(self, path: Path) -> None:
         library = ctypes.CDLL(str(path))
@@ -65,7 +65,7 @@ class Native:
 
     @contextmanager
     def timed_parts(self) -> Iterator[ctypes.Array[ctypes.c_double]]:
-        """Within it, `run_layers` adds the seconds of each Part to the array. One thread may run layers."""
+        """Inside it, `run_layers` adds the seconds of each Part to the array. One thread may run layers."""
         seconds = (ctypes.c_double * len(Part))()
         self._library.time_parts(ctypes.addressof(seconds))
         try:
@@ -87,7 +87,7 @@ class Native:
     def pack_weight(self, weight: torch.Tensor, *, lasting: bool = True) -> torch.Tensor:
         """[N, K] -> panels of sixteen rows, flat, padded with zeros.
 
-        `lasting`: in huge pages. Otherwise in memory of its own, which is given back with the tensor.
+        `lasting`: in huge pages. Otherwise in memory of its own, which is freed with the tensor.
         """
         check(weight, *TYPES)
         n, k = weight.shape
@@ -97,7 +97,7 @@ class Native:
         return packed
 
     def pack_compact(self, weight: torch.Tensor, *, lasting: bool = True) -> CompactWeight | None:
-        """[N, K] bfloat16 -> the same in twelve bits; None if that would not be much smaller.
+        """[N, K] bfloat16 -> the same weights in twelve bits each; None if that would not be much smaller.
 
         `lasting`: as of `pack_weight`.
         """
@@ -126,7 +126,7 @@ class Native:
         return packed
 
     def touch(self, pieces: Sequence[torch.Tensor], *, at_once: int, seconds: float = AT_ONCE_S) -> Touching:
-        """Make the system give the memory of `pieces`, contiguous tensors, in parallel; see Touching."""
+        """Make the system provide the memory of `pieces`, contiguous tensors, in parallel; see Touching."""
         return Touching(self._library, pieces, at_once=at_once, seconds=seconds)
 
     def _empty(self, size: int, dtype: torch.dtype, *, lasting: bool) -> torch.Tensor:
@@ -178,7 +178,7 @@ class Native:
         return out
 
     def widen(self, x: torch.Tensor) -> torch.Tensor:
-        """bfloat16 -> contiguous float32. Contiguous float32 is returned as it is."""
+        """bfloat16 -> contiguous float32. A contiguous float32 tensor is returned as it is."""
         if x.dtype == torch.float32:
             return x.contiguous()
         x = x.contiguous()
@@ -188,9 +188,9 @@ class Native:
         return out
 
     def highest(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The largest value [R] float32 of each row of x [R, V], and the lowest id [R] int64 that has it.
+        """The largest value [R] float32 of each row of x [R, V], and the lowest id [R] int64 with that value.
 
-        For a row with NaN: the first NaN and its id.
+        A row with NaN gives its first NaN and that NaN's id.
         """
         check(x, torch.float32)
         rows, width = x.shape
@@ -203,7 +203,7 @@ class Native:
         return values, ids
 
     def add_norm(self, residual: torch.Tensor, pending: Pending | None, norm: Norm | None) -> torch.Tensor:
-        """residual [T, N] += what is `pending`, in place. Returns norm(residual); without a norm, a copy."""
+        """Adds `pending` to residual [T, N] in place. Returns norm(residual); without a norm, a copy."""
         check(residual, torch.float32)
         after, delta = (None, None) if pending is None else (pending.norm, pending.delta)
         weights = [each.weight for each in (norm, after) if each is not None]
@@ -330,8 +330,8 @@ class Native:
     ) -> None:
         """Run a step of decodes, prefill chunks or both through all layers, and fill their caches.
 
-        `narrow`: the last layer gives the wanted rows of `context` alone, as the first ones of `states`; what
-        lies after them means nothing.
+        `narrow`: the last layer computes only the wanted rows of `context`, and puts them first in `states`;
+        the rows after them have no meaning.
         """
         for tensor in (states, *itertools.chain(*factors)):
             check(tensor, torch.float32)
@@ -376,7 +376,7 @@ class Native:
         chosen: torch.Tensor,  # [T, K] int64: different ones for a row; a number beyond all chooses none
         weights: torch.Tensor,  # [T, K]
     ) -> torch.Tensor:
-        """The weighted sum of what each row's experts make of it: [T, M] float32.
+        """For each row, the weighted sum of its experts' outputs: [T, M] float32.
 
         A row's result does not depend on the other rows.
         """
@@ -390,7 +390,7 @@ class Native:
         return out
 
     def gated(self, gate_up: torch.Tensor, gelu: bool = False) -> torch.Tensor:
-        """[T, 2N] -> [T, N]: act(gate) * up. act is the tanh form of GELU if `gelu`, else SiLU."""
+        """[T, 2N] -> [T, N]: act(gate) * up. `act` is GELU in its tanh form if `gelu`, else SiLU."""
         check(gate_up, torch.float32)
         tokens, both = gate_up.shape
         out = torch.empty(tokens, both // 2, dtype=torch.float32)

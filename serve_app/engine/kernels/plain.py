@@ -1,6 +1,6 @@
-"""The formulas of the native functions, in plain torch. The self-check compares the functions with them.
+"""The formulas of the native functions, in plain torch. The self-check compares the functions to these.
 
-The formulas are written to be read. They compute in the type of their inputs, which is float64 in the
+They are written for readability. They compute in the dtype of their inputs, which is float64 in the
 self-check. T rows are the last T positions of a sequence of length L. There are H heads of queries, and Hkv
 heads of keys and values.
 """
@@ -21,14 +21,14 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Apply rotary positions to x [T, H, D]: cos and sin [T, D / 2] are those of each row's angles."""
+    """Apply rotary positions to x [T, H, D]; cos and sin [T, D / 2] belong to each row's angles."""
     low, high = x.chunk(2, dim=-1)
     cos, sin = cos[:, None], sin[:, None]
     return torch.cat([low * cos - high * sin, high * cos + low * sin], dim=-1)
 
 
 def gate(gate_up: torch.Tensor, gelu: bool) -> torch.Tensor:
-    """[T, 2N] -> [T, N]: act(gate) * up. act is the tanh form of GELU if `gelu`, else SiLU."""
+    """[T, 2N] -> [T, N]: act(gate) * up. `act` is GELU in its tanh form if `gelu`, else SiLU."""
     gate, up = gate_up.chunk(2, dim=-1)
     return (functional.gelu(gate, approximate="tanh") if gelu else functional.silu(gate)) * up
 
@@ -115,7 +115,7 @@ def layer(
 ) -> torch.Tensor:
     """One decoder layer over a whole sequence [L, N].
 
-    A head has `dim` numbers; `eps` belongs to the norms of heads.
+    A head has `dim` numbers; `eps` is that of the norms of heads.
     """
     normed = _normed(states, weights.norm_in)
     qkv = normed @ weights.qkv.T

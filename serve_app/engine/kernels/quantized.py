@@ -1,10 +1,10 @@
 """Quantised weights in plain torch: how codes are chosen, and the product that native functions reproduce.
 
-Weights become int8, with a scale for each output. int4 weights are int8 codes too, but each group of sixteen
-lies on a lattice: a step times a four-bit number, minus an offset (the least). Activations become integers,
-with a scale for each row: int8, or sixteen bits for the few numbers that are far from the others. Sums of
-codes are exact integers. All other operations have a fixed order. So every path has the same result, bit for
-bit, whatever instructions it uses and whatever other rows are in the batch.
+Weights become int8 codes, with a scale for each output. int4 weights are int8 codes too, but each group of
+sixteen codes lies on a lattice: a step times a four-bit number, minus an offset (the least). Activations
+become integers with a scale for each row: int8, or sixteen bits for the few numbers far outside the range of
+the others. Sums of codes are exact integers. All other operations have a fixed order. So every path gives the
+same result, bit for bit, whatever instructions it uses and whatever rows are in the batch.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Quantization(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class QuantizedWeight:
-    """A weight [N, K] as codes times scales."""
+    """A weight [N, K] as codes multiplied by scales."""
 
     codes: torch.Tensor  # [N, K] int8: from -127 to 127
     scales: torch.Tensor  # [N] float32
@@ -52,7 +52,7 @@ class QuantizedWeight:
 
     @classmethod
     def of(cls, weight: torch.Tensor, kind: Quantization) -> QuantizedWeight:
-        """The nearest codes. With int8, the largest magnitude of an output has the code 127 or -127."""
+        """The nearest codes. With int8, the largest magnitude of an output gets the code 127 or -127."""
         n, k = weight.shape
         codes = torch.empty(n, k, dtype=torch.int8)
         scales = torch.empty(n)
@@ -76,8 +76,8 @@ class QuantizedWeight:
         return Product.INT8 if self.groups is None else Product.INT4
 
     def parts(self) -> tuple[torch.Tensor, ...]:
-        """Contiguous codes, int4 steps and leasts, and scales. Raises ValueError if their shapes do not fit
-        each other."""
+        """Contiguous codes, int4 steps and leasts, and scales. Raises ValueError if their shapes do not
+        match."""
         n, k = self.codes.shape
         if self.codes.dtype != torch.int8 or (self.scales.dtype, *self.scales.shape) != (torch.float32, n):
             raise ValueError("the scales do not fit the codes")
@@ -113,10 +113,11 @@ def product(x: torch.Tensor, weight: QuantizedWeight, bias: torch.Tensor | None)
 
 
 def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """x [M, K] float32 -> codes, as float32, and scales [M]; NaN if not finite.
+    """x [M, K] float32 -> codes (as float32) and scales [M]; NaN for rows that are not finite.
 
-    The largest magnitude of a row has the code 127. If the row's mean magnitude would have a code below an
-    eighth of 127, the largest gets a code of up to 32,639, so that 127 is eight times the mean.
+    The largest magnitude of a row gets the code 127. If the mean magnitude of the row would then get a code
+    below an eighth of 127, the largest gets a code of up to 32,639 instead, such that 127 is eight times the
+    mean.
     """
     wide, _ = _codes(x, x.new_full((len(x),), MOST_CODE))
     # The mean is that of integers, so it does not depend on the order of a sum.
@@ -133,7 +134,7 @@ def cached_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _codes(x: torch.Tensor, most: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """As quantize_rows. most [M]: the code of the largest magnitude."""
+    """As `quantize_rows`, but the largest magnitudes get the codes `most` [M]."""
     finite = x.isfinite().all(1)
     peak = x.abs().amax(1)
     empty = ~finite | ~(peak >= LEAST_PEAK)
@@ -155,7 +156,8 @@ def _exact(codes: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 def _lattices(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """weight [N, K] from -127 to 127 -> codes near it [N, K]; steps and leasts [N, ceil(K / 16), 2].
 
-    Of a few lattices, it takes the one with the least squared error. Each is shifted once, by its mean error.
+    It takes the one of a few lattices with the least squared error. Each lattice is shifted once, by its mean
+    error.
     """
     n, k = weight.shape
     wanted = functional.pad(weight, (0, -k % INT4_INPUTS)).view(n, -1, INT4_INPUTS)
@@ -179,7 +181,7 @@ def _lattices(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _on_lattice(wanted: torch.Tensor, step: torch.Tensor, least: torch.Tensor) -> torch.Tensor:
-    """The codes nearest to `wanted`, none above 127."""
+    """The codes nearest to `wanted`, at most 127."""
     q = (wanted + least).div_(step).round_().clamp_(0, MOST_Q)
     highest = ((127 + least) / step).floor_()
     return torch.minimum(q, highest, out=q).mul_(step).sub_(least)

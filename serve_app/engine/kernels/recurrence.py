@@ -12,10 +12,10 @@ from serve_app.engine.kernels.structs import RecurrenceStruct
 
 @dataclass(frozen=True, slots=True)
 class Recurrence:
-    """A token lets the matrix of a head decay, adds a product of its key, and reads the value of its query.
+    """A token makes a head's matrix decay, adds an outer product with its key, and reads its query's value.
 
-    The product is that of the value, or, with `part`, of the part by which it differs from the matrix's own.
-    A group of queries and keys serves H / G heads. All are float32.
+    The product uses the value or, with `part`, only the difference between the value and what the matrix has
+    for the key. Each group of queries and keys is used by H / G heads. All are float32.
     """
 
     query: torch.Tensor  # [T, G, K]
@@ -27,7 +27,7 @@ class Recurrence:
     out: torch.Tensor  # [T, H, V]: the rows of spans are written
 
     def run(self, library: ctypes.CDLL, spans: torch.Tensor) -> None:
-        """Advance `spans` [4, S] int64: first rows, lengths, slots before and slots after.
+        """Advance `spans` [4, S] int64: their first rows, lengths, and slots before and after the step.
 
         Raises ValueError for tensors that do not fit.
         """

@@ -17,7 +17,7 @@ EPS: Final = 1e-6
 
 
 def linear_of(packed: torch.Tensor, weight: torch.Tensor, product: Product) -> LinearStruct:
-    """A linear without a bias; `packed` is the packed form of `weight` [N, K], by which it multiplies."""
+    """A linear without a bias; `packed` is the packed form of `weight` [N, K] that it multiplies by."""
     outputs, inputs = weight.shape
     return LinearStruct(
         weight=packed.data_ptr(), bias=None, outputs=outputs, inputs=inputs, product=product, compact=False
@@ -33,7 +33,7 @@ def native_layers(
     dtype: torch.dtype,
     product: Product,
 ) -> tuple[Layers, list[torch.Tensor]]:
-    """The layers with a cache each, and the packed weights, which must live as long as the layers.
+    """Layers, each with a cache, and their packed weights, which must live as long as the layers.
 
     Each layer has rotary factors of its own.
     """
@@ -68,7 +68,7 @@ def native_layers(
 
 
 def context_of(length: int, tokens: int) -> ForwardContext:
-    """The last `tokens` positions of a sequence of `length` tokens, at most 96, with blocks out of order."""
+    """The last `tokens` positions of a sequence of `length` tokens, at most 96, with shuffled blocks."""
     table = torch.tensor([[2, 0, 3, 5, 1, 4]], dtype=torch.int32)
     positions = torch.arange(length - tokens, length)
     return ForwardContext(

@@ -1,8 +1,8 @@
-"""The self-check: whether the compiled library computes what it should on this machine.
+"""The self-check: whether the compiled library computes correct results on this machine.
 
-It runs once, when the library is loaded. It compares every exported function with the formulas of plain.py
-in float64, on a few odd shapes, in every type and by every product of this machine. It takes about 20 ms on
-one thread. Threads divide work in the same way on every machine, and tests check that.
+It runs once, when the library is loaded. It compares every exported function with the formulas of plain.py in
+float64, on a few odd shapes, in every type, and with every product that this machine has. It takes about 20
+ms on one thread. Threads divide work in the same way on every machine; tests check this.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Check = Callable[[Native, torch.Generator], Iterator[float]]
 
 
 def wrong_results(native: Native) -> list[str]:
-    """The names of the exported functions with wrong results; empty when all are right."""
+    """The names of the exported functions with wrong results; empty if all results are right."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # on such shapes, torch waits for its threads longer than it computes
     try:
@@ -43,7 +43,7 @@ def wrong_results(native: Native) -> list[str]:
 
 
 def _passes(native: Native, check: Check) -> bool:
-    """Whether all errors are below 1, the tolerance. A NaN fails."""
+    """Whether all errors are below 1, which is the tolerance. A NaN fails."""
     return all(error < 1 for error in check(native, torch.Generator().manual_seed(0)))
 
 
@@ -190,7 +190,7 @@ def _recur(native: Native, random: torch.Generator) -> Iterator[float]:
 
 
 def _attend(native: Native, random: torch.Generator) -> Iterator[float]:
-    """A chunk and a decode step: float32 queries without options, and bfloat16 queries with every option."""
+    """A chunk and a decode step: float32 queries without options, then bfloat16 queries with every option."""
     length, heads, kv_heads, dim = 83, 6, 2, 32
     sinks = torch.randn(heads, generator=random)
     for (dtype, product), codes in itertools.product(_products(native), (False, True)):
@@ -217,7 +217,7 @@ def _attend(native: Native, random: torch.Generator) -> Iterator[float]:
 
 
 def _run_layers(native: Native, random: torch.Generator) -> Iterator[float]:
-    """Two layers on a prompt, and then on one more token: once as in Llama, and once with all other parts."""
+    """Two layers on a prompt and then one more token: once as in Llama, once with every other variant."""
     width, inner, heads, kv_heads, dim, length = 64, 48, 4, 2, 32, 19
     shapes = ((heads + 2 * kv_heads) * dim, width), (width, heads * dim), (2 * inner, width), (width, inner)
     for (dtype, product), others in itertools.product(_products(native), (False, True)):
@@ -281,8 +281,8 @@ def _run_experts(native: Native, random: torch.Generator) -> Iterator[float]:
 
 
 def _counters(native: Native, _: torch.Generator) -> Iterator[float]:
-    """Functions that compute nothing: no time was measured, no test has asked threads to wait, and no count
-    is negative."""
+    """Functions that compute nothing: no time was measured, no test made threads wait, and no count is
+    negative."""
     with native.timed_parts() as seconds:
         yield sum(seconds)
     yield float(native.simulate_preemption(Preempted.NOBODY) != 0 or native.tasks_taken_over() < 0)
@@ -333,7 +333,7 @@ def _products(native: Native) -> Iterator[tuple[torch.dtype, Product]]:
 def _cache_errors(
     cache: NativeCache, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor
 ) -> Iterator[float]:
-    """The errors of a cache that holds keys and values [T, Hkv, D] at slots [T], and zeros elsewhere."""
+    """The errors of a cache with keys and values [T, Hkv, D] at slots [T], and zeros elsewhere."""
     keys, values = cache.rows()
     block, offset = slots // BLOCK, slots % BLOCK
     for got, rows in ((keys, key), (values, value)):
@@ -343,6 +343,6 @@ def _cache_errors(
 
 
 def _error(got: torch.Tensor, want: torch.Tensor, *, exact: bool = True) -> float:
-    """The largest difference, relative to the tolerance of the largest value. NaN if a value is NaN."""
+    """The largest difference, divided by the tolerance for the largest value. NaN if a value is NaN."""
     tolerance = (EXACT if exact else ROUNDED) * max(1.0, float(want.abs().max()))
     return float((got.double() - want.double()).abs().max()) / tolerance

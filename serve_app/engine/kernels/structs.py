@@ -1,7 +1,7 @@
 """The C structures and constants of the native functions, with the fields of their headers.
 
-The build compares every field, size and constant with the headers, and fails where they differ (see
-layout.py). The headers say what a field means.
+The build compares every field, size and constant with the headers, and fails if they differ (see layout.py).
+The headers document the fields.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Product(IntEnum):
 
 
 class Preempted(IntEnum):
-    """The thread that a test lets act as if it had lost its core."""
+    """The thread that a test makes act as if it had lost its core."""
 
     NOBODY = 0
     OWNER = 1  # the owner of a task, before it writes: a stand-in writes instead
@@ -121,7 +121,7 @@ class NormStruct(_Struct):
 
     @classmethod
     def of(cls, norm: Norm | None) -> NormStruct:
-        """Valid as long as `norm`. Without `norm`: a norm that changes nothing."""
+        """It is valid as long as `norm`. Without `norm`, a norm that changes nothing."""
         if norm is None:
             return cls(weight=None, centred=False, eps=0.0)
         return cls(weight=norm.weight.data_ptr(), centred=norm.centred, eps=norm.eps)

@@ -1,4 +1,4 @@
-"""The thread that makes the system give memory: it touches page after page, without changing them."""
+"""The thread that makes the system provide memory: it touches page after page, without changing them."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _Progress = ctypes.c_int64 * 2
 
 
 class Touching:
-    """Contiguous tensors whose memory a thread of its own touches, side by side, from their first bytes on.
+    """Contiguous tensors whose memory a separate thread touches, all in parallel, from their first bytes on.
 
-    Their content does not change, also if it is written meanwhile. The thread ends with this object.
+    Their content does not change, even if it is written to meanwhile. The thread ends with this object.
     """
 
     def __init__(
         self, library: ctypes.CDLL, pieces: Sequence[torch.Tensor], *, at_once: int, seconds: float
     ) -> None:
-        """`at_once`: bytes that are touched without a break, if that takes the thread at most `seconds`; for
-        other bytes the thread pauses while kernels run."""
+        """`at_once`: bytes that are touched without a break if that takes at most `seconds`. For all further
+        bytes the thread pauses while kernels run."""
         self._pieces = tuple(pieces)  # the memory must live as long as the thread
         self._progress = _Progress()  # and so must this
         begins, sizes = (
@@ -40,13 +40,13 @@ class Touching:
 
     @property
     def touched_bytes(self) -> int:
-        """How many bytes of each tensor, from its start, have been touched; smaller tensors are then touched
-        whole."""
+        """How many bytes of each tensor, from its start, have been touched; tensors smaller than that are
+        touched whole."""
         return self._progress[_TOUCHED]
 
     @property
     def seconds_per_byte(self) -> float:
-        """The seconds per byte that the system has recently taken to provide memory; 0 before the first."""
+        """The seconds per byte that memory has recently taken; 0 before the first measurement."""
         return self._progress[_NS_PER_MIB] / _NS_PER_S_AND_MIB
 
     def finish(self) -> None:

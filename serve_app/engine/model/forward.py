@@ -33,7 +33,7 @@ POSITIONS: Final = ("position_embeddings", "embed_positions")  # the ends of nam
 
 
 class UnsupportedModel(Exception):
-    """The module computes something that our attention would get wrong. Found at load, never served."""
+    """The module computes something that our attention would get wrong. Found at load, and never served."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Low-rank adapters (LoRA): what an adapter adds to a model, and where. Knows no files, models or requests.
+"""Low-rank adapters (LoRA): what one adds to a model. Does not depend on files, models or requests.
 
 An adapter adds `(x A^T) B^T` to the outputs of some linears, for its own rows of a step only.
 """

@@ -1,4 +1,4 @@
-"""One engine's rules for requests: vocabulary, window, cache and processors. The load plays no part here."""
+"""One engine's rules for requests: vocabulary, window, cache and processors, whatever the load."""
 
 from __future__ import annotations
 

@@ -1,14 +1,13 @@
 """Beam search: rows of log-probabilities -> which beams continue, and with which tokens.
 
-A hypothesis scores sum(log-probabilities) / length ** length_penalty, its end
-token counted. The search of one group of beams is that of transformers'
-`generate`, step for step and tie for tie:
+The score of a hypothesis is sum(log-probabilities) / length ** length_penalty, with its end token counted.
+The search of one group of beams is that of transformers' `generate`, step for step and tie for tie:
 
 - Of the width x V continuations, the best `width` x (1 + number of end tokens) are considered. A continuation
 that ends (by an end token or the length) becomes a hypothesis if it is among the best `width`; the best
 `width` that do not end are the next beams.
-- The search is over when there are `width` hypotheses and the best beam's promise is no higher
-than the worst of them. The promise of a beam is its sum / length ** length_penalty
+- The search is over when there are `width` hypotheses and the best beam's promise is no higher than the worst
+score of these. The promise of a beam is its sum / length ** length_penalty
   at its *present* length. With a positive penalty a longer hypothesis divides by more,
   so this promise is too low: `NO` is a heuristic and may miss a better hypothesis.
   With `NEVER` the promise is taken at the *longest* length, which is exact as long as no
@@ -66,7 +65,7 @@ class Branch:
 
 
 class BeamGroup:
-    """The beams of one group, best first, and the hypotheses they have left behind."""
+    """The beams of one group, best first, and the hypotheses that it has found."""
 
     def __init__(
         self, options: Beam, leader: Sequence, *, end: End, num_end_tokens: int, max_output: int
@@ -136,7 +135,7 @@ class BeamGroup:
         ended: torch.Tensor,
         length: int,
     ) -> None:
-        """Merge those of the best `width` continuations that have ended into the hypotheses."""
+        """Add to the hypotheses those of the best `width` continuations that have ended."""
         # A continuation of a beam that does not count yet repeats another continuation.
         ended = ended & (torch.arange(len(branches)) < self.width) & (sums > NOTHING / 2)
         scores = torch.cat([self._scores, sums / length**self._options.length_penalty + ~ended * NOTHING])
@@ -180,7 +179,7 @@ class BeamSearch:
         return all(group.over for group in self._groups)
 
     def hypotheses(self) -> list[Hypothesis]:
-        """The hypotheses of all groups, best first; of equal ones, the earlier group's first."""
+        """The hypotheses of all groups, best first; on equal scores, the earlier group's first."""
         found = [hypothesis for group in self._groups for hypothesis in group.hypotheses]
         return sorted(found, key=lambda hypothesis: -hypothesis.score)
 

@@ -49,11 +49,11 @@ class RowSampler(Protocol):
     def sample(
         self, logits: torch.Tensor, sequences: abc.Sequence[Sequence], ahead: abc.Sequence[int] | None = None
     ) -> list[Sampled]:
-        """`ahead[r]`: tokens between the end of `sequences[r]` and the token of row r; None: none."""
+        """`ahead[r]`: how many tokens lie between the end of `sequences[r]` and row r's token; None: 0."""
         ...
 
     def choose(self, logits: torch.Tensor, sequences: abc.Sequence[Sequence]) -> Choice:
-        """As `sample`, for at least one row, without waiting for the device."""
+        """As `sample`, for at least one row, but does not wait for the device."""
         ...
 
     def by_row(self, sequence: Sequence) -> bool:
@@ -129,7 +129,7 @@ class LogitsReader:
     def read(self, forward: ForwardResult, spoilt: bool = False) -> list[ChunkResult]:
         """The result of every chunk; a chunk whose mask is late, or whose sequence has ended, has no result.
 
-        `spoilt`: the logits were edited by a failed sampler, and are computed once more.
+        `spoilt`: a failed sampler has edited the logits, so they are computed again.
         """
         results: list[ChunkResult] = []
         beams: list[tuple[ChunkResult, int]] = []
@@ -162,7 +162,7 @@ class LogitsReader:
     def choose(self, forward: ForwardResult) -> ChosenTokens | None:
         """Choose the tokens of every chunk, without waiting for the device.
 
-        All tokens before them are known. A chunk has no result if its mask is late or its sequence has ended.
+        All earlier tokens must be known. A chunk has no result if its mask is late or its sequence has ended.
         Returns None, and leaves the logits unchanged, if the host needs the tokens before it can prepare the
         next step.
         """
@@ -291,7 +291,7 @@ class LogitsReader:
 
 
 def _is_late(chunk: Chunk) -> bool:
-    """Whether the grammar of a sequence needs more time for its mask. Always false for beams, which wait,
-    since they advance together."""
+    """Whether the grammar of a sequence needs more time for its mask. Always false for beams: these advance
+    together, so they wait for a mask."""
     constraint, beam_set = chunk.sequence.constraint, chunk.sequence.beam_set
     return constraint is not None and beam_set is None and chunk.samples and constraint.late()

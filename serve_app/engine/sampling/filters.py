@@ -1,9 +1,9 @@
 """Sampling filters and the draw, on rows that are independent of each other, although they are in one tensor.
 
-Candidates are kept likeliest first, lowest id on ties, in float64 and padded with
-impossible tokens to a multiple of 64: a row's numbers do not depend on the width that other rows need. Sums
-on which a choice depends run over one row in a fixed order (`cumsum`, or blocks of 128). The draws overwrite
-their logits. Does not depend on sequences.
+Candidates are in float64, likeliest first and lowest id on ties, and are padded with impossible tokens to a
+multiple of 64. So a row's numbers do not depend on the width that other rows need. Sums on which a choice
+depends run over one row in a fixed order (`cumsum`, or blocks of 128). Draws overwrite their logits. Does not
+depend on sequences.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class RowParams(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class FilterParams:
-    """The parameters of a group of R rows, each [R, 1] float64, and what the host knows of all of them."""
+    """The parameters of a group of R rows, each [R, 1] float64, and what the host knows of all rows."""
 
     temperature: torch.Tensor
     top_k: torch.Tensor
@@ -77,8 +77,8 @@ class FilterParams:
 
 
 def scale_(x: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:
-    """x = (x - the row's maximum) / temperature, [R, V], in place. No value is above 0, so no temperature can
-    make a NaN."""
+    """x = (x - the row's maximum) / temperature, [R, V], in place. The results are at most 0, so no
+    temperature can produce a NaN."""
     limits = torch.finfo(x.dtype)
     return x.sub_(x.amax(-1, keepdim=True)).div_(temperature.to(x.dtype).clamp(limits.tiny, limits.max))
 
@@ -103,7 +103,7 @@ def draw_all(x: torch.Tensor, params: FilterParams) -> torch.Tensor:
 
 
 def draw_top_k(x: torch.Tensor, params: FilterParams) -> torch.Tensor:
-    """Sample ids [R] from the `top_k` likeliest tokens of each row, then the other filters."""
+    """Sample ids [R] from the `top_k` likeliest tokens of each row, further filtered by the other filters."""
     values, ids = largest(x, min(params.widest, x.shape[1]))
     values = _widen(_cut(values.double(), params), NEVER)
     probs = torch.softmax(scale_(values, params.temperature), dim=-1)
@@ -111,7 +111,7 @@ def draw_top_k(x: torch.Tensor, params: FilterParams) -> torch.Tensor:
 
 
 def draw_top_p(x: torch.Tensor, params: FilterParams) -> torch.Tensor:
-    """Sample ids [R] from the nucleus of each row, then min-p and typical-p.
+    """Sample ids [R] after filtering each row by top-p, then by min-p and typical-p.
 
     On a CPU it looks at more and more of the likeliest tokens until they contain the nucleus, which avoids
     sorting the vocabulary; the draw does not depend on how many it looked at. On a device it sorts, since

@@ -63,7 +63,7 @@ class TokenCounts:
         return child
 
     def update(self, token_ids: list[int]) -> tuple[Ids, npt.NDArray[np.float32]]:
-        """Distinct ids [U] and their counts [U] (0: only the repetition penalty sees it)."""
+        """Distinct ids [U] and their counts [U]; to ids with count 0, only the repetition penalty applies."""
         shrunk = len(token_ids) < self._read
         if shrunk or (self._read > self._start and token_ids[self._read - 1] != self._last):
             self._clear()
@@ -153,7 +153,7 @@ class Edits:
         return self._lasting or sequence.constraint is not None or sequence.num_output < self._min_tokens
 
     def follows(self, sequence: Sequence) -> bool:
-        """Whether the edits of the next token depend on the tokens before it, or on how many there are."""
+        """Whether the edits of the next token depend on the tokens before it, or on their number."""
         waits = sequence.constraint is not None or sequence.num_output < self._min_tokens
         return self._following or waits
 
@@ -256,7 +256,7 @@ def _process(logits: torch.Tensor, sequence: Sequence) -> bool:
 
 
 def _mark(logits: torch.Tensor, marked: list[tuple[int, int, int]]) -> None:
-    """Add the watermark to rows of logits [R, V]; `marked` has (row, token before, key)."""
+    """Add the watermark to rows of logits [R, V]; `marked` has (row, previous token, key)."""
     key = marked[0][2]  # one engine has one key
     masks = green([token for _, token, _ in marked], logits.shape[1], key)
     for (row, _, _), mask in zip(marked, send(logits.device, masks)[0], strict=True):
@@ -299,7 +299,7 @@ def _penalise(
 
 
 def _index(parts: abc.Sequence[tuple[int, Ids]]) -> tuple[Ids, Ids]:
-    """(row, ids) pairs as one pair of indices [E]."""
+    """(row, ids) pairs, flattened into one pair of indices [E]."""
     rows = np.repeat([row for row, _ in parts], [len(ids) for _, ids in parts]).astype(np.int64)
     return rows, np.concatenate([ids for _, ids in parts])
 

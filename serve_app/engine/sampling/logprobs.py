@@ -26,7 +26,7 @@ class RawLogprobs:
     def __init__(self, logits: torch.Tensor, num_top: Sequence[int]) -> None:
         """`logits` [k, V] are finite or -inf; row r wants its `num_top[r]` (0 .. 20) likeliest tokens.
 
-        The entries of a row with other numbers are meaningless.
+        If a row has other values, its entries are meaningless.
         """
         self._all = torch.log_softmax(logits, dim=-1, dtype=torch.float64)
         self._num_top = num_top

@@ -101,8 +101,8 @@ class Chances:
 class ForecastLookup:
     """The proposals for one sequence, and how likely they are right.
 
-    It guesses every token before it knows it, whether the guess is computed as a draft or not. So chances
-    cost no rows, and a text that begins to repeat itself is noticed within a few tokens.
+    It guesses every token before the token is known, whether or not the guess is computed as a draft. So
+    measuring chances costs no rows, and a text that begins to repeat itself is noticed within a few tokens.
     """
 
     def __init__(self, shared: Chances, *, vocab_size: int, max_tokens: int) -> None:
@@ -134,7 +134,7 @@ class ForecastLookup:
         return tuple(found[:known])
 
     def learn(self, proposed: int, accepted: int) -> None:
-        """Does nothing: `forecast` compares guesses with the sequence."""
+        """Does nothing: `forecast` itself compares the guesses with the sequence."""
 
     def _follow(self, tokens: list[int]) -> None:
         """Compare the guesses with the new tokens, and guess the next token."""
@@ -175,8 +175,8 @@ class PromptLookupFactory:
     def of_engine(
         cls, most: int | Literal["auto"] | None, overlap: bool, vocab_size: int, window: int
     ) -> PromptLookupFactory:
-        """Proposals of an engine. `most` None: only drafts that are worth their cost, and none if steps
-        `overlap`."""
+        """Proposals of an engine. `most` None: proposes only drafts that are worth their cost, and none if
+        steps `overlap`."""
         if most is None:
             most = 0 if overlap else "auto"
         return cls(most, vocab_size, window)
@@ -184,7 +184,8 @@ class PromptLookupFactory:
     def of(self, request: EngineRequest) -> Callable[[], PromptLookup | ForecastLookup] | None:
         """A function that makes the proposer of each sequence of a request; None: there are no proposals.
 
-        Returns None for a request with a client's draft, since its statistics must be about that draft.
+        Returns None for a request with a client's draft, since that request's statistics must be about this
+        draft.
         """
         if not self.most or request.draft is not None:
             return None

@@ -30,5 +30,5 @@ class Scored:
     logits: bytes | None = None  # of the row before any edit, when the request wants them
 
     def logprob_of(self, token_id: int) -> PositionLogprobs | None:
-        """The log-probability of a token in the unedited distribution; None unless the request asked."""
+        """The log-probability of a token in the unedited distribution; None unless the request wants it."""
         return None if self.raw is None else self.raw.entry(self.row, token_id)

@@ -99,8 +99,8 @@ class Sampler:
         """One outcome for each row of logits [R, V] float32, which may be edited in place.
 
         Row r belongs to `sequences[r]`, and its token comes after `ahead[r]` others that are not yet in the
-        sequence. None: no such tokens for any row, which is required unless sequences are drawn `by_row`. A
-        row that holds NaN or +inf, or that leaves nothing to choose, has an error; the others are unaffected.
+        sequence. None: no row has such tokens, which is required unless sequences are drawn `by_row`. A row
+        that holds NaN or +inf, or that leaves nothing to choose, has an error; the others are unaffected.
         """
         return self.choose(logits, sequences, ahead).read() if sequences else []
 
@@ -133,7 +133,7 @@ class Sampler:
     ) -> Choice:
         """The tokens of rows, some of which are edited, drawn, or need log-probabilities.
 
-        A row that is not finite goes through all steps, with a meaningless token.
+        A row that is not finite goes through all steps, and gets a meaningless token.
         """
         unusable = _not_finite(logits.amax(-1), spoilt)
         rows = range(len(sequences))
@@ -180,7 +180,7 @@ class Sampler:
         left_out: abc.Set[int],
         width: int,
     ) -> list[_DrawnTogether]:
-        """The rows but those `left_out`, in groups that are drawn together; their arrays go into `parcel`."""
+        """All rows except `left_out`, in groups that are drawn together; their arrays go into `parcel`."""
         made = []
         for (draw, _), members in _groups(plans, (r for r in range(len(sequences)) if r not in left_out)):
             at = _place(parcel, members, len(sequences))
@@ -272,7 +272,7 @@ class Sampler:
 
 
 def _place(parcel: Parcel, rows: abc.Sequence[int], count: int) -> Place:
-    """The index for `rows` out of `count` rows; if they are not all rows, the index goes into `parcel`."""
+    """The index that selects `rows` from `count` rows; it goes into `parcel` unless it selects all rows."""
     return parcel.add(np.array(rows)) if 0 < len(rows) < count else lambda: None
 
 
@@ -351,7 +351,7 @@ def _row_params(
 def _top_p(sequence: Sequence) -> float:
     """`top_p` for the next token of a sequence, with its decay: the rule of TensorRT-LLM's runtime.
 
-    Every token multiplies it by the decay, down to a minimum; the reset token sets it back.
+    Every token multiplies `top_p` by the decay, down to a minimum; the reset token restores it.
     """
     p = sequence.sampling
     if not _decays(p):

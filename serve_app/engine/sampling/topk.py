@@ -27,9 +27,9 @@ def blocks(x: torch.Tensor, size: int, fill: float) -> torch.Tensor:
 
 
 def highest(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Largest value [R] of each row of x [R, V] and the lowest id [R] that has it; NaN if the row has one.
+    """Largest value [R] of each row of x [R, V] and the lowest id [R] with it; NaN for a row with a NaN.
 
-    Elsewhere than in our kernels by blocks, because `max` with indices is several times slower than `amax`.
+    Without our kernels it goes by blocks, because `max` with indices is several times slower than `amax`.
     """
     kernels = native() if x.is_cpu and x.dtype == torch.float32 and x.is_contiguous() else None
     if kernels is not None:
@@ -45,7 +45,7 @@ def highest(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def largest(x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The first k tokens of each row of x [R, V]: values and ids, both [R, min(k, V)].
 
-    On a device it does not wait; there x should be float32, since otherwise the whole row is sorted.
+    On a device it never waits for a result; x should be float32 there, since otherwise whole rows are sorted.
     """
     width = x.shape[1]
     if not x.is_cpu and k * 4 < width and x.dtype == torch.float32:
@@ -95,8 +95,8 @@ def _any_largest(x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
 def largest_by_keys(x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     """As `largest`, for float32 x and k below V. Keys have no ties, so no step depends on x's values.
 
-    The first k blocks, by their maxima and then by their place, hold the first k tokens, because every block
-    before a token's own block has at least one token that comes before it.
+    The first k blocks, ordered by their maxima and then by their place, contain the first k tokens: every
+    block before a token's own block has at least one token that comes before this token.
     """
     split = blocks(x, _TOP_BLOCK, NEVER)  # [R, B, 32]
     peaks = split.amax(-1)

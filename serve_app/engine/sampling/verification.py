@@ -1,11 +1,10 @@
 """Verification of drafts: how one forward pass yields several tokens of a sequence.
 
-A step may compute the rows of a sequence and of a draft after it. `sample_tokens` walks along
-the draft for as long as each draft token is the token that would have been sampled anyway.
-Every token is drawn by the same sampler, in the same state and with the same noise as without
-a draft. So a draft changes when tokens are generated, but not which tokens. What a rejected draft left in the
-KV cache is overwritten later. If a token depends only on its row and position, the rows of a whole draft are
-read at once.
+A step may compute the rows of a sequence and of a draft after it. `sample_tokens` walks along the draft for
+as long as each draft token is the token that would have been sampled anyway. Every token is drawn by the same
+sampler, in the same state and with the same noise as without a draft. So a draft changes when tokens are
+generated, but not which tokens. What a rejected draft left in the KV cache is overwritten later. If a token
+depends only on its row and position, the rows of a whole draft are read at once.
 
 Depends on rows and sequences, but not on blocks or scheduling.
 """
@@ -64,7 +63,7 @@ def sample_tokens(
 
 
 def _follow(task: SamplingTask, outcomes: list[Sampled]) -> bool:
-    """Note tokens up to the first that is not the draft's; returns whether there was none."""
+    """Note tokens up to the first that differs from the draft; returns whether all were the draft's."""
     return all(_accept(task, outcome) for outcome in outcomes)
 
 

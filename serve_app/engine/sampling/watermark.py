@@ -1,11 +1,10 @@
 """A watermark in generated text: the green tokens after each token, and their detection.
 
-After each token half of the vocabulary is green, chosen by a generator seeded with
-(previous token x key) mod 2**64; a watermarked request adds DELTA to green logits
-before a token is chosen. Text without the mark hits green half of the time, so
-the share of green tokens shows the mark to a holder of the key. The generator is splitmix64, and each of its
-words decides eight tokens, one byte per token. So the marks do not depend on the size of the vocabulary, and
-the detector need not know that size.
+After each token half of the vocabulary is green, chosen by a generator seeded with (previous token x key) mod
+2**64; a watermarked request adds DELTA to green logits before a token is chosen. In text without the mark,
+half of the tokens are green, so with the key one can tell the mark by the share of green tokens. The
+generator is splitmix64, and each of its words decides eight tokens, one byte per token. So the marks do not
+depend on the size of the vocabulary, and the detector need not know that size.
 
 The scheme of Kirchenbauer et al., "A Watermark for Large Language Models" (2023),
 with one token of context. Works on arrays only, without logits or text.

@@ -1,4 +1,4 @@
-"""What a weight format is: the seam between the weights of linear layers and the products of a device.
+"""What a weight format is: the interface between the weights of linear layers and the products of a device.
 
 A format loads weights, multiplies by them on every device that it supports, and describes them to native
 code. Its name, which is part of a model's fingerprint, and its size are in `config/quantization.py`: both are
@@ -40,7 +40,7 @@ class Load(Protocol):
     def __call__(self, weight: torch.Tensor, bias: torch.Tensor | None, *, lasting: bool = True) -> Weight:
         """Load weight [N, K] and bias [N], in the checkpoint's type and on their device.
 
-        `lasting`: the result lives as long as the process, so its memory need not be given back.
+        `lasting`: the result is kept as long as the process runs, so its memory need not be freed.
         """
         ...
 

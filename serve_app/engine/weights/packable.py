@@ -1,8 +1,8 @@
-"""Which linears of a model can be packed: those whose weight the model uses only by calling them.
+"""Which linears of a model can be packed: those whose weights the model uses only by calling the linear.
 
-A packed linear has no `weight` any more. Some models multiply by a linear's weight in
-another type, or ask for its type, instead of calling the linear. One watched forward shows which linears.
-Linears whose names differ only in numbers (layers, experts) count as one, since one forward does not reach
+A packed linear no longer has a `weight`. Some models do not call a linear, but multiply by its weight in
+another type, or they read the weight's type. One watched forward shows which linears are used like that.
+Linears whose names differ only in numbers (layers, experts) count as one, since one forward does not use
 every expert. Does not depend on the model's structure.
 """
 

@@ -15,7 +15,7 @@ from serve_app.engine.weights.plain import load_on_cpu
 class PackedLinear(nn.Module):
     """Takes the place of a `nn.Linear` in inference.
 
-    The weight is not a parameter any more: it cannot be trained, moved or read back.
+    The weight is no longer a parameter: it cannot be trained, moved or read back.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class PackedLinear(nn.Module):
     def of(
         cls, *linears: nn.Linear, rows: torch.Tensor | None = None, load: Load = load_on_cpu
     ) -> PackedLinear:
-        """One layer that combines several linears with the same input, as in `side_by_side`."""
+        """One layer that combines several linears with the same input, as `side_by_side` does."""
         return cls(*side_by_side(*linears, rows=rows), load)
 
     @property
@@ -48,7 +48,7 @@ class PackedLinear(nn.Module):
         return self.weight_kept.num_bytes
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[..., K] -> [..., N] of the type that the weight came in, or float32 if `wide_output`."""
+        """[..., K] -> [..., N], in the weight's original type, or float32 if `wide_output`."""
         dtype = torch.float32 if self.wide_output else self.dtype
         if x.numel() == 0:  # the head of a step without samples; not every product takes no rows
             return x.new_empty(*x.shape[:-1], self.out_features, dtype=dtype)
@@ -57,11 +57,11 @@ class PackedLinear(nn.Module):
         return apart(out) if self.apart else out
 
     def project(self, x: torch.Tensor) -> torch.Tensor:
-        """[M, K] -> [M, N] of the same type; float32 is not rounded in between, if the format allows that."""
+        """[M, K] -> [M, N] of the same type; a format may multiply float32 without rounding it."""
         return self.weight_kept.multiply(x, x.dtype)
 
     def describe(self) -> LinearStruct | None:
-        """The argument for native calls, valid as long as this module; None unless our kernel multiplies."""
+        """The argument for native calls, valid as long as this module; None if another kernel multiplies."""
         return self.weight_kept.describe()
 
 
@@ -94,15 +94,15 @@ def side_by_side(
 def apart(x: torch.Tensor) -> torch.Tensor:
     """The same numbers, spread so that no two are neighbours in memory.
 
-    Torch's sigmoid and similar functions compute about sixteen neighbours at a time by another method than
-    the remaining numbers, and the last bit may differ: a row of a router would depend on the rows beside it.
-    Numbers that are not neighbours are computed one by one.
+    Torch computes sigmoid and similar functions on about sixteen neighbours at a time by another method than
+    on the numbers left over. The last bit may differ, so a router's result for a row would depend on the rows
+    beside it. Numbers that are not neighbours are computed one by one.
     """
     return x.new_empty(*x.shape, 2)[..., 0].copy_(x)
 
 
 def as_linear(weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Linear:
-    """A linear of weight [N, K] and bias [N], whose memory it shares."""
+    """A linear with weight [N, K] and bias [N], which shares their memory."""
     outputs, inputs = weight.shape
     linear = nn.Linear(inputs, outputs, bias=False, device="meta")
     linear.weight = nn.Parameter(weight.detach(), requires_grad=False)
@@ -112,5 +112,5 @@ def as_linear(weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Linear:
 
 
 def can_be_packed(weight: torch.Tensor) -> bool:
-    """Whether such a weight can be packed: it must be of one of these types and on a CPU."""
+    """Whether such a weight can be packed: if it is of one of these types and on a CPU."""
     return weight.dtype in TYPES and weight.device.type == "cpu"

@@ -1,6 +1,7 @@
 """Weights of float32 or bfloat16 in panels of sixteen outputs, for the native product on a CPU.
 
-bfloat16 weights are stored in twelve bits if the processor can read them as fast (see kernels/compact.py).
+bfloat16 weights are stored in twelve bits if the processor can decode them as fast as it reads (see
+kernels/compact.py).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Stand-ins for weights by which a model's own code multiplies: routers, and experts that it loops over.
+"""Stand-ins for weights that a model's own code multiplies by: routers, and experts that it loops over.
 
 Such code passes a parameter, or one matrix of a parameter, to `functional.linear`. A stand-in takes the place
-of the parameter and multiplies by a packed weight. First, a watched forward shows which parameters the code
-uses only for multiplying; parameters whose names differ only in numbers (layers, experts) count as one.
+of the parameter and multiplies by a packed weight. A watched forward first shows which parameters the code
+uses only for multiplying. Parameters whose names differ only in numbers (layers, experts) count as one.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class LinearWeight:
 
 
 class LinearWeights:
-    """Stands in for weights [E, N, K] when the code multiplies by one of the E matrices at a time."""
+    """Stands in for weights [E, N, K] if the code multiplies by one of the E matrices at a time."""
 
     def __init__(self, linears: Iterable[PackedLinear]) -> None:
         self._weights = [LinearWeight(linear) for linear in linears]
@@ -64,7 +64,7 @@ class LinearWeights:
 
 
 class _Watched:
-    """Stands in for a parameter in a watched forward, and notes whether it is used for anything but
+    """Stands in for a parameter in a watched forward, and records whether it is used for anything but
     multiplying."""
 
     def __init__(self, weight: torch.Tensor, note: Callable[[bool], None]) -> None:
@@ -106,8 +106,8 @@ class _Watched:
 def multiplied_weights(
     candidates: Sequence[tuple[str, Place]], run: Callable[[], object]
 ) -> frozenset[Place]:
-    """Those of the `candidates` (places with their names) that `run`, which makes one forward, uses only for
-    multiplying."""
+    """The `candidates` (places with their names) that `run` uses only for multiplying; `run` makes one
+    forward."""
     used: dict[str, bool] = {}
 
     def note_for(kind: str) -> Callable[[bool], None]:

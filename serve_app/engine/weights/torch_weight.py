@@ -12,7 +12,7 @@ class TorchWeight:
     """A weight that torch multiplies by, on any device."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, *, lasting: bool = True) -> None:
-        """As `Load`. Torch manages the memory, whether `lasting` or not."""
+        """As `Load`. Torch manages the memory, so `lasting` makes no difference."""
         self._weight = weight.detach().contiguous()
         self._bias = None if bias is None else bias.detach()
 

@@ -1,4 +1,4 @@
-"""Products of weights on a GPU, in Triton. It depends only on tensors; each format's own file calls these
+"""Products of weights on a GPU, in Triton. It depends only on tensors; the files of the formats call these
 functions."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def multiply_row(
 ):
     """Compute ROWS numbers of the product of one row with a matrix, summed in float32.
 
-    The weights are already being loaded while the previous kernel, which computes the row, still runs.
+    The weights are loaded early: the previous kernel, which computes the row, is then still running.
     """
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     dims = tl.arange(0, STEP)

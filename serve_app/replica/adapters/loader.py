@@ -38,7 +38,7 @@ class AdapterLoader:
         """The adapter's name for requests (made of `key` and a digest of the content) and the packed adapter.
 
         The digest keeps the prefix cache correct when a client sends other weights under an old id.
-        Raises InvalidField for a client's tensors, Unavailable for a folder.
+        Raises InvalidField for bad tensors of a client, Unavailable for a bad folder.
         """
         if adapter.config is not None and adapter.weights is not None:
             updates = read_tensors(adapter.config, adapter.weights, self._accepts)

@@ -74,7 +74,7 @@ class GrammarCompiler:
         self._thread.shutdown(wait=False)
 
     def _compile(self, key: bytes, grammar: Grammar) -> SandboxReply:
-        """`compile` in the compiler's thread, cache included."""
+        """Does what `compile` does, in the compiler's thread; includes the cache."""
         reply = self._cache.get(key)  # an equal grammar may have been compiled while this one waited
         if reply is not None:
             return reply

@@ -1,7 +1,7 @@
 """The grammar sandbox as the replica sees it: a child process that compiles one grammar at a time.
 
-The child starts with the first grammar and stays warm. It is ended and replaced when a
-grammar takes longer than `LIMIT_S`. Does not depend on requests.
+The child starts with the first grammar and stays warm. The child is killed and replaced if a grammar takes
+longer than `LIMIT_S`. Does not depend on requests.
 """
 
 from __future__ import annotations

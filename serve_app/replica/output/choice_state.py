@@ -1,6 +1,6 @@
 """One choice of a request: engine outputs in, text deltas out.
 
-Knows tokens and text of a single sequence; not its siblings, the engine or the wire.
+Handles the tokens and text of a single sequence; does not depend on siblings, the engine or the wire.
 """
 
 from __future__ import annotations
@@ -102,9 +102,9 @@ class ChoiceState:
     def _read(self, token_ids: Sequence[int], *, end_token: bool) -> tuple[TextStep, AnswerPart]:
         """The parts of new tokens, up to the one that ends the answer; without a parser, the step's text.
 
-        Several tokens are read one by one if a call may end the answer (tokens of a draft or grammar after
-        the call do not belong to it), if thoughts are counted, or if there are stop strings (calls are not
-        searched).
+        Several tokens are read one by one if a call may end the answer (tokens that a draft or grammar adds
+        after the call are not part of it), if thoughts are counted, or if there are stop strings (which are
+        not searched for in calls).
         """
         parser = self.parser
         if parser is None:
@@ -126,7 +126,7 @@ class ChoiceState:
         return TextStep(text, used, stop), parts
 
     def replay(self, token_ids: Sequence[int]) -> bool:
-        """Read tokens that the client has; returns False if they end the choice, so cannot be its own."""
+        """Read tokens that the client has; returns False if they end the choice, and so are not its own."""
         step, _ = self._read(token_ids, end_token=False)
         self.num_tokens += step.num_tokens_used
         return step.stop is None and not (self.parser is not None and self.parser.complete)
@@ -138,7 +138,7 @@ class ChoiceState:
         return self.cumulative_logprob / math.pow(max(1, self.num_tokens), length_penalty)
 
     def whole_calls(self) -> tuple[ToolCallDelta, ...]:
-        """The calls of a choice that is delivered whole: those with all of their arguments."""
+        """The calls, with complete arguments, of a choice that is delivered whole."""
         whole = sorted(self.parser.whole_calls) if self.parser is not None else []
         places = {index: place for place, index in enumerate(whole)}
         return tuple(replace(call, index=places[call.index]) for call in self.calls if call.index in places)

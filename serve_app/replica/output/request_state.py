@@ -1,9 +1,9 @@
 """One request in a replica: engine outputs of its sequences -> deltas of its choices.
 
-Decides what a client gets: text cut at stop strings, one delta a step when streaming and one delta a choice
-when not, the `n` best of `best_of`, cumulative usage. A beam search returns nothing before its end; then
-its hypotheses come whole and best first, streamed or not. A stop string cuts the text of a hypothesis, but
-not the search. Pure: no clock, no I/O, no engine; `StepOutput.cut` says what the engine must end.
+Decides what a client gets: text cut at stop strings, one delta per step if streaming and else one per choice,
+the `n` best of `best_of`, cumulative usage. A beam search returns nothing before its end; then its hypotheses
+come whole and best first, streamed or not. A stop string cuts the text of a hypothesis, but not the search.
+Pure: no clock, no I/O, no engine; `StepOutput.cut` says what the engine must end.
 """
 
 from __future__ import annotations
@@ -295,7 +295,7 @@ class RequestState:
 
 
 def one_by_one(output: EngineOutput) -> Iterator[EngineOutput]:
-    """Split an output of several tokens into outputs of one token each; only the last one has the end."""
+    """Split an output of several tokens into outputs of one token each; only the last one can be final."""
     for i in range(len(output.token_ids)):
         first, last = i == 0, i == len(output.token_ids) - 1
         yield replace(

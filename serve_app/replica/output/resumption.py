@@ -19,7 +19,7 @@ PIECE: Final = 128  # tokens that are read again at once; then other requests ge
 
 
 def check_weights(resume: Resume, weights: str) -> None:
-    """Raise Unavailable if the answer was begun with weights other than `weights`, those of this replica."""
+    """Raise Unavailable if the answer was begun with weights other than this replica's `weights`."""
     if not weights or resume.weights != weights:
         raise Unavailable("the answer was begun by another version of the model", retry_after_s=1.0)
 
@@ -41,7 +41,7 @@ def begun_choices(request: GenerateRequest) -> tuple[ChoiceSoFar, ...]:
 def going_on(engine_request: EngineRequest, request: GenerateRequest) -> EngineRequest:
     """The engine's request, with the part that another engine has generated, if any.
 
-    Raises Unavailable if the prompt had another length there, so that it was shortened differently.
+    Raises Unavailable if the prompt's length was different there, because it was shortened differently.
     """
     resume = request.resume
     if resume is None:

@@ -53,7 +53,7 @@ class ControlLink:
         self._handle = handle
 
     async def call(self, command: Command[ReplyT], caller: Caller, within_s: float) -> ReplyT:
-        """The reply to `command`. Raises ServeError; Unavailable if there is none in time."""
+        """The reply to `command`. Raises ServeError: Unavailable if no reply comes in time."""
         response = self._handle.do.remote(encode_command(command, caller))
         try:
             async with asyncio.timeout(within_s):
@@ -124,7 +124,7 @@ class SnapshotFeed:
         return self._heard.is_set()
 
     async def connected(self) -> None:
-        """Wait a moment for a control plane that is away. Raises Unavailable."""
+        """Wait a moment for a control plane that cannot be reached. Raises Unavailable."""
         try:
             async with asyncio.timeout(RECONNECT_S):
                 await self._heard.wait()
@@ -241,7 +241,7 @@ class RemoteManagement:
         return await self.call(command, caller, COMMAND_S)
 
     async def call(self, command: Command[ReplyT], caller: Caller, within_s: float) -> ReplyT:
-        """Like `do`, but for the gateway itself: does not wait for a control plane that is away."""
+        """Like `do`, but for the gateway itself: does not wait for a control plane that cannot be reached."""
         return await self._link.call(command, caller, within_s)
 
 
@@ -263,7 +263,7 @@ def _confirm(path: Path) -> None:
 
 
 def _write(path: Path, snapshot: Snapshot) -> None:
-    """Write the snapshot atomically and readable by this user alone, because it has digests of keys."""
+    """Write the snapshot atomically and readable by this user alone, because it contains digests of keys."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")  # made with mode 0600
     try:
