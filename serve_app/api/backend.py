@@ -65,7 +65,7 @@ class Backend(Protocol):
         ...
 
     def lacks(self, app: str) -> str | None:
-        """The problem of an application that can answer in spite of it; None: there is no problem."""
+        """A problem that does not keep the application from answering; None: there is no problem."""
         ...
 
     async def recovery(self, apps: Sequence[str], within_s: float) -> bool:
@@ -118,11 +118,11 @@ class Quota(Protocol):
     """Budgets that all gateways of a cluster share."""
 
     async def claim(self, draws: Sequence[Draw]) -> Verdict:
-        """Take all of `draws`, or nothing. Raises Unavailable if it cannot be decided."""
+        """Take all of `draws`, or nothing. Raises Unavailable if the budgets cannot be reached."""
         ...
 
     def settle(self, draws: Sequence[Draw]) -> None:
-        """Take `amount` more of each bucket, or give back what is negative. Never waits or fails."""
+        """Take `amount` more from each bucket; a negative amount is given back. Never waits or fails."""
         ...
 
 
@@ -145,11 +145,11 @@ class Journal(Protocol):
         ...
 
     def opened(self, record: UsageRecord) -> None:
-        """A request was admitted. If this process dies, `record` is what counts."""
+        """A request was admitted. If this process dies, its usage is that in `record`."""
         ...
 
     def progressed(self, record: UsageRecord) -> None:
-        """An open request has used this much. If this process dies, `record` is what counts."""
+        """An open request has used more. If this process dies, its usage is that in `record`."""
         ...
 
     def closed(self, record: UsageRecord) -> None:
@@ -207,11 +207,11 @@ class ResponseStore(Protocol):
     """The store of responses for later requests of the same key. All calls raise Unavailable."""
 
     async def keep(self, response: KeptResponse, caller: Caller) -> None:
-        """Keep `response` for the key of `caller`. Older ones of that key may be dropped for it."""
+        """Keep `response` for the key of `caller`. Older responses of that key may be dropped."""
         ...
 
     async def recall(self, ids: Sequence[str], last: str, caller: Caller) -> dict[str, KeptResponse]:
-        """By id: the caller's responses among `ids`, and `last` with all responses before it."""
+        """The caller's responses among `ids`, and `last` with all responses before it, by id."""
         ...
 
     async def forget(self, id: str, caller: Caller) -> bool:
@@ -223,7 +223,7 @@ class LiveCluster(Protocol):
     """The control plane as the source of live figures of all gateways."""
 
     def tell(self) -> None:
-        """This gateway has a new slot. Never waits or fails."""
+        """Report a new slot of this gateway. Never waits or fails."""
         ...
 
     async def read(self, after: int) -> LiveSlots:

@@ -25,7 +25,7 @@ class Recording(Protocol):
     """Records an answer for an inference table."""
 
     def sent(self, body: bytes) -> None:
-        """A part of the body was sent."""
+        """Note a part of the body that was sent."""
         ...
 
     def done(self, context: RequestContext, status: int, seconds: float) -> None:

@@ -37,7 +37,7 @@ class Directory:
         self.take(catalogue.endpoints)
 
     def take(self, endpoints: Iterable[Endpoint], waiting: Mapping[str, Sequence[str]] | None = None) -> None:
-        """Replace the endpoints. `waiting`: those that will change once these applications answer."""
+        """Replace the endpoints. `waiting`: endpoints that change once certain applications answer."""
         self._hold({endpoint.name: endpoint for endpoint in endpoints}, waiting or {})
 
     def change(
@@ -62,7 +62,7 @@ class Directory:
         self._grants = dict(grants)
 
     def expect(self, unready: Mapping[str, str]) -> None:
-        """Replace the endpoints without a serving model, each with the reason."""
+        """Replace the endpoints that have no serving model, each given with the reason."""
         self._unready = unready
 
     def seen_by(self, caller: Caller | None) -> CallerView:
@@ -122,8 +122,8 @@ class CallerView:
         """The endpoint that `name` refers to, and the adapter of its model, if `name` includes one.
 
         Tried in this order: an endpoint's own name; ENDPOINT:ADAPTER, without checking that the model has the
-        adapter; or an adapter's name alone (MindIE's `model` has no colon), for the first endpoint whose
-        model has that adapter. Raises as `find`.
+        adapter; an adapter's name alone (MindIE's `model` has no colon), which stands for the first endpoint
+        whose model has that adapter. Same errors as `find`.
         """
         base, _, adapter = name.rpartition(":")
         if self._level(name) is None:

@@ -1,7 +1,7 @@
 """FastAPI as the ingress: it holds and describes the table of routes, but requests bypass it.
 
-Nothing of FastAPI runs for a request. Bodies stay raw until a dialect reads them, capped and strict, and
-errors of every kind are rendered in the request's protocol.
+No code of FastAPI runs for a request. Bodies stay raw until a dialect reads them strictly, with a size limit.
+Errors of every kind are rendered in the request's protocol.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Ingress(FastAPI):
         self._layers = layers(Router(self.routes, redirect_slashes=False))
 
     def openapi(self) -> dict[str, Any]:
-        """The OpenAPI document. FastAPI cannot make it, since these routes read their bodies themselves."""
+        """The OpenAPI document. FastAPI cannot write it, since these routes read their bodies themselves."""
         return self._document()
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:

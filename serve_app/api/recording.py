@@ -30,7 +30,7 @@ RESPONSE_TOO_LARGE: Final = "MAX_RESPONSE_SIZE_EXCEEDED"
 def record(
     services: Services, context: RequestContext, model: str, body: Callable[[], bytes], form: BodyForm
 ) -> None:
-    """Record this request to the endpoint `model` if it has an inference table; else `body` is not called."""
+    """Record this request if the endpoint `model` has an inference table; otherwise `body` is not called."""
     if services.payloads is None:
         return
     try:

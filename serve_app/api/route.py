@@ -60,12 +60,12 @@ class Path:
 
     @property
     def scope(self) -> Scope | None:
-        """The scope that a key needs, whichever protocol the request speaks."""
+        """The scope that a key needs, whichever protocol the request uses."""
         return self.entries[0].scope
 
     @property
     def other_scopes(self) -> tuple[Scope, ...]:
-        """Scopes of which any one also admits a key."""
+        """Other scopes: a key with any of them is admitted too."""
         return self.entries[0].other_scopes
 
     @property

@@ -87,7 +87,7 @@ class RpcCall:
             raise ClientGone from None
 
     def finish(self, context: RequestContext) -> None:
-        """Send, after the last message, the metadata that HTTP sends as headers."""
+        """After the last message, send the metadata that HTTP sends as headers."""
         headers = _told(context)
         if context.status == 200 and context.entity != UNKNOWN:
             headers.append((ANSWERED_BY.encode(), context.entity.encode()))

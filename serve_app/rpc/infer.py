@@ -65,7 +65,7 @@ async def model_infer(call: RpcCall, services: Services) -> None:
 
 
 async def model_stream_infer(call: RpcCall, services: Services) -> None:
-    """Requests until the client has no more, and the responses to all of them. Raises ClientGone."""
+    """Serve requests until the client sends no more and all are answered. Raises ClientGone."""
     await Stream(call, services).run()
 
 

@@ -1,8 +1,8 @@
 """The gRPC server of a gateway: one port, every call authenticated before a message of it is read.
 
-On the wire a call with one message looks like one with many, so all methods are served as streams of
-bytes: a caller without permission is refused before anything is read, parsed or looked up.
-Deny by default: all methods but the standard health check need a caller, unknown methods too.
+On the wire, a call with one message looks like a call with many, so all methods are served as streams of
+bytes. This way a caller without permission is refused before anything is read, parsed or looked up. Deny by
+default: all methods except the standard health check need a caller, even unknown methods.
 """
 
 from __future__ import annotations

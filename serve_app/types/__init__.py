@@ -1,9 +1,8 @@
-"""The contract: what crosses a process boundary, decided once.
+"""The contract: the data that crosses process boundaries, defined in one place.
 
-Plain frozen data, nothing else, so that every layer can import this module and
-`msgspec` can carry it as bytes: dataclasses of the standard library, and `msgspec` structs for objects
-created per token, which take a tenth of the time to create. `msgspec.structs.replace` changes these. Nothing
-here depends on torch, pydantic or HTTP.
+Only plain frozen data, so that every layer can import this module and `msgspec` can carry it as bytes. The
+types are standard dataclasses, or `msgspec` structs (a tenth of the time to create) for objects created per
+token. `msgspec.structs.replace` changes these. Nothing here depends on torch, pydantic or HTTP.
 
     HTTP body --dialect.parse--> GenerateRequest --replica--> EngineRequest
     EngineOutput --replica--> TokenDelta --dialect.render--> bytes

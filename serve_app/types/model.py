@@ -37,5 +37,5 @@ class ModelInfo:
 
     @property
     def filler_token_id(self) -> int:
-        """The token that pads rows to one length: its pad token, otherwise its end token, otherwise 0."""
+        """The token that pads rows to one length: the pad token, otherwise an end token, otherwise 0."""
         return self.end_token_id or 0 if self.pad_token_id is None else self.pad_token_id

@@ -10,14 +10,14 @@ from serve_app.types.result import Usage
 
 
 class BodyForm(Protocol):
-    """How bodies of a transport are written as text. Called in the writing thread, not in requests."""
+    """How bodies of a transport are written as text. Called in the thread that writes, not in requests."""
 
     def request(self, body: bytes) -> str:
         """The text of a request's body. Raises ValueError if it cannot be written as text."""
         ...
 
     def response(self, parts: Sequence[bytes]) -> str:
-        """The text of an answer that was sent in `parts`. Raises as `request`."""
+        """The text of an answer that was sent in `parts`. Same errors as `request`."""
         ...
 
 

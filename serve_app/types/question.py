@@ -13,7 +13,7 @@ ReplyT = TypeVar("ReplyT")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question(Generic[ReplyT]):
-    """A question of a gateway in one call. `ReplyT` is the type of the reply (see `channel/calls.py`)."""
+    """A question that is asked in one call. `ReplyT` is the type of the reply (see `channel/calls.py`)."""
 
     id: str  # made by us at the gateway, never the client's
     timeout_s: float | None = None  # from the moment the replica has the question

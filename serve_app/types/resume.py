@@ -1,7 +1,7 @@
 """The delivered part of an answer, from which another replica continues the answer.
 
 A replica with the same weights recomputes prompt and tokens, as after a preemption, and continues with
-the next token. Noise, masks and penalties follow from seed, choice and position, so the rest equals what
+the next token. Noise, masks and penalties depend only on seed, choice and position, so the rest equals what
 the first replica would have sent.
 """
 

@@ -28,8 +28,8 @@ class LoopRule:
 class SamplingParams:
     """How the next token of a sequence is chosen, and when the sequence ends.
 
-    Ranges are the engine's own; a dialect may allow less. `engine/sampler.py` defines the order in which they
-    act on the logits.
+    Ranges are the engine's own; a dialect may allow less. The fields act on the logits in the order of
+    `engine/sampler.py`.
     """
 
     temperature: float = 1.0  # >= 0; 0 is greedy

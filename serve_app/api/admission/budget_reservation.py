@@ -1,4 +1,4 @@
-"""Reserves the largest cost of a call from its key's monthly budget, like a limit: a bucket of money.
+"""Reserves the largest possible cost of a call from its key's monthly budget, as from a bucket of money.
 
 The bucket is never refilled. It starts with what the ledger says is left of the budget, and each call settles
 its cost, so concurrent calls spend no more than consecutive ones. Depends neither on keys nor on the ledger.

@@ -1,6 +1,6 @@
 """Running copies of requests for shadow entities: bounded for each endpoint, and ended at once.
 
-No permit and no budget is held for a copy, and nothing waits for one. Knows no request.
+A copy needs no permit and no budget, and nothing waits for a copy. Knows no request.
 """
 
 from __future__ import annotations

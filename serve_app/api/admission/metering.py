@@ -179,15 +179,15 @@ class Metered:
         self._source = source
 
     def deliver(self) -> None:
-        """The client is about to get its first token, and then further ones as they are made."""
+        """Called just before the client gets its first token; further tokens follow as they are generated."""
         self._progress.begin(self.so_far)
 
     def so_far(self) -> UsageRecord:
-        """The record that counts if this gateway dies now."""
+        """The record of the request if this gateway dies now."""
         return replace(self.close("lost"), status=200)  # the status of a stream
 
     def give_up(self, error: BaseException, asked: Callable[[], Usage]) -> None:
-        """A question ended with `error`. If the client left or the deadline passed, the usage is `asked`."""
+        """Note that a question failed. If the client left or the deadline passed, the usage is `asked`."""
         if isinstance(error, (asyncio.CancelledError, DeadlineExceeded)):
             self.usage = asked()
 

@@ -78,7 +78,7 @@ class Admission:
         return self._is_closed
 
     def close(self) -> None:
-        """Admit nothing more. Requests with permits keep them."""
+        """Admit nothing more. Requests that have permits keep them."""
         self._is_closed = True
         self.when_closed()
 

@@ -28,14 +28,14 @@ class Progress:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, stream: Stream) -> None:
-        """The client of `stream` is about to get its first token."""
+        """Called just before the client of `stream` gets its first token."""
         self._written[stream] = -1
         self._write(stream)
         if self._timer is None:
             self._set_timer()
 
     def end(self, stream: Stream) -> None:
-        """The stream ended, or never began."""
+        """Called when the stream has ended, even if it never began."""
         self._written.pop(stream, None)
 
     def _set_timer(self) -> None:

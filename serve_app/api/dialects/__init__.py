@@ -1,1 +1,1 @@
-"""A folder for each protocol: parse a body, render deltas, render errors. Knows no sockets and no backend."""
+"""One folder per protocol, to parse bodies and to render deltas and errors, without sockets or backends."""

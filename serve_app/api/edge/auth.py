@@ -1,9 +1,9 @@
 """Authentication and scopes: pure ASGI, deny by default.
 
-Covered: every path but `OPEN_PATHS` needs a caller, unknown paths too. The path is `scope["path"]` alone,
-as the router sees it, and never a URL built from headers. Each route names the scope that its callers need.
-Without keys the server answers only to its own names, and no page of another site manages it. Not covered:
-quotas; the address of a peer behind a proxy, which `peer_of` finds.
+Covered: every path except `OPEN_PATHS` needs a caller, even an unknown path. The path is `scope["path"]`
+alone, as the router sees it, and never a URL built from headers. Each route names the scope that its callers
+need. A server without keys answers only under its own names, and pages of other sites cannot manage it. Not
+covered: quotas; the address of a peer behind a proxy, which `peer_of` finds.
 """
 
 from __future__ import annotations

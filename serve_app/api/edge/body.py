@@ -1,4 +1,4 @@
-"""From a socket to a checked wire model: capped reading, then strict JSON.
+"""From a socket to a checked wire model: reads with a size limit, then parses strict JSON.
 
 Covered: size (declared and real), slow senders, encodings, nesting, NaN and overflow in any value,
 lone surrogates, byte-order marks and UTF-16. An error never repeats the input. If a key is duplicated, its

@@ -84,7 +84,7 @@ class Writer:
         return self._since is not None
 
     async def send(self, message: Message) -> None:
-        """Raises ClientGone if the connection broke. The block raises it if the client takes too long."""
+        """Raises ClientGone if the connection broke. For a slow client, the `with` block raises it."""
         self._since = self._loop.time()
         try:
             await self._send(message)
@@ -136,7 +136,7 @@ class JsonPage:
         self._answer = answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Raises as `answer`."""
+        """Same errors as `answer`."""
         await reply_json(send, self._answer(scope))
 
 

@@ -9,7 +9,7 @@ from starlette.types import ASGIApp
 
 
 def with_cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
-    """`app`, opened to pages of these origins. If the list is empty, no page of another origin may use it."""
+    """`app`, opened to pages of these origins. An empty list opens it to no other origin."""
     if not origins:
         return app
     return CORSMiddleware(

@@ -19,7 +19,7 @@ COMMENT: Final = b":\n\n"  # a line of server-sent events that begins with a col
 class KeptAlive(Writer):
     """A writer that sends a comment whenever nothing was sent for `seconds`, once comments are allowed.
 
-    The first comment begins the answer if nothing else has; later failures then have no status.
+    The first comment begins the answer if nothing else has; later failures cannot set the status then.
     """
 
     def __init__(self, send: Send, seconds: float, timeout_s: float = WRITE_TIMEOUT_S) -> None:
@@ -46,7 +46,7 @@ class KeptAlive(Writer):
             self._wait(self._seconds)
 
     async def start(self, status: int, headers: dict[str, str]) -> None:
-        """Raises as `send`. Does nothing if a comment has begun the answer."""
+        """Same errors as `send`. Does nothing if a comment has begun the answer."""
         await self._quiet()
         if not self.has_begun:
             await super().start(status, headers)

@@ -10,7 +10,7 @@ from serve_app.limits import MAX_QUERY_PARAMETERS
 
 
 def checked_query(raw: bytes) -> Mapping[str, str]:
-    """The parameters of a query by name, of several values of one name the last. Raises InvalidField."""
+    """The parameters of a query by name; if a name is repeated, its last value. Raises InvalidField."""
     try:
         return dict(
             parse_qsl(

@@ -61,7 +61,7 @@ class RouteGuide:
     def wrong_method(self, method: str, path: str) -> MethodNotAllowed | RouteNotFound:
         """The error for a path whose routes have other methods.
 
-        A parameter that takes slashes also matches everything below a path, which is not what callers mean.
+        A path parameter that may contain slashes also matches all paths below, which callers do not mean.
         """
         found = [(known, pattern.match(path)) for known, _, pattern in self._routes]
         meant = [(known, match) for known, match in found if match is not None]

@@ -1,7 +1,7 @@
 """A POST route that asks a model one or more questions: body, endpoint, permit, entity, answer.
 
-Like `generate`, but nothing is streamed. Tokenising is work too: a question counts as a request, and its
-tokens as input, against the caller's budgets. A question has no price. Independent of particular questions.
+Like `generate`, but nothing is streamed. Tokenising is work too, so the caller's budgets count a question as
+a request, and its tokens as input. A question has no price. Independent of particular questions.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class QuestionRoute:
         services: Services,
         render_error: RenderError | None = None,
     ) -> None:
-        """`render_error`: given if a setting decides the form of errors; None: the path's protocol does."""
+        """`render_error`: given if a setting decides the form of errors; None: the protocol decides."""
         self._parse = parse
         self._services = services
         self._render_error = render_error

@@ -1,6 +1,6 @@
 """Finds the served entities that may answer a call, and tries them until one answers.
 
-`endpoints.split` draws the entity. This module gives it the facts: the routing key, the entity that a
+`endpoints.split` draws the entity, from facts that this module provides: the routing key, the entity that a
 privileged caller names, and the models that can answer now. Another entity is tried only if nothing was
 delivered yet.
 """
@@ -141,7 +141,7 @@ class Candidates:
     async def first_answer(self, ask: Callable[[ServedEntity], Awaitable[T]]) -> T:
         """The answer of the first entity that can give one before the deadline.
 
-        If none can while a model restarts, waits for the model. Raises the ServeError of the last one.
+        If none can and a model is restarting, waits for that model. Raises the ServeError of the last entity.
         """
         clock = asyncio.get_running_loop().time
         until, entities = min(self.deadline, clock() + self.patience_s), self.entities
@@ -154,7 +154,7 @@ class Candidates:
             entities = sorted(entities, key=lambda entity: not self.backend.is_ready(entity.app))
 
     def _note(self, entity: ServedEntity) -> None:
-        """Note that `entity` is tried now, so the entity tried before it, if any, has failed."""
+        """Record that `entity` is tried now, because the entity tried before it, if any, has failed."""
         if self.context is None:
             return
         if self.has_tried and self.context.entity not in self.context.failed_over:
@@ -181,7 +181,7 @@ class Candidates:
 def candidates_of(
     endpoint: Endpoint, call: Target, entity: str | None, scope: AsgiScope, services: Services
 ) -> Candidates:
-    """The candidates for `call`; `entity` is the entity that the route names, if any. Raises as `choose`."""
+    """The candidates for `call`; `entity`: the one that the route names, if any. Same errors as `choose`."""
     context, backend, config = context_of(scope), services.backend, services.config
     limit_s = deadline_s(call.timeout_s, config.request_timeout_s)
     deadline = asyncio.get_running_loop().time() + limit_s

@@ -56,7 +56,7 @@ class Exchange(ABC, Generic[WorkT]):
         self._context.render_error = dialect.render_error
 
     async def run(self, endpoint: str | None = None, entity: str | None = None) -> None:
-        """Read, answer and account for it; `endpoint` and `entity` if the path names them.
+        """Read, answer and account for the request. `endpoint` and `entity` are set if the path names them.
 
         Raises ServeError before the first byte of the answer, ClientGone at any time.
         """

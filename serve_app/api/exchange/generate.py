@@ -191,7 +191,7 @@ def _complete(
 ) -> list[GenerateRequest]:
     """The requests with the fields that the server sets: ids, the tenant's salt, the deadline, an adapter.
 
-    `overflow` applies to requests that leave it to the operator.
+    `overflow` applies to requests that leave the treatment of overflow to the operator.
     """
     salt = context.caller.salt if context.caller else ""
     requests = [

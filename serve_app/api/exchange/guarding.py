@@ -36,7 +36,7 @@ class Guarding:
     async def prompts(self, call: Call, requests: list[GenerateRequest]) -> list[GenerateRequest]:
         """`requests` after the guardrails.
 
-        Raises GuardrailTriggered; UnsupportedField for what cannot be checked; Unavailable without a verdict.
+        Raises GuardrailTriggered, UnsupportedField for inputs that cannot be checked, or Unavailable.
         """
         if self._guard.output is not None:
             check_can_be_guarded(call, requests)

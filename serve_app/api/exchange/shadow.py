@@ -65,7 +65,7 @@ def copy_generation(
     attempt: Attempt,
     record: UsageRecord,
 ) -> None:
-    """Copy `requests`, which `attempt` answers, if the endpoint has a shadow and they are drawn for it.
+    """Copy `requests`, which `attempt` answers, if the endpoint has a shadow whose share includes them.
 
     Returns at once and never raises.
     """

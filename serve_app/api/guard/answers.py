@@ -1,6 +1,6 @@
 """Answers, checked on their way to the client: the deltas of one call, streamed or not.
 
-Text is held back until no rule can find anything in it any more. The other parts of a delta are passed on at
+Text is held back until no rule can still match it. The other parts of a delta are passed on at
 once, so that a protocol with one event per token keeps its events. Independent of protocols.
 """
 
@@ -258,7 +258,7 @@ class _GuardedText:
         return await self._judged(self._filter.push(text), is_end=False)
 
     async def end(self, stop: str | None = None) -> str:
-        """The rest of the text; another text may follow. `stop` is checked after it, but not sent. Raises
+        """The rest of the text; another text may follow. `stop` is checked too, but not sent. Raises
         Blocked."""
         return await self._judged(self._filter.end(stop), is_end=True)
 

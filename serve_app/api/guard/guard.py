@@ -44,7 +44,7 @@ class Rules:
 
     @property
     def reads(self) -> bool:
-        """Whether there are rules that need no model."""
+        """Whether there are any rules that can be checked without a model."""
         return self._keywords is not None or self._finder is not None
 
     @property

@@ -1,6 +1,6 @@
 """Bodies that arrive compressed: the same ASGI messages, unpacked piece by piece.
 
-Pieces are bounded, so the reader reaches its own limit before memory runs out. Does not know the content.
+Pieces are bounded, so the reader reaches its own limit before memory runs out. Independent of the content.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ _POSTED: Final = ("infer", "generate", "generate_stream", "stopInfer")
 
 
 class PageName(Convertor[str]):
-    """A model's name in the path of its page: anything that is not a route of another method."""
+    """A model's name in the path of its page; a path that belongs to a POST route does not match."""
 
     regex = f"(?!.*/(?:{'|'.join(_POSTED)})$).+"
 

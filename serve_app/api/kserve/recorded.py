@@ -1,7 +1,7 @@
-"""Tensors as an inference table keeps them: in the JSON form of /infer, however they travelled.
+"""Tensors as an inference table keeps them: in the JSON form of /infer, whatever the transport.
 
-Elements take the place of their bytes. A tensor that finds no room in the text is left without elements;
-its entry says by `binary_data_size` how many bytes it had. Knows no table, and no transport but HTTP.
+Binary data are written as elements. A tensor that does not fit in the text is written without elements, but
+with the number of its bytes, `binary_data_size`. Independent of tables, and of transports but HTTP.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class HttpTensors:
         return _without_tail(body, int(self._header_length))
 
     def response(self, parts: Sequence[bytes]) -> str:
-        """The same. The JSON itself says where it ends: what follows belongs to its tensors."""
+        """The same. The end of the JSON is found by parsing it: what follows belongs to its tensors."""
         body = b"".join(parts)
         as_bytes = body.decode("latin-1")  # one character a byte
         _, end = json.JSONDecoder().raw_decode(as_bytes)

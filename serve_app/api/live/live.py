@@ -31,7 +31,7 @@ class Live:
         self.pulse.on_slot = cluster.tell
 
     async def after(self, number: int) -> Seen:
-        """The slots after slot `number`. While the control plane is down, only this gateway's own."""
+        """The slots after slot `number`. While the control plane is down, only this gateway's own slots."""
         if self._cluster is None:
             return Seen(self.pulse.slots.after(number), is_whole=False)
         try:

@@ -1,4 +1,4 @@
-"""This gateway's live figures, in slots of two seconds. Nothing runs while nothing happens.
+"""This gateway's live figures, in slots of two seconds. No timer runs while the gateway is idle.
 
 A timer runs from the first request to the end of the first slot in which nothing happened.
 """
@@ -45,7 +45,7 @@ class Pulse:
         self.on_slot: Callable[[], None] = lambda: None  # called when `slots` has a new one
 
     def wake(self) -> None:
-        """Something happens. Call it on the event loop."""
+        """Start the timer, since something happens. Call it on the event loop."""
         if self._timer is None:
             self._set_timer()
 
@@ -67,7 +67,7 @@ class Pulse:
         )
 
     def _forget(self, who: EntityName) -> None:
-        """The series of an entity has ended. If the entity comes back, its counts start at 0."""
+        """Forget an entity whose series has ended. If the entity comes back, its counts start at 0."""
         for before in (self._answered, self._first_token, self._inter_token):
             before.pop(who, None)
 

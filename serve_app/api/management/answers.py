@@ -150,7 +150,7 @@ class LimitsJson(TypedDict):
 
 
 class NotificationsJson(TypedDict):
-    """Recipients of mails, which are only stored."""
+    """Recipients of mails; they are stored, but no mails are sent."""
 
     name: str
     email_notifications: dict[str, list[str]]

@@ -1,6 +1,6 @@
-"""A route of the management API: a checked request becomes commands, and their reply an answer.
+"""A route of the management API: turns a checked request into commands, and their replies into an answer.
 
-Errors have Databricks' shape, whatever protocol the request names. Knows no command and no answer.
+Errors have Databricks' shape, whatever protocol the request names. Independent of single commands.
 """
 
 from __future__ import annotations
@@ -55,16 +55,16 @@ class Asked(Generic[BodyT]):
         return self.services.directory.seen_by(self.caller)
 
     async def endpoint(self) -> EndpointShown:
-        """The endpoint that the path names. Raises ModelNotFound, also where the caller may not see it."""
+        """The endpoint that the path names. Raises ModelNotFound, even if only the caller may not see it."""
         name = self.path["endpoint"]
         if not self.view.shows(name):
             raise ModelNotFound("name", f"there is no endpoint {name!r}")
         return await self.do(GetEndpoint(name=name))
 
     async def do(self, command: Command[ReplyT]) -> ReplyT:
-        """The control plane's reply to `command`; to a change, once gateways serve by it. Raises ServeError.
+        """The control plane's reply to `command`, for a change once gateways apply it. Raises ServeError.
 
-        A header has the number of gateways in which it is not in force yet.
+        A header has the number of gateways that do not apply the change yet.
         """
         reply = await self.management.do(command, self.caller)
         if isinstance(command, Change):
@@ -151,7 +151,7 @@ def command_entry(
     scope: Scope = Scope.MANAGE,
     *others: Scope,
 ) -> Entry:
-    """The entry of a route. `operation` gives the model of its body; `others` is `Entry.other_scopes`."""
+    """The entry of a route. `operation` has the model of the body; `others` is `Entry.other_scopes`."""
     body = operation.bodies[0].type if operation.bodies else NoBody
     app = CommandRoute(services, handle, body)
     return Entry(method, path, app, scope, operation=operation, other_scopes=others)

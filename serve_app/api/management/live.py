@@ -198,7 +198,7 @@ class LiveRoute:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """A checked query, at one moment."""
+    """A checked query, with its slots at one moment."""
 
     endpoint: str | None
     window_s: float

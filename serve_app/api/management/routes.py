@@ -1,4 +1,4 @@
-"""The routes of the management API, group by group. The first matching route is used."""
+"""The routes of the management API, group by group. A request is answered by the first matching route."""
 
 from __future__ import annotations
 

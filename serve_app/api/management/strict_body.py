@@ -17,7 +17,7 @@ class StrictBody(WireModel):
 
 
 class NoBody(StrictBody):
-    """The body of a route that reads none."""
+    """The body of a route that takes no body."""
 
 
 StrictT = TypeVar("StrictT", bound=StrictBody)

@@ -66,7 +66,7 @@ class UsageRowJson(TypedDict):
 
 
 class UsageJson(TypedDict):
-    """The sums, in the order of their groups. `count` is the number of all, also beyond `limit`."""
+    """The sums, in the order of their groups. `count` is the number of all sums, even beyond `limit`."""
 
     by: list[str]
     count: int
@@ -146,7 +146,7 @@ def _only_key(caller: Caller) -> str | None:
 
 
 def _fields(text: str) -> tuple[str, ...]:
-    """The fields to group by, without duplicates. For an empty text there are none, so everything is summed
+    """The fields to group by, without duplicates. An empty text names no fields, so everything is summed
     up."""
     return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 

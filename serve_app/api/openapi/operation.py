@@ -125,6 +125,6 @@ def asking(
 
 
 def streamed(whole: Any, event: Any, *, what: str = "The whole answer.") -> tuple[Answer, Answer]:
-    """The answers of a route that streams if `stream` asks for it, with `[DONE]` at the end."""
+    """The answers of a route that streams if the body has `stream`; the stream ends with `[DONE]`."""
     pieces = Answer(what="With `stream`: its pieces.", type=event | Literal["[DONE]"], media=EVENTS)
     return Answer(what=what, type=whole), pieces

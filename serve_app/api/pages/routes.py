@@ -1,4 +1,4 @@
-"""The routes of pages, the same for all protocols: health, metrics, and models below each protocol's base."""
+"""The routes of pages, which are the same for all protocols: health, metrics, and each protocol's models."""
 
 from __future__ import annotations
 

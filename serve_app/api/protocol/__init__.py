@@ -1,1 +1,1 @@
-"""What every protocol is built on: calls, families, fields and errors. Knows no protocol and no route."""
+"""What every protocol is built on: calls, families, fields and errors. Independent of any one protocol."""

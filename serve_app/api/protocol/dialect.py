@@ -149,7 +149,7 @@ class KeepsAnswer(Protocol):
         ...
 
     def not_kept(self) -> None:
-        """The answer could not be stored, and must say so."""
+        """Called if the answer could not be stored: the answer must say so."""
         ...
 
 
@@ -241,7 +241,7 @@ class ChosenDialect:
         return self._chosen.stream_type
 
     def parse(self, raw: bytes, endpoint: str | None = None) -> Call | Referring[Call]:
-        """Raises as the dialect's `parse`."""
+        """Raises the errors of the dialect's `parse`."""
         return self._chosen.parse(raw, endpoint)
 
     def render_error(self, error: ServeError) -> ErrorReply:
@@ -256,6 +256,6 @@ class KnownModel(ChosenDialect):
         self._find = find
 
     def parse(self, raw: bytes, endpoint: str | None = None) -> Call | Referring[Call]:
-        """Raises ModelNotFound, or as the dialect's `parse`."""
+        """Raises ModelNotFound, or an error of the dialect's `parse`."""
         self._find()
         return super().parse(raw, endpoint)

@@ -57,8 +57,8 @@ def doc(
     required: bool = False,
     members: Mapping[str, FieldDoc] | None = None,
 ) -> Any:
-    """A field that is None where it is absent, with its words, as `FieldDoc` has them.
+    """A field that is None if it is absent, with a description: see `FieldDoc` for the arguments.
 
-    As a field's value, or in the annotation of a type that several fields share. The value's words go first.
+    Used as a field's value, which wins, or in the annotation of a type that several fields share.
     """
     return Field(default=None, json_schema_extra=FieldDoc(does, accepts, default, required, members or {}))

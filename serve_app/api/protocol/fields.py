@@ -47,7 +47,7 @@ class Mark(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Sets:
-    """The name that a replica's errors use for what this field sets in a request."""
+    """The name, in a replica's errors, of the request's field that this field sets."""
 
     name: str
 
@@ -75,7 +75,7 @@ def words(listed: Iterable[str]) -> WithJsonSchema:
 
 
 def checked(check: Callable[[Any], Any], shape: Shape) -> PlainValidator:
-    """A type with the values that `check` returns, and null. `shape` is the type that `check` accepts."""
+    """A type whose values are null and whatever `check` returns. `shape` is the type that `check` accepts."""
     return PlainValidator(
         lambda value: None if value is None else check(value), json_schema_input_type=shape | None
     )

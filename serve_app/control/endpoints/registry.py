@@ -58,7 +58,7 @@ def entities(session: Session, endpoint: str) -> tuple[Entity, ...]:
 
 
 def traffic(session: Session, endpoint: str) -> dict[str, int]:
-    """The traffic split that is in force. Raises as `entities` does."""
+    """The traffic split that is in force. Same errors as `entities`."""
     return dict(_serving(find(session, endpoint)).traffic)
 
 
@@ -73,7 +73,7 @@ def set_traffic(session: Session, endpoint: str, traffic: dict[str, int]) -> Non
 
 
 def set_shadow(session: Session, endpoint: str, shadow: Shadow | None) -> None:
-    """Copy a share of the requests to another entity; None ends that. Raises as `set_traffic` does."""
+    """Copy a share of the requests to another entity; None ends that. Same errors as `set_traffic`."""
     row = find(session, endpoint)
     refuse_busy(row)
     raw = None if shadow is None else shadow.model_dump(mode="json")

@@ -92,7 +92,7 @@ class Splits:
         registry.set_traffic(session, endpoint, dict(traffic))
 
     def set_shadow(self, session: Session, endpoint: str, shadow: Shadow | None) -> None:
-        """Raises as `set_traffic`."""
+        """Same errors as `set_traffic`."""
         self._refuse_declared(endpoint)
         registry.set_shadow(session, endpoint, shadow)
 

@@ -128,11 +128,11 @@ class ServeBackend:
         return await self._model(app).wake()
 
     def generate(self, request: GenerateRequest) -> RoutedStream:
-        """Send `request`; see `Route.generate`. Raises as `model` does."""
+        """Send `request`; see `Route.generate`. Same errors as `model`."""
         return self._route(request.model).generate(request)
 
     async def ask(self, app: str, question: Question[ReplyT]) -> ReplyT:
-        """The answer to `question`; see `Route.ask`. Raises as `model` does."""
+        """The answer to `question`; see `Route.ask`. Same errors as `model`."""
         return await self._route(app).ask(question)
 
     def stats(self) -> dict[str, EngineStats]:

@@ -157,7 +157,7 @@ class ListEndpoints(Command[EndpointList]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteEndpoint(Change[Done]):
-    """Remove an endpoint. Its name is free at once; its replicas finish their running requests."""
+    """Remove an endpoint. The name is free at once; the replicas finish their running requests."""
 
     name: str
 

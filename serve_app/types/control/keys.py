@@ -65,7 +65,7 @@ class CreateKey(Change[CreatedKey]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateKey(Change[KeyShown]):
-    """Change what is not None. A change to a key's permissions takes effect on every gateway."""
+    """Change the fields that are not None. A change to a key's permissions takes effect on every gateway."""
 
     id: str
     groups: tuple[str, ...] | None = None

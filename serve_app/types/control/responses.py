@@ -34,7 +34,7 @@ class KeepResponse(Command[Done]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecallResponses(Command[KeptResponses]):
-    """Fetch the responses `ids`, and the response `last` with all responses before it. `last` may be "":
+    """Fetch the responses `ids`, and the response `last` with all responses before it. An empty `last` names
     none."""
 
     ids: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class RecallResponses(Command[KeptResponses]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forgotten:
-    """Whether the response to remove was there."""
+    """Whether there was such a response to remove."""
 
     found: bool
 

@@ -11,7 +11,7 @@ from serve_app.types.control.command import Command, Done, EndpointChange
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guards:
-    """The limits for the new entity. None: not checked."""
+    """The limits that the new entity must keep to. None: not checked."""
 
     max_error_rate: float | None = 0.05  # share of its requests that failed
     max_first_token_s: float | None = None  # 95th percentile

@@ -58,7 +58,7 @@ class GatewayReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchSnapshot(Command[Snapshot]):
-    """The first snapshot that is newer than `after`. The reply waits for one, `wait_s` at most."""
+    """The first snapshot that is newer than `after`. The reply waits for it, at most `wait_s`."""
 
     report: GatewayReport
     after: int

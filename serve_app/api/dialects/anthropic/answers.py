@@ -191,7 +191,7 @@ MessageEvent: TypeAlias = Annotated[
 
 
 class TokenCount(TypedDict):
-    """How many tokens the model would get."""
+    """The number of tokens that the model would read."""
 
     input_tokens: int
 

@@ -230,8 +230,8 @@ class MessageBody(PromptFields, AnswerFields):
 def parse_message(raw: bytes, *, notes_pictures: bool) -> tuple[MessageBody, tuple[str, ...]]:
     """The body of a message, with its pictures replaced by notes, and the places of the pictures.
 
-    `notes_pictures`: false keeps pictures, which then are an error in the messages. Raises InvalidBody,
-    InvalidField or UnsupportedField.
+    `notes_pictures`: if false, pictures are kept, and cause an error when the messages are parsed. Raises
+    InvalidBody, InvalidField or UnsupportedField.
     """
     body = parse_body(MessageBody, raw)
     body.check_message()

@@ -52,7 +52,7 @@ TYPE: Final[Mapping[Condition, str]] = MappingProxyType(
 
 
 def render_error(error: ServeError) -> ErrorReply:
-    """Status, headers and body. For 429, 503 and 529 the headers say when to try again."""
+    """Status, headers and body. With a 429, 503 or 529, the headers say when to try again."""
     status = OVERLOADED_STATUS if error.condition is Condition.OVERLOADED else error.condition.status
     return ErrorReply(status, headers_of(error, status), _body(error))
 

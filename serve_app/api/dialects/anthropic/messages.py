@@ -61,7 +61,7 @@ class _Conversation:
         return bool(self._messages) and "tool_calls" in self._messages[-1]
 
     def begin(self, text: str) -> None:
-        """Add text of the system, before any other message."""
+        """Add system text before any other message."""
         self._say(SYSTEM, text)
 
     def system(self, text: str) -> None:

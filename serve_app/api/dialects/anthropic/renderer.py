@@ -175,7 +175,7 @@ def _usage(usage: Usage) -> answers.MessageUsage:
 
 
 def _end(finish: FinishReason | None, stop: str | int | None, *, is_window_full: bool) -> answers.MessageEnd:
-    """The members about an answer's end. `stop`: what matched; `is_window_full`: the window was full."""
+    """The members about an answer's end. `stop`: the stop string or token, if any."""
     reason: answers.StopReason = "end_turn" if finish is None else _REASONS.get(finish, "end_turn")
     if reason == "max_tokens" and is_window_full:
         reason = "model_context_window_exceeded"

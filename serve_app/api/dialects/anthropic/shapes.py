@@ -1,6 +1,6 @@
-"""The shapes of what a message's body holds, for the OpenAPI document.
+"""The shapes of the parts of a message's body, for the OpenAPI document.
 
-These types check nothing: the parsers beside them do, and their errors say more than a schema can.
+These types are not used to check bodies: the parsers beside them do that, with more helpful errors.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class SearchResultBlock(Open):
 
 
 class ImageBlock(Open):
-    """A picture. The model reads a note instead."""
+    """A picture; the model is shown a note in its place."""
 
     type: Literal["image"]
 
@@ -72,7 +72,7 @@ Blocks: TypeAlias = Annotated[list[Shown], Field(max_length=limits.MAX_CONTENT_P
 
 
 class ToolResultBlock(Open):
-    """What a tool answered."""
+    """The result of a tool."""
 
     type: Literal["tool_result"]
     tool_use_id: Name
@@ -121,7 +121,7 @@ class UserTurn(Open):
 
 
 class AssistantTurn(Open):
-    """An earlier answer; as the last message, it is an answer that is continued."""
+    """An earlier answer; if it is the last message, the model continues it."""
 
     role: Literal["assistant"]
     content: str | _Answered

@@ -24,7 +24,7 @@ _ONE_CALL: Final = "disable_parallel_tool_use"
 
 
 def parse_tools(tools: Any, choice: Any) -> ToolOffer:
-    """The offer made by the two fields. Raises InvalidField or UnsupportedField."""
+    """The tools that the two fields offer. Raises InvalidField or UnsupportedField."""
     offered = parse_offered(tools, "tools", _function_of, _FORM)
     chosen = _choice(choice, {tool["function"]["name"] for tool in offered})
     places = [f"tools.{i}" for i in range(len(offered))]

@@ -1,1 +1,1 @@
-"""What the protocols of chat share: messages, tools, formats, fields, and the wire of their answers."""
+"""What the protocols of chat share: messages, tools, formats, fields, and the wire format of answers."""

@@ -1,6 +1,6 @@
 """The shapes that answers of chats, completions and embeddings have in common, for the OpenAPI document.
 
-`wire` beside this module writes them.
+The module `wire` writes the answers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LegacyFinishWord: TypeAlias = Annotated[str, words((*FINISH.values(), LEGACY_TOO
 
 
 class Head(TypedDict):
-    """What every answer begins with."""
+    """The members that every answer begins with."""
 
     id: str
     created: int
@@ -103,7 +103,7 @@ class ToolCallPiece(TypedDict):
 
 
 class TotalUsage(TypedDict):
-    """Tokens of the prompt, of the output and of both."""
+    """The number of tokens in the prompt, in the output and in both."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -117,7 +117,7 @@ class CachedTokens(TypedDict):
 
 
 class ReasoningTokens(TypedDict):
-    """Tokens of the output that are thoughts, before what the model says."""
+    """The number of tokens in the output that are thoughts."""
 
     reasoning_tokens: int
 

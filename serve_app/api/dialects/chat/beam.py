@@ -1,4 +1,4 @@
-"""Beam search as OpenAI's clients ask for it, under vLLM's and transformers' names.
+"""Beam search in bodies of OpenAI's protocol, with the field names of vLLM and transformers.
 
 `use_beam_search` turns it on. The width is `best_of`, or `n` if `best_of` is absent, and the `n` best
 hypotheses are returned. Without `use_beam_search` the other fields have no meaning.
@@ -55,7 +55,7 @@ class BeamFields(WireModel):
 
     @property
     def meaningless(self) -> tuple[str, ...]:
-        """The fields of a search in a body that asks for no search."""
+        """The fields for a search that are set in a body without `use_beam_search`."""
         if self.use_beam_search:
             return ()
         shape = ("length_penalty", "early_stopping", "num_beam_groups", "diversity_penalty")
@@ -79,7 +79,7 @@ class BeamFields(WireModel):
 
 
 def beam_width(n: int | None, best_of: int | None) -> int:
-    """`best_of`, else `n`. Raises InvalidField if that is not a valid width of a search."""
+    """`best_of`, else `n`. Raises InvalidField if the number is not a valid width of a search."""
     width = (n or 1) if best_of is None else best_of
     if not 2 <= width <= limits.MAX_BEAM_WIDTH:
         name = beam_names(best_of)["beam_width"]

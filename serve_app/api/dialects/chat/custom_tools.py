@@ -1,7 +1,7 @@
 """Custom tools: called with a text, not with arguments as JSON.
 
-To the model such a tool is a function of one text. Forced calls match its format: a regular expression
-becomes a pattern of the text, and a grammar in Lark's notation a member of the function.
+The model is shown such a tool as a function with one string argument. Forced calls match its format: a
+regular expression becomes the argument's `pattern`, a grammar in Lark's notation a member of the function.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def function_of(tool: dict[str, Any], where: str) -> dict[str, Any]:
 def with_grammars(
     offered: tuple[dict[str, Any], ...], customs: Sequence[_Placed]
 ) -> tuple[dict[str, Any], ...]:
-    """The tools `offered`, with the grammars of the custom tools among them. Raises InvalidField."""
+    """The tools `offered`; those in `customs` get their grammars as a member. Raises InvalidField."""
     grammars: dict[str, dict[str, Any]] = {}
     for tool, where in customs:
         syntax, definition, _ = _grammar_of(tool, where)
@@ -62,9 +62,9 @@ def with_grammars(
 
 
 def ignored_formats(customs: Sequence[_Placed], choice: ToolChoice) -> list[str]:
-    """The places of the formats that calls are not forced to match.
+    """The places of the formats that are not enforced in calls.
 
-    Raises InvalidField for a grammar that a forced call cannot be made to match.
+    Raises InvalidField for a grammar that cannot be enforced in a forced call.
     """
     is_forced = choice.mode in (ToolMode.REQUIRED, ToolMode.NAMED)
     ignored: list[str] = []
@@ -91,7 +91,7 @@ def text_of(arguments: str) -> str:
 
 
 class HeldCalls:
-    """Calls of custom tools in the streams of some choices, held until they are complete."""
+    """Holds the calls of custom tools in the streams of some choices until the calls are complete."""
 
     def __init__(self, names: Collection[str]) -> None:
         self._names = names
@@ -108,15 +108,15 @@ class HeldCalls:
         return True
 
     def ended(self, choice: int, but: int | None = None) -> Iterator[tuple[int, str]]:
-        """The numbers and texts of a choice's complete calls, all but `but`, which still goes on."""
+        """The numbers and texts of a choice's complete calls, all except `but`, which has not ended yet."""
         for place in [each for each in self._held if each[0] == choice and each[1] != but]:
             yield place[1], text_of("".join(self._held.pop(place)))
 
 
 def _grammar_of(tool: dict[str, Any], where: str) -> tuple[str, str, str]:
-    """The syntax and the definition of a format, and where the definition lies; no syntax: any text.
+    """The syntax, the definition and the definition's place in a format; an empty syntax means any text.
 
-    In chats syntax and definition lie below `grammar`, in responses beside `type`. Raises InvalidField.
+    In chats both lie below `grammar`; in responses they lie beside `type`. Raises InvalidField.
     """
     form = tool.get(FORMAT)
     if form is None:

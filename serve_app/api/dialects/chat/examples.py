@@ -1,4 +1,4 @@
-"""Bodies that the demo models answer, as examples of the OpenAPI document."""
+"""Bodies that the demo models can answer, used as examples in the OpenAPI document."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class StreamOptions(WireModel):
 
 
 class UsageOptions(StreamOptions):
-    """OpenAI's options for a stream, and vLLM's option."""
+    """OpenAI's options for a stream, and the one that vLLM adds."""
 
     continuous_usage_stats: Annotated[bool | None, Boolean] = None
 
@@ -86,7 +86,7 @@ class AnswerFields(WireModel):
     )
 
     def endpoint(self, of_path: str | None) -> str:
-        """The name of the endpoint: the path's, else the body's. Raises InvalidField."""
+        """The name of the endpoint, from the path or else from the body. Raises InvalidField."""
         name = self.model if of_path is None else of_path
         if name is None:
             raise InvalidField("model", "is required")
@@ -104,7 +104,7 @@ class AnswerFields(WireModel):
 
     @property
     def left_to_model(self) -> tuple[str, ...]:
-        """The sampling fields, except the length, that this body leaves to the model."""
+        """The sampling fields that this body leaves to the model; the length is not among them."""
         return tuple(name for name in LEFT_TO_MODEL if name != "max_tokens" and getattr(self, name) is None)
 
     def row_options(self) -> dict[str, Any]:
@@ -208,7 +208,7 @@ class SharedFields(AnswerFields, BeamFields):
     def options(self, grammar: Grammar | None) -> dict[str, Any]:
         """The fields of a `GenerateRequest` that are equal for every prompt of the body.
 
-        Raises InvalidField for an impossible search.
+        Raises InvalidField for a search with invalid settings.
         """
         beam = self.beam(self.n, self.best_of)
         return {

@@ -1,4 +1,4 @@
-"""OpenAI's words for the ways in which answers end."""
+"""OpenAI's names for the reasons why answers end."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ FIELD: Final = "repetition_detection"
 
 
 class RepetitionDetection(WireModel):
-    """The pattern that may not be repeated, and how often. None: absent; a longest pattern of 0: off."""
+    """The pattern that may not be repeated, and how often. None: the field is absent."""
 
     max_pattern_size: Annotated[int | None, Integer(0, limits.MAX_LOOP_TOKENS)] = doc(
         "tokens of a pattern at most; 0 is off", default=0
@@ -29,7 +29,7 @@ class RepetitionDetection(WireModel):
     )
 
     def rule(self) -> LoopRule | None:
-        """The rule; None: repetition is not looked for. Raises InvalidField."""
+        """The rule; None: answers are not checked for repetition. Raises InvalidField."""
         most, least, count = self.max_pattern_size or 0, self.min_pattern_size or 0, self.min_count or 0
         if least > most:
             raise InvalidField(FIELD, "min_pattern_size must be at most max_pattern_size")

@@ -36,9 +36,9 @@ def parse_messages(value: Any, *, customs: bool = False) -> tuple[dict[str, Any]
 
 
 def known(message: dict[str, Any]) -> dict[str, Any]:
-    """A message without the members that only OpenAI's protocol has and that others ignore.
+    """A message without the members that exist only in OpenAI's protocol; other protocols ignore these.
 
-    A name and thoughts of the usual form stay, as templates may use them.
+    A name and thoughts are kept if they have the usual form, since templates may use them.
     """
     kept: dict[str, Any] = {key: message[key] for key in _OF_ALL if key in message}
     if isinstance(name := message.get("name"), str) and 1 <= len(name) <= MAX_NAME_CHARS:
@@ -161,7 +161,7 @@ def custom_call(tool: Any, where: str) -> dict[str, Any]:
 
 
 def _arguments(text: str) -> dict[str, Any] | str:
-    """Arguments as an object, as templates expect them; malformed arguments from a model stay text."""
+    """Arguments as an object, as templates expect them; malformed arguments from a model are left as text."""
     try:
         value = pydantic_core.from_json(text, allow_inf_nan=False) if text.strip() else {}
         check_finite(value)

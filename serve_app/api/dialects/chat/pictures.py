@@ -1,6 +1,6 @@
-"""Pictures in the content of messages, for models that read text alone: a note replaces each.
+"""Replaces each picture in the content of messages with a note, for models that read only text.
 
-An agent that once took a screenshot sends it again with each request. Refused, its session would be over.
+An agent that took a screenshot sends it again with every later request, so a refusal would end its session.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _OF_PARTS: Final = ("content", "output", "source")
 
 
 def with_notes(value: Any, where: str) -> tuple[Any, tuple[str, ...]]:
-    """`value`, a list of messages or items, with notes for its pictures, and the places of the pictures."""
+    """`value`, a list of messages or items, with notes in place of pictures, and the pictures' places."""
     places: list[str] = []
     return _noted(value, where, places), tuple(places)
 

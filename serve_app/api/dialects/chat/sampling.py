@@ -1,4 +1,4 @@
-"""The sampling of tokens that a body's fields ask for."""
+"""Sampling parameters, read from the fields of a body."""
 
 from __future__ import annotations
 

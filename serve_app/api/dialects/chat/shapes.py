@@ -1,6 +1,6 @@
-"""The shapes of what a chat's body holds, for the OpenAPI document: messages, tools, forms of the answer.
+"""The shapes of the parts of a chat's body, for the OpenAPI document: messages, tools, forms of the answer.
 
-These types check nothing: the parsers beside them do, and their errors say more than a schema can.
+These types are not used to check bodies: the parsers beside them do that, with more helpful errors.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class EarlierCall(Open):
 
 
 class AssistantMessage(Open):
-    """An earlier answer. Its content may be absent if there are calls."""
+    """An earlier answer; the content may be absent if there are calls."""
 
     role: Literal["assistant"]
     content: NotRequired[Content | None]
@@ -109,7 +109,7 @@ Messages: TypeAlias = Annotated[
 
 
 class Function(Open):
-    """What the model may call."""
+    """A function that the model may call."""
 
     name: ToolName
     description: NotRequired[str | None]

@@ -1,7 +1,7 @@
-"""What clients may set about the chat template: its variables, and where the prompt ends.
+"""The settings of the chat template that clients may choose: its variables, and where the prompt ends.
 
-The template itself is the operator's. Which variables it reads is known only from the model's own
-files (`enable_thinking` is a common one); variables that it does not read change nothing.
+The template itself is the operator's. Only the model's own files show which variables it reads
+(`enable_thinking` is a common one). Other variables have no effect.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def parse_variables(value: Any) -> dict[str, Any]:
 
 
 def with_effort(templating: Templating, effort: str | None) -> Templating:
-    """`templating` with the effort of thinking in the usual variables, unless the client set them."""
+    """`templating` with the thinking effort put into the usual variables, unless the client set them."""
     if effort is None:
         return templating
     thinks = {"enable_thinking": False} if effort == "none" else {}

@@ -1,6 +1,6 @@
 """Tools of an OpenAI chat body -> the tools that the model may call; `functions` are their older form.
 
-Only fields of the protocol pass. A schema is only data here: its size is
+Fields outside the protocol are dropped. A schema is only data here: its size is
 bounded, it refers to nothing outside of itself, and only the model and forced calls interpret it.
 """
 
@@ -32,7 +32,7 @@ _WORDS: Final = {"tool_choice": ("auto", "none", "required"), "function_call": (
 
 @dataclass(frozen=True, slots=True)
 class ToolForm:
-    """The points in which protocols differ in how they write a tool."""
+    """The differences between protocols in how a tool is written."""
 
     parameters: str = "parameters"  # the member with the schema, for errors; it is passed as `parameters`
     max_name_chars: int = MAX_NAME_CHARS
@@ -71,7 +71,7 @@ def parse_offer(
     subset: bool = False,
     is_openai: bool = False,
 ) -> ToolOffer:
-    """What a body offers in either form, but not in both. `subset` and `is_openai`: see `parse_tools`.
+    """The tools that a body offers in one of two forms. `subset` and `is_openai`: see `parse_tools`.
 
     Raises InvalidField or UnsupportedField.
     """
@@ -97,7 +97,7 @@ def parse_tools(
 ) -> ToolOffer:
     """The offer made by `tools` and `tool_choice`. Raises InvalidField or UnsupportedField.
 
-    `subset`: `strict` means OpenAI's subset. `is_openai`: custom tools and allowed tools are known.
+    `subset`: `strict` means OpenAI's subset. `is_openai`: custom tools and allowed tools are accepted.
     """
     form = ToolForm(max_tools=max_tools, subset=subset)
     kinds = (FUNCTION, CUSTOM) if is_openai else (FUNCTION,)
@@ -145,7 +145,7 @@ def allowed_of(
 
 
 def parse_functions(functions: Any, call: Any, *, subset: bool) -> ToolOffer:
-    """The offer made by the deprecated `functions` and `function_call`. Raises as `parse_tools`."""
+    """The offer made by the deprecated `functions` and `function_call`. Same errors as `parse_tools`."""
     form = ToolForm(subset=subset)
     offered = parse_offered(functions, "functions", lambda item, where: (item, where), form)
     choice = parse_choice(call, "function_call", offered, lambda value: value, parallel=False)
@@ -159,7 +159,7 @@ def not_enforced(
     places: Iterable[str],
     parameters: str = "parameters",
 ) -> tuple[str, ...]:
-    """If calls are forced: the keywords in schemas of parameters that calls are not made to match.
+    """The keywords in parameters' schemas that are not enforced although calls are forced.
 
     `places`: the place of each tool's function in the body.
     """

@@ -1,4 +1,4 @@
-"""Pieces of OpenAI's answers: events, usage, finish words, log-probabilities.
+"""Pieces of OpenAI's answers: events, usage, finish reasons, log-probabilities.
 
 Streams are written from an envelope that is serialised once per choice; an event encodes only what
 changes. Depends neither on bodies nor on sockets.
@@ -30,7 +30,7 @@ encode = _encoder.encode
 
 
 def as_given(value: Any) -> msgspec.Raw:
-    """A client's JSON, for an answer that repeats it, with every number as the client wrote it."""
+    """A client's JSON for an answer that repeats it; numbers are written as the client wrote them."""
     return msgspec.Raw(dumps(value).encode("utf-8", "surrogatepass"))
 
 
@@ -68,7 +68,7 @@ def tool_call_delta(piece: ToolCallDelta, *, legacy: bool) -> bytes:
 def delta_members(
     delta: TokenDelta, *, legacy: bool, always: bool, customs: HeldCalls | None = None
 ) -> list[bytes]:
-    """What a delta brings, a chunk each; `always`: at least one. `legacy` as for `tool_call_delta`.
+    """The members that a delta adds, one per chunk; `always`: at least one. `legacy`: see `tool_call_delta`.
 
     `customs`: the calls of custom tools so far; None: there are no such tools.
     """
@@ -101,7 +101,7 @@ def sse(payload: bytes) -> bytes:
 
 
 def named_sse(name: str, payload: bytes) -> bytes:
-    """An event with a name, as Anthropic's messages and OpenAI's responses have them."""
+    """An event with a name, as in Anthropic's messages and OpenAI's responses."""
     return b"event: " + name.encode() + b"\n" + sse(payload)
 
 
@@ -125,7 +125,7 @@ def usage_totals(usage: Usage) -> answers.TotalUsage:
 
 
 def chunk_end(*, include_usage: bool) -> bytes:
-    """The bytes after a choice in each chunk of a stream; with usage, a null until the last chunk."""
+    """The bytes after the choice of a chunk; if usage is included, it is null in every chunk but the last."""
     return b'}],"usage":null}\n\n' if include_usage else b"}]}\n\n"
 
 
@@ -135,7 +135,7 @@ def chunk_end_with(usage: Usage) -> bytes:
 
 
 def with_prompt_ids(end: bytes, token_ids: tuple[int, ...]) -> bytes:
-    """The end of a chunk with a member that lists the ids of the prompt."""
+    """The end of a chunk, with a member that lists the prompt's token ids."""
     return b'}],"prompt_token_ids":%b%b' % (encode(token_ids), end[2:])
 
 
@@ -175,7 +175,7 @@ def named_by_id(token: TextLogprob) -> TextLogprob:
 def prompt_entries(tokens: Iterable[TextLogprob]) -> answers.PromptLogprobs:
     """vLLM's `prompt_logprobs`: the tokens of a prompt, each with its alternatives by id.
 
-    The entry of a token that nothing predicts is null.
+    The entry of a token without a log-probability (the first one) is null.
     """
     return [None if token.logprob is None else _by_id(token, token.logprob) for token in tokens]
 

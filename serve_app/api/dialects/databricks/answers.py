@@ -36,13 +36,13 @@ class ErrorBody(DatabricksError):
 
 
 class ErrorEvent(DatabricksError):
-    """An error after the first byte; also under `error`, where OpenAI's packages look."""
+    """An error after the first byte; it is repeated under `error`, where OpenAI's packages look."""
 
     error: DatabricksError
 
 
 class Usage(shared.TotalUsage):
-    """Tokens of the prompt, of the output and of both."""
+    """The number of tokens in the prompt, in the output and in both."""
 
     prompt_tokens_details: NotRequired[shared.CachedTokens]
 
@@ -55,21 +55,21 @@ class ThoughtText(TypedDict):
 
 
 class ThoughtPart(TypedDict):
-    """What the model thinks, as a part of the content."""
+    """The model's thoughts, as a part of the content."""
 
     type: Literal["reasoning"]
     summary: list[ThoughtText]
 
 
 class SaidPart(TypedDict):
-    """What the model says, beside its thoughts."""
+    """The text of the answer, beside the thoughts."""
 
     type: Literal["text"]
     text: str
 
 
 class Message(TypedDict):
-    """What the assistant says; with `thinking`, in parts."""
+    """The assistant's message; with `thinking`, its content is a list of parts."""
 
     role: Literal["assistant"]
     content: str | list[ThoughtPart | SaidPart] | None

@@ -126,7 +126,7 @@ class ChatBody(GenerationFields):
 
 
 class ChatDialect:
-    """Chat: messages in, assistant messages out; for one request."""
+    """The dialect of chats, for one request: messages in, assistant messages out."""
 
     stream_type = wire.STREAM_TYPE
     render_error = staticmethod(render_error)
@@ -176,7 +176,7 @@ class ChatDialect:
 
 
 def _opened(messages: tuple[dict[str, Any], ...], system_prompt: str | None) -> tuple[dict[str, Any], ...]:
-    """The messages, preceded by the endpoint's own system prompt if they have none."""
+    """The messages. If they have no system prompt, the endpoint's own comes first."""
     if system_prompt is None or messages[0]["role"] == "system":
         return messages
     return ({"role": "system", "content": system_prompt}, *messages)

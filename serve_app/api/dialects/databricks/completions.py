@@ -64,7 +64,7 @@ class CompletionBody(GenerationFields):
 
     @property
     def truncates(self) -> bool:
-        """Whether too long a prompt, or too slow an answer, is cut instead of causing an error."""
+        """Whether a prompt that is too long, or an answer that is too slow, is cut instead of refused."""
         return self.error_behavior == "truncate"
 
     def prompts(self) -> tuple[str, ...]:
@@ -78,7 +78,7 @@ class CompletionBody(GenerationFields):
 
 
 class CompletionDialect:
-    """Completions: prompts in, continuations out; for one request."""
+    """The dialect of completions, for one request: prompts in, continuations out."""
 
     stream_type = STREAM_TYPE
     render_error = staticmethod(render_error)
@@ -139,7 +139,7 @@ class CompletionRenderer(Renderer):
     """Writes completions and their chunks. A choice's index is prompt * n + i."""
 
     def __init__(self, id: str, info: ModelInfo, body: CompletionBody, prompts: tuple[str, ...]) -> None:
-        """`prompts` are the texts that go before each prompt's completions."""
+        """`prompts` has, for each prompt, the text that its completions begin with."""
         total = body.choices * len(prompts)
         super().__init__("text_completion", f"cmpl-{id}", info, total, body.include_usage)
         self._body = body

@@ -54,7 +54,7 @@ class EmbeddingBody(TaskFields):
 
 
 class EmbeddingDialect:
-    """Embeddings: texts in, vectors out; for one request."""
+    """The dialect of embeddings, for one request: texts in, vectors out."""
 
     render_error = staticmethod(render_error)
 

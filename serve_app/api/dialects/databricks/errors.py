@@ -49,7 +49,7 @@ OVERLOADED: Final = 429  # the status of a full queue
 
 
 def broken(error: ServeError) -> bytes:
-    """The JSON of an error after the first byte, repeated under `error`, where OpenAI's SDKs look for it."""
+    """The JSON of an error after the first byte; it is repeated under `error`, where OpenAI's SDKs look."""
 
     def encode(message: str) -> bytes:
         members = _members(error, message)
@@ -59,7 +59,7 @@ def broken(error: ServeError) -> bytes:
 
 
 def render_error(error: ServeError) -> ErrorReply:
-    """Status, headers and body. For 429 and 503 the headers say when to try again."""
+    """Status, headers and body. With a 429 or a 503, the headers say when to try again."""
     status = error.condition.status
     if isinstance(error, QuotaExceeded) and not error.retryable:
         status = NEVER_FITS

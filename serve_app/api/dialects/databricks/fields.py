@@ -56,7 +56,7 @@ EndpointName: TypeAlias = Annotated[str, Field(min_length=1, max_length=limits.M
 
 
 class TaskFields(WireModel):
-    """What the bodies of all tasks share. None: absent."""
+    """The fields that the bodies of all tasks share. None: absent."""
 
     task: ClassVar[Task]
 
@@ -77,9 +77,9 @@ class TaskFields(WireModel):
     )
 
     def endpoint(self, target: RouteContext, of_path: str | None) -> Endpoint:
-        """The endpoint that the path names, or else the body.
+        """The endpoint that the path, or else the body, names.
 
-        Raises InvalidField, ModelNotFound, or InvalidBody for an endpoint of another task.
+        Raises InvalidField, ModelNotFound, or InvalidBody if the endpoint has another task.
         """
         name = self.model if of_path is None else of_path
         if not isinstance(name, str) or not 1 <= len(name) <= limits.MAX_MODEL_NAME_CHARS:
@@ -135,7 +135,7 @@ def _value(text: str) -> Any:
 
 
 class GenerationFields(TaskFields):
-    """What chat and completions share."""
+    """The fields that chats and completions share."""
 
     max_tokens: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = doc(
         "default up to the window; more than fits is clamped, unless `error_behavior` is error"
@@ -182,7 +182,7 @@ class GenerationFields(TaskFields):
 
     @property
     def include_usage(self) -> bool | None:
-        """Whether a stream ends with a chunk of usage; None: the last choice's end carries the usage."""
+        """Whether a stream ends with a chunk of usage; None: the last choice's last chunk has the usage."""
         return None if self.stream_options is None else self.stream_options.include_usage
 
     def streams(self, target: RouteContext, endpoint: Endpoint) -> bool:

@@ -1,6 +1,6 @@
 """Databricks' routes below /serving-endpoints.
 
-The path or the body names the endpoint, and the endpoint's task decides what the body may be.
+The path or the body names the endpoint, and the endpoint's task determines which fields a body may have.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class InvocationRoute:
         self._services = services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As `GenerateRoute`; an unknown endpoint is refused before the body is read."""
+        """Like `GenerateRoute`, but an unknown endpoint is refused before the body is read."""
         names = scope["path_params"]
         endpoint, _ = self._services.endpoints(scope).resolve(names["endpoint"], self._services.backend)
         exchange = _exchange(endpoint.task, self._services, scope, receive, send)
@@ -64,6 +64,6 @@ def _find(services: Services, scope: Scope, name: str) -> Endpoint:
 
 
 def _accepts_events(accept: str | None) -> bool:
-    """Whether the header `Accept` asks for a stream; used if the body does not say."""
+    """Whether the header `Accept` asks for a stream; the header counts only if the body has no `stream`."""
     types = {each.partition(";")[0].strip().lower() for each in (accept or "").split(",")}
     return "text/event-stream" in types and "application/json" not in types

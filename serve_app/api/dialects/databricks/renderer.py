@@ -1,4 +1,4 @@
-"""What Databricks' chats and completions share: chunks, and usage, which the end of the last choice carries.
+"""What Databricks' chats and completions share: chunks, and the usage, which ends the last choice.
 
 Tokens, calls and log-probabilities look like OpenAI's. Depends neither on bodies nor on sockets.
 """
@@ -25,10 +25,10 @@ def usage_fields(usage: Usage) -> answers.Usage:
 
 
 class Renderer:
-    """Writes answers. Each chunk of a stream belongs to one choice, except a last chunk with the usage."""
+    """Writes answers. Each chunk of a stream is about one choice, except for a last chunk with the usage."""
 
     def __init__(self, kind: str, id: str, info: ModelInfo, choices: int, include_usage: bool | None) -> None:
-        """`include_usage`: see `GenerationFields.include_usage`; `choices`: their number over all prompts."""
+        """`include_usage`: see `GenerationFields.include_usage`; `choices`: the number for all prompts."""
         self._head = head(kind, id, info.name)
         self._opening = b"data: " + encode(self._head)[:-1] + b',"choices":[{"index":'
         self._begun: set[int] = set()  # choices that have had a chunk
@@ -39,7 +39,7 @@ class Renderer:
         self._usage: dict[int, Usage] = {}  # of each prompt that has a choice that ended
 
     def _piece(self, index: int, members: bytes) -> bytes:
-        """A chunk of a choice that goes on; `members` come between `index` and `finish_reason`."""
+        """A chunk of a choice that has not ended; `members` come between `index` and `finish_reason`."""
         return b'%b%d,%b,"finish_reason":null}]%b}\n\n' % (self._opening, index, members, self._no_usage)
 
     def _last(self, index: int, members: bytes, prompt: int, delta: TokenDelta) -> bytes:

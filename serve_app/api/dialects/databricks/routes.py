@@ -1,4 +1,4 @@
-"""Databricks' routes: invocations of the endpoint in the path, and tasks of the endpoint in the body."""
+"""Databricks' routes: invocations, whose path names the endpoint, and tasks, whose body names it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _UNKNOWN: Final = "A field that is not known, and not null, is an error."
 
 
 def task_operation(task: Task, *, names_model: bool = True) -> Operation:
-    """A task whose body names the endpoint; else an invocation of an endpoint with this task."""
+    """The operation of a task, whose body names the endpoint, or of an invocation of this task."""
     body, examples = _BODIES[task]
     required = ("model",) if names_model else ()
     return asking(

@@ -20,7 +20,7 @@ _SUMMARY: Final = "summary_text"
 
 
 def templating(thinking: ThinkingOptions | None, effort: str | None) -> Templating:
-    """The variables of the template that the two fields set."""
+    """The template variables that the two fields set."""
     return with_thinking(with_effort(Templating(), effort), None if thinking is None else thinking.is_on)
 
 

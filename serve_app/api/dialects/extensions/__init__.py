@@ -1,1 +1,1 @@
-"""Questions to a model other than generation: a text's tokens, and whether the text is watermarked."""
+"""Routes that ask a model for the tokens of a text, or whether a text is watermarked."""

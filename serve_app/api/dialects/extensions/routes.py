@@ -1,4 +1,4 @@
-"""The routes for questions to a model, the same for all protocols."""
+"""The routes for tokens and watermarks, which are the same for all protocols."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ DETECT: Final = _question(
 
 
 def routes(services: Services) -> Iterator[Entry]:
-    """All routes for questions. Those of tokens are also at the root, as in vLLM."""
+    """All routes for questions. The routes for tokens also exist at the root, as in vLLM."""
     tokenize, detokenize, detect = (
         QuestionRoute(parse, services) for parse in (parse_tokenize, parse_detokenize, parse_detect)
     )

@@ -1,7 +1,7 @@
 """POST /v1/watermark/detect: whether a text bears the watermark of one of this server's models.
 
-`{model, text}` -> `{z_score, green_fraction, num_tokens, detected}`. `model` decides on the tokenizer and
-the key; a text by another model is scored as if it had no watermark.
+`{model, text}` -> `{z_score, green_fraction, num_tokens, detected}`. `model` determines the tokenizer and the
+watermark's key; a text by another model is scored as if it had no watermark.
 """
 
 from __future__ import annotations

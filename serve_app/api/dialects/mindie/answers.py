@@ -120,7 +120,7 @@ class TextEvent(Timed):
 
 
 class PromptToken(TypedDict):
-    """A token of the prompt; nothing predicts the first one."""
+    """A token of the prompt; the first one has no log-probability."""
 
     id: int
     text: str
@@ -134,7 +134,7 @@ class TgiToken(PromptToken):
 
 
 class Ended(TypedDict):
-    """How an answer ended; the seed is null if the likeliest tokens are taken."""
+    """How an answer ended; the seed is null with greedy decoding."""
 
     finish_reason: FinishWord | None
     generated_tokens: int

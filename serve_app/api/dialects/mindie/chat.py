@@ -144,7 +144,7 @@ class ChatBody(SharedFields):
 
 
 class GreedyChatBody(ChatBody):
-    """The body if the operator allows a temperature of 0, which means greedy."""
+    """The body if the operator allows a temperature of 0, which means greedy decoding."""
 
     temperature: Annotated[float | None, Number(0, 2)] = None
 

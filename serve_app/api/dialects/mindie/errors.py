@@ -1,6 +1,6 @@
 """Errors in MindIE's shape: a message and a type, which follows from the status.
 
-An unknown model is a missing page if the path names it, and a wrong field if the body names it. Depends on
+An unknown model in the path is answered as a missing page; in the body, as an invalid field. Depends on
 no route.
 """
 
@@ -62,7 +62,7 @@ def render_error(error: ServeError) -> ErrorReply:
 
 
 def render_body_error(error: ServeError) -> ErrorReply:
-    """Status, headers and body, for a route whose body names the model: an unknown model is a wrong field."""
+    """Status, headers and body, if the body names the model: an unknown model is an invalid field."""
     if not isinstance(error, ModelNotFound):
         return render_error(error)
     return ErrorReply(422, headers_of(error, 422), error_object(error.message, INVALID))

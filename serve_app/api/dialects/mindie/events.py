@@ -1,7 +1,6 @@
 """The answers of MindIE's generate routes: an event for each token, or one object with lists.
 
-The engine measures times. As in the protocol, they are in whole milliseconds, but waits are in
-microseconds.
+The engine measures times. As in the protocol, times are in whole milliseconds, but waits are in microseconds.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class TokenTimes:
 
 
 class TextRenderer:
-    """Writes events, or the whole answer. The model has the name that the path uses."""
+    """Writes events, or the whole answer. Answers name the model as the path does."""
 
     def __init__(self, id: str, info: ModelInfo, answer: AnswerForm) -> None:
         self._answer = answer

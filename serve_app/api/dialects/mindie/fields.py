@@ -54,7 +54,7 @@ class SharedFields(WireModel):
 
 
 def fit_output(request: GenerateRequest, info: ModelInfo, *, clamp: bool) -> GenerateRequest:
-    """The request, within the model's limit on output: a larger length is reduced with `clamp`, else refused.
+    """The request within the model's output limit. A larger length is reduced if `clamp`, otherwise refused.
 
     Raises InvalidField.
     """

@@ -72,7 +72,7 @@ class Parameters(SharedFields):
     )
 
     def samples(self, *, infer: bool) -> bool:
-        """Whether tokens are drawn. With `infer`, other fields decide if the client does not say."""
+        """Whether tokens are sampled. With `infer`, other fields decide if `do_sample` is absent."""
         if self.do_sample is None and infer:
             named = (self.temperature, self.top_k, self.top_p, self.typical_p, self.seed)
             return any(value is not None for value in named)
@@ -116,7 +116,7 @@ class TextTarget:
 
 
 class TextDialect:
-    """Text: a prompt in, its continuation out; for one request."""
+    """The dialect of text, for one request: a prompt in, its continuation out."""
 
     stream_type = STREAM_TYPE
     render_error = staticmethod(render_error)

@@ -38,7 +38,7 @@ def parse_messages(value: Any, max_chars: int) -> tuple[dict[str, Any], ...]:
 
 
 def _check(message: Any, where: str) -> None:
-    """Check what this protocol requires of a message and OpenAI's does not."""
+    """Check the requirements on a message that OpenAI's protocol does not have."""
     if not isinstance(message, dict):
         raise InvalidField(where, "must be an object")
     role = message.get("role")

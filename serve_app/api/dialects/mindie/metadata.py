@@ -33,7 +33,7 @@ def model_page(services: Services, scope: Scope) -> answers.ModelPage:
 
 
 def ready_page(services: Services, scope: Scope) -> answers.ReadyPage:
-    """GET .../ready: 200 if the model can answer a request. Raises as `model_page`, and Unavailable."""
+    """GET .../ready: 200 if the model can answer. Raises Unavailable, or an error of `model_page`."""
     endpoint, entities = named(services, scope)
     if not any(services.backend.is_ready(entity.app) for entity in entities):
         raise Unavailable("the model is not ready; try again", retry_after_s=2.0)
@@ -41,7 +41,8 @@ def ready_page(services: Services, scope: Scope) -> answers.ReadyPage:
 
 
 def config_page(services: Services, scope: Scope) -> answers.ConfigPage:
-    """GET .../config: the limits of a model. Raises as `model_page`, and Unavailable until they are known."""
+    """GET .../config: a model's limits. Raises Unavailable if they are unknown, or an error of
+    `model_page`."""
     endpoint, entities = named(services, scope)
     known = [info for entity in entities if (info := services.backend.info(entity.app)) is not None]
     if not known:

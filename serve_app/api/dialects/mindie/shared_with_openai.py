@@ -37,7 +37,7 @@ class _Named(msgspec.Struct):
 
 
 class EndpointsDialect(ChosenDialect):
-    """The gateway's dialect, until a body names an endpoint with another dialect; for one request."""
+    """For one request: the gateway's dialect, unless the body names an endpoint with another dialect."""
 
     def __init__(self, gateways: Dialect, dialects: Mapping[Family, Dialect], family_of: FamilyOf) -> None:
         super().__init__(gateways)
@@ -45,7 +45,7 @@ class EndpointsDialect(ChosenDialect):
         self._family_of = family_of
 
     def parse(self, raw: bytes, endpoint: str | None = None) -> Call | Referring[Call]:
-        """Raises as the dialect of the endpoint."""
+        """Raises the errors of the endpoint's dialect."""
         family = self._family_of(_model_of(raw))
         if family is not None:
             self._chosen = self._dialects[family]
@@ -89,7 +89,7 @@ def routes(services: Services) -> Iterator[Entry]:
 
 
 def _model_of(raw: bytes) -> str:
-    """The model's name in a body; empty if there is none, which the dialect turns into an error."""
+    """The model's name in a body. If there is none, the name is empty, which the dialect refuses."""
     try:
         model = msgspec.json.decode(raw, type=_Named).model
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

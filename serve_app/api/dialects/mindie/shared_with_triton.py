@@ -38,7 +38,7 @@ _KEY: Final = re.compile(rb'"([a-z_]{1,64})"\s*:')
 
 
 class EitherDialect(KnownModel):
-    """MindIE's dialect, until a body turns out to be Triton's; for one request.
+    """For one request: MindIE's dialect, unless the body turns out to be Triton's.
 
     Once the body has been read, errors have the form of the body's protocol.
     """
@@ -50,7 +50,7 @@ class EitherDialect(KnownModel):
         self._media = media
 
     def parse(self, raw: bytes, endpoint: str | None = None) -> Call | Referring[Call]:
-        """Raises ModelNotFound, InvalidBody for a Content-Type other than JSON, or as the body's dialect."""
+        """Raises ModelNotFound, InvalidBody for a Content-Type other than JSON, or errors of the dialect."""
         if is_tritons(raw):
             self._chosen = self._triton
         self._find()
@@ -61,11 +61,11 @@ class EitherDialect(KnownModel):
 class SharedRoute(ValuesRoute):
     """Triton's route for requests that may also be MindIE's: the body decides.
 
-    The body does not matter if the protocol is forced, or if only Triton's clients know the model's name.
+    The body does not matter if the request selects a protocol, or if the model's name is a Triton alias.
     """
 
     def meaning(self, scope: AsgiScope) -> Meaning:
-        """MindIE's only names of models are those of endpoints."""
+        """In MindIE's protocol, only the names of endpoints are names of models."""
         if context_of(scope).is_forced:
             return Meaning(scope["path_params"]["model"], Role.TENSORS)
         return super().meaning(scope)
@@ -105,8 +105,8 @@ def routes(services: Services) -> Iterator[Entry]:
 def is_tritons(raw: bytes) -> bool:
     """Whether a body on the shared route is Triton's, rather than MindIE's.
 
-    A body is Triton's if it has a key that MindIE's never have, at the top or among the parameters. Malformed
-    JSON is MindIE's, unless it contains, written like a key, a name that only Triton has.
+    A body is Triton's if it has a key that MindIE's bodies never have, at the top or among the parameters.
+    Malformed JSON counts as MindIE's, unless a name that only Triton has appears in it as a key.
     """
     try:
         body = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])

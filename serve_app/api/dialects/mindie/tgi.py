@@ -32,14 +32,14 @@ _RENDERERS = {"infer": InferRenderer, "tgi": TgiRenderer, "list": ListRenderer}
 
 @dataclass(frozen=True, slots=True)
 class ContinueTarget:
-    """How one route answers. `stream` of None: the body decides."""
+    """How one route answers. If `stream` is None, the body decides."""
 
     form: str  # of a whole answer: infer, tgi or list
     stream: bool | None = None
 
 
 class ContinueDialect:
-    """A prompt in, its continuation out; for one request."""
+    """The dialect of these routes, for one request: a prompt in, its continuation out."""
 
     stream_type = STREAM_TYPE
     render_error = staticmethod(render_error)

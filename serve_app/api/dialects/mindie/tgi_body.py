@@ -106,9 +106,9 @@ class ContinueParameters(Parameters):
             raise error.renamed("parameters.grammar") from error
 
     def drawn(self, *, infer: bool, sees_prompt: bool) -> SamplingParams:
-        """How tokens are drawn. A missing seed is drawn here, so that the details can report it.
+        """How tokens are drawn. An absent seed is replaced by a random one, which the details can report.
 
-        `infer`: without `do_sample`, tokens are drawn if some field of sampling is given.
+        `infer`: if `do_sample` is absent, tokens are sampled when any sampling field is set.
         `sees_prompt`: the repetition penalty counts the prompt's tokens.
         """
         sampling = self.sampling(self.max_new_tokens or DEFAULT_MAX_TOKENS, self.top_k or 0)

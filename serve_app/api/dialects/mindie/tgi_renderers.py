@@ -1,4 +1,4 @@
-"""Answers of MindIE's `/infer` and of Text Generation Inference's routes: events of a token, or an object."""
+"""Answers of MindIE's `/infer` and of Text Generation Inference's routes: events or an object."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class TgiRenderer:
 
 
 class ListRenderer(TgiRenderer):
-    """Writes answers to POST /: TGI's events, or its object as a list of one."""
+    """Writes answers to POST /: TGI's events, or a list that contains its object."""
 
     def whole(self, choices: Iterable[Choice], usage: Usage) -> bytes:
         return b"[" + super().whole(choices, usage) + b"]"

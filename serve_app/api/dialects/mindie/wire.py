@@ -1,4 +1,4 @@
-"""Pieces of MindIE's answers: content type and finish words."""
+"""Pieces of MindIE's answers: content type and finish reasons."""
 
 from __future__ import annotations
 

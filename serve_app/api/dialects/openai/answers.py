@@ -30,14 +30,14 @@ class ErrorBody(TypedDict):
 
 
 class Usage(shared.TotalUsage):
-    """Tokens of the prompt, of the output and of both; tokens found in the cache, and tokens of thoughts."""
+    """The number of tokens in the prompt, in the output and in both, in the cache and in thoughts."""
 
     prompt_tokens_details: shared.CachedTokens
     completion_tokens_details: NotRequired[shared.ReasoningTokens]
 
 
 class NamedHead(shared.Head):
-    """What every answer begins with."""
+    """The members that every answer begins with."""
 
     system_fingerprint: str
 
@@ -182,7 +182,7 @@ class CompletionChunk(NamedHead):
 
 
 class InputTokenCount(TypedDict):
-    """How many tokens the input of a response has."""
+    """The number of tokens in the input of a response."""
 
     object: Literal["response.input_tokens"]
     input_tokens: int

@@ -143,7 +143,7 @@ class ChatBody(SharedFields, TemplatingFields):
 
     @property
     def left_to_model(self) -> tuple[str, ...]:
-        """As `SharedFields.left_to_model`, and the length."""
+        """As `SharedFields.left_to_model`, with the length if it is not set."""
         return super().left_to_model + (("max_tokens",) if self.token_limit is None else ())
 
     @property

@@ -60,7 +60,7 @@ class CompletionBody(SharedFields):
 
 
 class CompletionDialect:
-    """Completions: raw prompts in, continuations out."""
+    """The dialect of completions: raw prompts in, continuations out."""
 
     stream_type = wire.STREAM_TYPE
     render_error = staticmethod(render_error)

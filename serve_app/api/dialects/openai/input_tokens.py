@@ -1,4 +1,4 @@
-"""POST /v1/responses/input_tokens: how many tokens the input of a response would have."""
+"""POST /v1/responses/input_tokens: the number of tokens in the input of a response."""
 
 from __future__ import annotations
 

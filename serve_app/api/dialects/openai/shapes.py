@@ -1,6 +1,6 @@
 """The shapes that only the body of an OpenAI chat has, for the OpenAPI document: custom tools.
 
-These types check nothing: the parsers do, and their errors say more than a schema can.
+These types are not used to check bodies: the parsers do that, with more helpful errors.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from serve_app.api.protocol.fields import Open
 
 
 class TextGrammar(Open):
-    """What a text must match."""
+    """The grammar or regex that a text must match."""
 
     syntax: Literal["lark", "regex"]
     definition: shared.GrammarText

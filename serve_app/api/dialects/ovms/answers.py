@@ -126,6 +126,6 @@ class Ranking(TypedDict):
 
 
 class TextTokens(TypedDict):
-    """The tokens of a text, or of each of several."""
+    """The tokens of a text, or of each of several texts."""
 
     tokens: list[int] | list[list[int]]

@@ -1,4 +1,4 @@
-"""Errors in OpenVINO Model Server's shape, one string, and the dialects that render them. Knows no route."""
+"""Errors in OpenVINO Model Server's shape, which is a string, and the base of the dialects that use it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def render_error(error: ServeError, *, malformed_json: int = Condition.INVALID_B
 
 
 class OvmsDialect:
-    """The base of OpenVINO Model Server's dialects. It has their settings, one of which shapes errors."""
+    """The base of OpenVINO Model Server's dialects. One of their settings affects errors."""
 
     stream_type = "text/event-stream"
 

@@ -1,7 +1,7 @@
 """Fields that bodies of OpenVINO Model Server share, and their meaning for a request.
 
-If `best_of` is above 1, several sequences are generated. If nothing is drawn (a temperature of 0, or
-`use_beam_search`), they are the beams of a search. Otherwise they are samples, and the answer is the `n`
+If `best_of` is above 1, several sequences are generated. If tokens are not sampled (a temperature of 0, or
+`use_beam_search`), these are the beams of a search. Otherwise they are samples, and the answer is the `n`
 samples with the best mean log-probability.
 """
 

@@ -1,8 +1,8 @@
 """`response_format` of OpenVINO Model Server: OpenAI's forms, and besides them XGrammar's formats.
 
 A format is a small tree (`sequence`, `or`, `tag`, ...) of texts, regexes, schemas and grammars; here
-it becomes one grammar in Lark's notation. Free text (`any_text`, and the text between triggered
-tags) ends where its tag ends, or with the answer: anywhere else its end could not be recognised. If a tag
+it becomes one grammar in Lark's notation. Free text (`any_text`, and the text between triggered tags) must be
+the last part of its tag or of the answer, since its end could not be recognised anywhere else. If a tag
 begins or ends with the name of one of the model's tokens, the model may write the token or its name.
 
     {"type": "sequence", "elements": [{"type": "json_schema", "json_schema": {...}},
@@ -68,7 +68,7 @@ def _schema(value: dict[str, Any]) -> Any:
 
 
 class _Translator:
-    """Turns formats into expressions, and collects their rules and the keywords that are lost."""
+    """Turns formats into expressions, and collects their rules and the keywords that are not enforced."""
 
     def __init__(self) -> None:
         self.rules: list[str] = []

@@ -1,7 +1,7 @@
 """POST /v3/rerank of OpenVINO Model Server: documents in order of their similarity to a query.
 
-Similarity is the cosine of two vectors of an embedding model, from -1 to 1. The product uses a
-cross-encoder, whose scores have another scale; in both cases only the order matters.
+Similarity is the cosine of two vectors of an embedding model, from -1 to 1. OpenVINO Model Server itself uses
+a cross-encoder, whose scores have another scale; only the order matters.
 """
 
 from __future__ import annotations

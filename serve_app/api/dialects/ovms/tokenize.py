@@ -1,4 +1,4 @@
-"""POST /v3/tokenize of OpenVINO Model Server: texts as tokens of a model that generates or embeds."""
+"""POST /v3/tokenize of OpenVINO Model Server: the tokens of texts, for a model that generates or embeds."""
 
 from __future__ import annotations
 

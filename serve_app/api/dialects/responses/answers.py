@@ -172,7 +172,7 @@ class InputTokens(TypedDict):
 
 
 class ResponseUsage(TypedDict):
-    """Tokens of the input, of the output and of both."""
+    """The number of tokens in the input, in the output and in both."""
 
     input_tokens: int
     input_tokens_details: InputTokens

@@ -57,7 +57,7 @@ class ResponseBody(ResponseFields, AnswerFields, TemplatingFields):
 
     @property
     def left_to_model(self) -> tuple[str, ...]:
-        """As `AnswerFields.left_to_model`, and the length."""
+        """As `AnswerFields.left_to_model`, with the length if it is not set."""
         return super().left_to_model + (("max_tokens",) if self.max_output_tokens is None else ())
 
     def templating(self) -> Templating:

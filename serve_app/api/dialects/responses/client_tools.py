@@ -1,7 +1,7 @@
 """OpenAI's tools that the client runs: `local_shell`, `shell` and `apply_patch`.
 
-Each is offered to the model as a function with the known schema. A call has a type of item of its own, in the
-shape that clients of the tool read, and so does the client's answer.
+Each is offered to the model as a function with the known schema. A call is an item of a type of its own, in
+the shape that clients of the tool expect, and so is the client's answer.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class ClientToolCall(Call):
         }
 
     def _given(self) -> Fields:
-        """The arguments; if the call was cut off, those that are there."""
+        """The arguments; if the call was cut off, the ones that arrived."""
         try:
             given = pydantic_core.from_json(self.arguments or "{}", allow_partial="trailing-strings")
         except ValueError:

@@ -19,7 +19,7 @@ from serve_app.types import GenerateRequest, ModelInfo
 
 
 def response_operation(tag: str, errors: Errors) -> Operation:
-    """OpenAI's responses as an operation, with the tag and the errors of another protocol."""
+    """The operation of OpenAI's responses, with the tag and the errors of the route's protocol."""
     return asking(
         tag,
         errors,
@@ -39,7 +39,7 @@ class ResponseDialect:
     stream_type = wire.STREAM_TYPE
 
     def __init__(self, render_error: Callable[[ServeError], ErrorReply], reading: Reading) -> None:
-        """`render_error`: that of the protocol that the route belongs to."""
+        """`render_error`: the error renderer of the route's protocol."""
         self.render_error = render_error
         self._reading = reading
 
@@ -60,7 +60,7 @@ class ResponseDialect:
     def _call(
         self, body: ResponseBody, endpoint: str | None, earlier: Earlier, pictures: tuple[str, ...]
     ) -> Call:
-        """Raises as `parse`, and NotKept."""
+        """Raises NotKept, or an error of `parse`."""
         model = body.endpoint(endpoint)
         form = body.form_of_text()
         offer = body.offer()

@@ -18,7 +18,7 @@ class Numbered(TypedDict):
 
 
 class ResponseEvent(Numbered):
-    """The response as it begins, or as it ended."""
+    """The response at its beginning, or at its end."""
 
     type: Literal[
         "response.created",

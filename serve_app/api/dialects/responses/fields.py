@@ -245,7 +245,7 @@ class ResponseFields(WireModel):
 
     @property
     def summary(self) -> str | None:
-        """How long a summary of the thoughts the client wants. None: it wants no summary."""
+        """The length of the summary of thoughts that the client asks for. None: no summary."""
         return None if self.reasoning is None else self.reasoning.summary
 
     @property

@@ -108,7 +108,7 @@ class _Conversation:
         self._messages.append({"role": "tool", "content": content, "tool_call_id": call_id})
 
     def end_turn(self) -> None:
-        """End a turn. Thoughts that no text or call followed become their own message, or are dropped."""
+        """End a turn. Thoughts without text or a call after them become their own message, or are dropped."""
         if self._thoughts and self._keeps_thoughts:
             self._messages.append({"role": "assistant", "content": "", **self._thought()})
         self._thoughts.clear()

@@ -17,7 +17,7 @@ from serve_app.types import FinishReason, ModelInfo, ToolCallDelta, Usage
 
 
 class OpenaiWire:
-    """All members, even if not asked for; globally unique ids; events with a name."""
+    """Writes all members, even those not asked for, with globally unique ids and named events."""
 
     has_empty_message = True
     end = b""
@@ -64,7 +64,7 @@ class OpenaiWire:
 
 
 def _head(id: str, info: ModelInfo, body: ResponseBody) -> items.Fields:
-    """All members of a response, as they are at its beginning."""
+    """All members of a response, with their values at its beginning."""
     options = body.text or {}
     return {
         "id": f"resp_{id}",

@@ -210,7 +210,7 @@ class CustomCall(Call):
 
     @property
     def input(self) -> str:
-        """The text; if the call was cut off, the part that is there."""
+        """The text; if the call was cut off, the part that arrived."""
         return text_of(self.arguments)
 
     def end(self) -> Iterator[Event]:

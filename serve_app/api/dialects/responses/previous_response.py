@@ -104,7 +104,7 @@ class Earlier:
 
 
 def reference_of(item: Any, where: str) -> str | None:
-    """The id in an item that refers to another item. None: it is no reference. Raises InvalidField."""
+    """The id in an item that refers to another item. None: it does not. Raises InvalidField."""
     if not isinstance(item, dict):
         return None
     kind = item.get("type")
@@ -168,5 +168,5 @@ def unpacked(data: bytes) -> Any:
 
 
 def shown(id: str) -> str:
-    """An id in the form in which an error shows it."""
+    """An id as shown in errors."""
     return f"'{id}'" if _SHOWN.fullmatch(id) else "of this kind"

@@ -174,7 +174,7 @@ class ResponseRenderer:
             self._last["store"] = False
 
     def _ended(self, usage: Usage, choices: Iterable[Choice] = ()) -> items.Fields:
-        """The response as it ended; `choices`: those of a whole answer."""
+        """The response at its end; `choices`: given if the answer is not streamed."""
         if self._last is None:
             for choice in choices:
                 self._put(choice)

@@ -1,6 +1,6 @@
-"""The shapes of what the body of a response holds, for the OpenAPI document.
+"""The shapes of the parts of a response's body, for the OpenAPI document.
 
-These types check nothing: the parsers beside them do, and their errors say more than a schema can.
+These types are not used to check bodies: the parsers beside them do that, with more helpful errors.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ class InputMessage(Open):
 
 
 class InputThought(Open):
-    """A piece of what the model thought."""
+    """A piece of the model's thoughts."""
 
     type: Literal["reasoning_text"]
     text: str
 
 
 class InputSummary(Open):
-    """A piece of the summary of what the model thought."""
+    """A piece of the summary of the model's thoughts."""
 
     type: Literal["summary_text"]
     text: str
@@ -103,7 +103,7 @@ class InputCustomCall(Open):
 
 
 class InputCustomCallOutput(Open):
-    """What a custom tool answered."""
+    """The answer of a custom tool."""
 
     type: Literal["custom_tool_call_output"]
     call_id: shared.Name
@@ -111,7 +111,7 @@ class InputCustomCallOutput(Open):
 
 
 class InputClientTool(Open):
-    """A call of a tool that the client runs, or what the client answered."""
+    """A call of a tool that the client runs, or the client's answer to it."""
 
     type: Literal[
         "local_shell_call",

@@ -92,7 +92,7 @@ def shown(tools: Any) -> list[dict[str, Any]]:
 
 
 def namespaces(tools: Any) -> dict[str, str]:
-    """The namespaces of the tools that are in one, by the tool's name. `tools` are checked."""
+    """The namespace of each tool that is in a namespace, by the tool's name. `tools` are checked."""
     return {
         tool["name"]: group["name"]
         for group in tools or ()

@@ -31,7 +31,7 @@ class Wire(Protocol):
         ...
 
     def response(self, status: str, output: Sequence[Fields], **members: Any) -> Fields:
-        """The response as it is now. `members`: those from `end_members`, or `error`."""
+        """The response as it is now. `members`: the ones from `end_members`, or `error`."""
         ...
 
     def end_members(self, finish: FinishReason | None, usage: Usage) -> Fields:

@@ -1,6 +1,6 @@
 """POST .../generate and generate_stream of Triton: tensors as keys of a JSON object, or a text prompt.
 
-Every top-level key except `id` and `parameters` is a tensor, or a text key of the product's ensemble.
+Every top-level key except `id` and `parameters` is a tensor, or a text key of TensorRT-LLM's ensemble.
 A key of `parameters` with the name of a tensor counts as that tensor. The response has a key for each
 output: a single element is bare, and several are a flat list.
 """
@@ -62,7 +62,7 @@ class GenerateBody(WireModel):
 
 
 class GenerateDialect:
-    """Values in, values out; for one request."""
+    """The dialect of values, for one request: values in, values out."""
 
     stream_type = STREAM_TYPE
     render_error = staticmethod(render_error)

@@ -39,7 +39,7 @@ class InferDialect:
         header_length: str | None,
         role: Role = Role.TENSORS,
     ) -> None:
-        """`model` and `version` come from the path. `header_length`: the header with the JSON's length."""
+        """`model` and `version` come from the path. `header_length`: the header for the JSON's length."""
         self._role = role
         self._config = config
         self._model = model

@@ -73,7 +73,7 @@ class Found(NamedTuple):
 
     @property
     def tensors(self) -> Tensors:
-        """Inputs and outputs. A model that embeds has none."""
+        """Inputs and outputs. A model that embeds has no tensors."""
         return ({}, {}) if self.endpoint.task is Task.EMBEDDINGS else TENSORS[self.role]
 
 

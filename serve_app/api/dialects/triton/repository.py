@@ -29,7 +29,7 @@ class IndexBody(WireModel):
 
 @with_config(extra="forbid")
 class NoParameters(TypedDict, total=False):
-    """Parameters of loading: only those without effect, as the deploy file configures models."""
+    """The accepted parameters of a load request. None has an effect: the deploy file configures models."""
 
     unload_dependents: Any
 
@@ -118,7 +118,7 @@ def refuse_to_unload(found: Found) -> NoReturn:
 
 
 def controlled(services: Services, scope: Scope, model: str, parameters: object, what: str) -> Found:
-    """The model to load or unload. Raises InvalidField for an unknown model, a 400 as in Triton."""
+    """The model to load or unload. Raises InvalidField (a 400, as in Triton) for an unknown model."""
     if parameters and not _means_nothing(parameters):
         raise InvalidField("parameters", "the server's deploy file configures models; send none")
     try:

@@ -90,7 +90,7 @@ INFER: Final = _operation(
 
 
 def generate_operation(*, stream: bool) -> Operation:
-    """The operation of a route with tensors' values in and out."""
+    """The operation of a route that takes and returns the values of tensors."""
     bodies = (shapes.Values, shapes.PreprocessingValues, shapes.PostprocessingValues)
     values = Answer(what="The outputs.", type=_VALUES)
     events = Answer(

@@ -1,4 +1,4 @@
-"""Ends a running request. A client asks for it with a tensor `stop` and the request's id."""
+"""Ends a running request, when its client sends a tensor `stop` and the request's id."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def find_model(services: Services, scope: Scope, endpoint: str) -> None:
 
 
 def stopped(services: Services, scope: Scope, stop: Stop, version: str | None) -> dict[str, Any]:
-    """End the caller's requests with the given id that this gateway runs. Returns an answer without outputs.
+    """End the caller's requests with this id in this gateway. Returns an answer without outputs.
 
     Raises ModelNotFound or VersionNotFound.
     """

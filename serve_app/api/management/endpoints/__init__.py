@@ -1,1 +1,1 @@
-"""Endpoints at run time: made, changed, described and permitted, in Databricks' shape."""
+"""The routes that make, change, show and permit endpoints at run time, in Databricks' shape."""

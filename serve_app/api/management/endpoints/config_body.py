@@ -28,7 +28,7 @@ _NO_EFFECT: Final = "Kept and returned; it has no effect here"
 
 
 class ReplicaFields(StrictBody):
-    """The wanted replicas of one served entity."""
+    """The number of replicas that one served entity should have."""
 
     name: Annotated[str | None, EntityName] = doc("Unique in the endpoint; without one MODEL-VERSION")
     provisioned_model_units: Annotated[int | None, _UNITS] = doc(

@@ -29,7 +29,7 @@ _Addresses = Annotated[
 
 
 class Recipients(StrictBody):
-    """Recipients of mails. Stored only, since this server sends none."""
+    """Recipients of mails. They are only stored, since this server sends no mails."""
 
     on_update_failure: _Addresses = None
     on_update_success: _Addresses = None
@@ -164,6 +164,6 @@ def provisioned(config: UpdateBody | None) -> UpdateBody:
 
 
 def stored_of(body: StrictBody, names: tuple[str, ...]) -> dict[str, Any]:
-    """Those of the fields `names` that a body sets, as plain values."""
+    """The fields among `names` that a body sets, as plain values."""
     dumped = body.model_dump(include=set(names), exclude_none=True)
     return {name: dumped[name] for name in names if name in dumped}

@@ -43,4 +43,4 @@ def endpoint_document(name: str, task: Task, entities: Sequence[str]) -> dict[st
 
 
 async def _unasked(scope: AsgiScope, receive: Receive, send: Send) -> None:
-    """A placeholder for a route's app: the document calls none."""
+    """A placeholder for a route's app: the document calls no app."""

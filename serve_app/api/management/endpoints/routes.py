@@ -109,7 +109,7 @@ def routes(services: Services) -> Iterator[Entry]:
 
 
 def last_routes(services: Services) -> Iterator[Entry]:
-    """One endpoint by its name. A name may hold slashes, so these come after all routes below a name."""
+    """One endpoint by its name. A name may contain slashes, so these come after all routes below a name."""
     yield command_entry(services, "GET", ENDPOINT, _get, _GET, *_READERS)
     yield command_entry(services, "DELETE", ENDPOINT, _delete, _DELETE)
 
@@ -164,7 +164,7 @@ def _wanted_of(config: ConfigShown | None) -> ConfigWanted | None:
 
 @contextmanager
 def _in_words_of_body(prefix: str) -> Iterator[None]:
-    """The control plane's errors about a configuration name the body's fields: `config.served_entities.0`."""
+    """Make errors about a configuration name the body's fields: `config.served_entities.0`."""
     try:
         yield
     except FieldError as error:

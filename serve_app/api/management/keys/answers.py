@@ -18,7 +18,7 @@ NEVER: Final = -1  # Databricks' word for a token that does not end
 
 
 class KeyJson(TypedDict):
-    """A key without its secret. Only lists have `last_used_time`, and what it `spent` in this month (UTC)."""
+    """A key without its secret. Only lists have `last_used_time` and the amount `spent` this month (UTC)."""
 
     id: str
     name: str

@@ -121,7 +121,7 @@ class CreateTokenBody(StrictBody):
     autoscope_enabled: Flag = doc("Not served: an error where it is set")
 
     def command(self, caller: Caller, name: str) -> CreateKey:
-        """Raises InvalidField for a scope that the caller's own key lacks, and for scopes by use."""
+        """Raises InvalidField for a scope that the caller's own key lacks, and for `autoscope_enabled`."""
         if self.autoscope_enabled:
             raise InvalidField("autoscope_enabled", "is not served: name the scopes, or leave them out")
         wanted = (ALL_APIS,) if self.scopes is None else self.scopes

@@ -60,7 +60,7 @@ _REVOKE: Final = management(
 
 
 def routes(services: Services) -> Iterator[Entry]:
-    """The routes of this server, then those of Databricks."""
+    """This server's own routes, then Databricks' routes."""
     entry = partial(command_entry, services)
     yield entry("POST", KEYS, _create, _CREATE)
     yield entry("GET", KEYS, _list, _LIST)

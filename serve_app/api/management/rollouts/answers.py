@@ -10,7 +10,7 @@ from serve_app.types.control import ComparisonReport, EntityReport, Estimate, Me
 
 
 class GuardsJson(TypedDict):
-    """The limits for the entity."""
+    """The limits that the new entity must keep to."""
 
     max_error_rate: float | None
     max_first_token_s: float | None

@@ -20,7 +20,7 @@ _MAX_METRIC_CHARS = 64
 
 
 class GuardsBody(StrictBody):
-    """The limits for the entity."""
+    """The limits that the new entity must keep to."""
 
     max_error_rate: Annotated[float | None, Number(0, 1)] = doc(
         "Share of its requests that may fail; 1: any", default=0.05

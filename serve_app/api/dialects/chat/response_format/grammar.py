@@ -1,8 +1,8 @@
 """The form of the output, as the fields of an OpenAI body define it.
 
 `response_format` is OpenAI's; `guided_*` and `structured_outputs` are vLLM's names for the same and more.
-At most one of these fields may constrain an answer. The replica finds out whether a schema, a regex or a
-grammar can be used; the keywords of a schema that are not enforced are found here, before the answer begins.
+At most one of these fields may constrain an answer. The replica decides whether a schema, a regex or a
+grammar can be used. Keywords of a schema that are not enforced are found here, before the answer begins.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Form:
 
 
 def parse_form(body: Mapping[str, Any], *, subset: bool = False) -> Form:
-    """The form that one of the body's fields asks for. With `subset`, `strict` means OpenAI's subset.
+    """The form that one of the body's fields asks for. `subset`: strict schemas must be in OpenAI's.
 
     Raises InvalidField for a wrong form or for two forms, UnsupportedField for a kind that we do not support.
     """

@@ -33,7 +33,7 @@ def lost_keywords(schema: dict[str, Any], param: str, *, strict: bool, subset: b
     """Places in `schema` of the keywords that are not enforced, such as `properties.tags.uniqueItems`.
 
     Raises InvalidField for a schema that cannot be read and, with `strict`, for a keyword that is not
-    enforced. `subset`: `strict` also means OpenAI's subset.
+    enforced. `subset`: with `strict`, the schema must also be in OpenAI's subset.
     """
     if strict and subset:
         check_subset(schema, param)
@@ -70,7 +70,7 @@ def check_subset(schema: dict[str, Any], param: str) -> None:
 
 
 def _fault(part: Any, depth: int) -> str | None:
-    """The fault in a schema itself, not in its children; None: there is none."""
+    """A fault in the schema itself, not in its children; None: it has no fault."""
     if not isinstance(part, dict):
         return "must be an object"
     unknown = sorted(key for key in part if key not in KEYWORDS)

@@ -47,7 +47,7 @@ def _class(blanks: str) -> str:
 
 
 def _times(part: re.Match[str]) -> str | None:
-    """The bounded quantifier of a part; * and + end at `MAX_RUN`. None: its range is invalid."""
+    """The bounded quantifier of a part; `MAX_RUN` bounds * and +. None: its range is invalid."""
     times = part["times"]
     if times is None:
         return ""

@@ -90,7 +90,7 @@ class OvmsResponse(TypedDict):
 
 
 class OvmsResponseEvent(Numbered):
-    """The response as it begins, or as it ended."""
+    """The response at its beginning, or at its end."""
 
     type: Literal[
         "response.created",

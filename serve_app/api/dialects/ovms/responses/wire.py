@@ -59,7 +59,7 @@ class _Call(items.Call):
 
 
 class OvmsWire:
-    """Ids that are unique within the response, events without a name, and a terminator."""
+    """Writes ids that are unique within the response, events without a name, and a terminator."""
 
     has_empty_message = False
     end = DONE

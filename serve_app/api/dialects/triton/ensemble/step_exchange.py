@@ -58,7 +58,7 @@ class InferSteps:
 
 @dataclass(frozen=True, slots=True)
 class ValueSteps:
-    """Reads and writes JSON values, for `generate` and `generate_stream`. A stream is one event."""
+    """Reads and writes JSON values, for `generate` and `generate_stream`. A stream consists of one event."""
 
     role: Role
     model: str

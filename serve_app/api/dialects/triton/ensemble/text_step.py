@@ -38,7 +38,7 @@ INPUTS: Final[Mapping[Role, Mapping[str, Input]]] = MappingProxyType(
 async def answer_step(
     step: EnsembleStep, endpoint: str, scope: Scope, services: Services
 ) -> AsyncIterator[tuple[ServedEntity, InferResponse]]:
-    """The model that answered, and its response. The end of the block records both. Raises ServeError."""
+    """The model that answered, and its response. Both are recorded at the block's end. Raises ServeError."""
     asked = asked_of(
         services,
         scope,

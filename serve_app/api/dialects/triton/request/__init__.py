@@ -1,1 +1,1 @@
-"""TensorRT-LLM's input tensors, one row a prompt, to requests."""
+"""Turns TensorRT-LLM's input tensors, with one row per prompt, into requests."""

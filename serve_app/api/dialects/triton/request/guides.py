@@ -43,7 +43,7 @@ def read_guide(row: BatchRow) -> Form:
 def _structural_tag(guide: str) -> Form:
     """Free text in which, after any of the triggers, one of the structures must follow.
 
-    Where a structure begins or ends with the name of one of the model's tokens, the model may write either.
+    If a structure begins or ends with the name of a token, the model may write the name or the token.
     """
     if len(guide) > limits.MAX_GRAMMAR_CHARS:
         raise _wrong_tag()

@@ -156,7 +156,7 @@ class BatchRow:
 
 
 def own_names(inputs: Mapping[str, Tensor], model: str) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors under their own names, and a map from those to the client's other names.
+    """The tensors under their own names, and a map from these names to the client's, where they differ.
 
     Raises InvalidField for an unknown name, and for a tensor that is given under two of its names.
     """
@@ -183,7 +183,7 @@ def own_names(inputs: Mapping[str, Tensor], model: str) -> tuple[dict[str, Tenso
 
 
 def unexpected(name: str, model: str) -> InvalidField:
-    """The error of a tensor that the model does not take."""
+    """The error for a tensor that the model does not accept."""
     return InvalidField(
         name[:256], f"unexpected inference input '{name[:256]}' for model '{model[:256]}'", joint=None
     )
