@@ -183,8 +183,7 @@ def free_port() -> int:
 def private_folder(usual: str = "/tmp", environ: Mapping[str, str] = os.environ) -> Path:
     """A new folder for this user alone, with a path short enough for sockets in it (97 characters at most).
 
-    The folder is in `usual`, or elsewhere if files in `usual` cannot be executed, since HAProxy's wrapper
-    must be.
+    It is in `usual`, or elsewhere if files in `usual` cannot be executed, as HAProxy's wrapper must be.
     """
     for base in filter(None, (usual, environ.get("XDG_RUNTIME_DIR"), "/var/tmp")):
         with contextlib.suppress(OSError):

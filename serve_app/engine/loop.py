@@ -1,8 +1,7 @@
 """An engine with a thread of its own.
 
-Other threads talk to it through an inbox, which is emptied before every step. The outputs of every step go
-to one callback. Only plain values of the types package cross threads. Does not depend on asyncio, text or
-Ray.
+Other threads talk to it through an inbox, which is emptied before every step. The outputs of every step go to
+one callback. Only plain values of the types package cross threads. Does not depend on asyncio, text or Ray.
 """
 
 from __future__ import annotations

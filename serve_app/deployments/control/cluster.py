@@ -1,6 +1,6 @@
 """Ray Serve as the control plane's cluster (`control.endpoints.cluster.Cluster`).
 
-Serve's calls block, so each runs in a thread. One thread does them all: the controller takes one at a time.
+Serve's calls block, so each runs in a thread. One thread makes them all: the controller takes one at a time.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def _demos() -> Iterator[Offer]:
 
 
 def logged_replicas(app: str) -> list[Mapping[str, Any]]:
-    """The replicas of an application that have a log, the last dead ones included."""
+    """The replicas of an application that have a log, including the last dead ones."""
     found = details().get(app)
     model = {} if found is None else found["deployments"].get(MODEL, {})
     replicas = [*model.get("replicas", ()), *model.get("recent_dead_replicas", ())]

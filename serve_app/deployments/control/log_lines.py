@@ -19,7 +19,7 @@ Replica = Mapping[str, Any]  # as Serve's details have one
 
 
 def newest_lines(replicas: Sequence[Replica]) -> str:
-    """One section for each replica, from every node. Blocks while other nodes read."""
+    """One section for each replica, from every node. Blocks until the other nodes have read theirs."""
     by_node: dict[str, list[Replica]] = defaultdict(list)
     for each in replicas:
         by_node[str(each.get("node_id") or "")].append(each)

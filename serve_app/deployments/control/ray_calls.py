@@ -56,9 +56,9 @@ def own_node() -> str:
 
 
 def on_nodes(calls: Mapping[str, Callable[[], T]], wait_s: float) -> dict[str, T | None]:
-    """Run each function on the node of that id, all at once. None: that node did not answer in time.
+    """Run each function on the node whose id is its key, all at once. None: no answer in time.
 
-    Functions travel by name, so every node must have this package.
+    Functions are sent by name, so every node must have this package.
     """
     task = ray.remote(num_cpus=0, max_retries=0)(_call)
     running = {

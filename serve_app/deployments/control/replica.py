@@ -34,7 +34,7 @@ UNKNOWN: Final = UnsupportedField(None, "the control plane does not know this co
 
 
 class ControlReplica:
-    """Executes the commands of gateways. Exactly one replica: it alone writes."""
+    """Executes the commands of gateways. There is exactly one: it alone writes."""
 
     async def __init__(self, config: GatewayConfig) -> None:  # type: ignore[misc]  # Serve awaits it
         log_as_json()
@@ -55,7 +55,7 @@ class ControlReplica:
         settle()
 
     async def do(self, payload: bytes) -> bytes:
-        """The reply to a command. A command runs to its end even if its caller leaves."""
+        """The reply to a command. A command runs to its end even if its caller goes away."""
         task = asyncio.ensure_future(self._do(payload))
         self._open.add(task)
         task.add_done_callback(self._open.discard)
@@ -87,7 +87,7 @@ class ControlReplica:
 
 
 def prepared_database(config: GatewayConfig) -> str:
-    """The database URL of a gateway's control plane; for a file of this user, its folder is created."""
+    """The database URL of a gateway's control plane. If it is this user's file, its folder is created."""
     if not (os.environ.get(DATABASE_URL) or config.control.database_url):
         try:
             database_folder(config.usage_dir).mkdir(mode=0o700, parents=True, exist_ok=True)

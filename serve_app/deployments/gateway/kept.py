@@ -1,7 +1,6 @@
 """The part of an answer that a gateway keeps, so that another replica can continue it.
 
-Does not depend on replicas or channels. It takes four bytes per token, for at most `MAX_KEPT` tokens per
-request.
+Does not depend on replicas or channels. It takes four bytes a token, `MAX_KEPT` tokens a request at most.
 """
 
 from __future__ import annotations

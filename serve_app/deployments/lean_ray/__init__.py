@@ -1,7 +1,7 @@
 """Replaces private parts of Ray and uvicorn so that a server starts sooner and uses less CPU when idle.
 
 `SERVE_APP_LEAN_RAY=off` leaves Ray unchanged: a server also works without all this, with the same answers.
-Workers are copies of a template (`worker_template`, `worker_entry`), which run `event_server`. The node
+Workers are forked from a template (`worker_template`, `worker_entry`), and run `event_server`. The node
 leaves out processes that a private cluster has no use for (`ray_node`). Only the launcher uses this.
 """
 

@@ -1,6 +1,6 @@
-"""uvicorn's server without its poll ten times a second: every replica and proxy of Serve has one.
+"""uvicorn's server without its ten polls a second; every replica and proxy of Serve has such a server.
 
-The poll takes some 2 ms of CPU a second in each. Copies of the template use this class: `worker_template.py`.
+Polling takes about 2 ms of CPU a second in each. Copies of the template use this class: `worker_template.py`.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class LeanNode(Node):  # type: ignore[misc]  # Ray has no types here
     """
 
     def start_monitor(self) -> None:
-        """The autoscaler's process, which starts and stops machines: there is one machine."""
+        """Does not start the autoscaler, which starts and stops machines: there is only one machine."""
 
     def start_api_server(self, *, include_dashboard: bool | None, raise_on_failure: bool) -> None:
         """Does not start the dashboard's process, which Ray starts even if the dashboard is off, to report

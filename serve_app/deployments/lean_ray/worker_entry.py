@@ -1,7 +1,7 @@
 """The program that Ray's node manager runs to start a worker: asks the template for a copy, or starts Python.
 
-A program of its own, in place of Ray's `setup_worker.py`, with the same arguments. It imports nothing of ours
-and nothing of Ray, since every worker waits for it. Any trouble with the template means the ordinary way.
+It is run in place of Ray's `setup_worker.py`, with the same arguments. It imports nothing of ours and nothing
+of Ray, since every worker waits for it. If the template fails, the worker starts as usual.
 """
 
 from __future__ import annotations

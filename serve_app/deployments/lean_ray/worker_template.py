@@ -1,10 +1,10 @@
 """The template: a process with the modules of Ray, Serve and the gateway loaded, whose copies become workers.
 
-A fresh Python takes a second of CPU to import what a worker needs, and a server has a dozen workers. A
-copy (`fork`) has it in milliseconds, and shares the memory. The template imports while Ray starts. It never
-connects to Ray, and has one thread. It loads no torch: gateways have none.
+A fresh Python takes a second of CPU to import what a worker needs, and a server has a dozen workers. A copy
+(`fork`) has these modules within milliseconds, and shares their memory. The template imports while Ray
+starts. It never connects to Ray, and has one thread. It does not load torch, which gateways do not have.
 
-Knows how Ray starts a worker (see `worker_entry.py`); not what the worker is for.
+Depends on how Ray starts workers (see `worker_entry.py`), but not on what they are for.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _MAX_REQUEST: Final = 16 * 2**20
 def start(folder: Path) -> None:
     """Start the template below this process, with its socket in `folder`.
 
-    From then on Ray's workers are copies of the template, see `worker_entry`. This process must have one
-    thread, Ray's settings in its environment, and no module of Ray.
+    From then on Ray's workers are copies of the template, see `worker_entry`. This process must have only one
+    thread, must have Ray's settings in its environment, and must not have loaded Ray.
     """
     if "ray" in sys.modules:
         raise RuntimeError("the template must be started before Ray is imported")
@@ -93,10 +93,10 @@ def _serve(listener: socket.socket, server: int) -> int:
 
 
 def _import() -> None:
-    """Import what workers need, without a draw from the generator of ids in Ray's library.
+    """Import what workers need, without drawing from the id generator of Ray's library.
 
-    The generator takes its seed with the first draw, and copies would then draw the same ids. Ray draws one
-    for each class of actors, when the class is made; here these come from the system.
+    The generator is seeded by its first draw, so copies made after that would all draw the same ids. Ray
+    draws an id for each actor class when the class is created; here these ids come from the system.
     """
     import ray.actor
 
@@ -130,7 +130,7 @@ class _SystemDraws:
 
 
 def _draws_differ() -> bool:
-    """Whether two copies draw different ids, by trying it."""
+    """Whether two copies draw different ids, found out by trying."""
     drawn = []
     for _ in range(2):
         reading, writing = os.pipe()
@@ -149,7 +149,7 @@ def _draws_differ() -> bool:
 
 
 def threads() -> int:
-    """Threads of this process, also those of libraries. A copy has only one, whatever the others held."""
+    """The number of threads here, also of libraries. A copy has only one, whatever locks the others held."""
     return len(os.listdir("/proc/self/task"))
 
 
@@ -192,7 +192,7 @@ def _become(link: socket.socket, request: dict[str, Any], streams: list[int]) ->
 
 
 def _is_wanted(link: socket.socket) -> bool:
-    """Report the copy to `worker_entry`; False when it has started the worker itself meanwhile."""
+    """Report the copy to `worker_entry`; False if that has already started the worker itself."""
     try:
         link.settimeout(GO_S)
         link.sendall(worker_entry.COPIED)
@@ -202,7 +202,7 @@ def _is_wanted(link: socket.socket) -> bool:
 
 
 def _as_new(request: dict[str, Any]) -> None:
-    """Give this process the environment that `worker_entry` has, and what differs from a fresh Python."""
+    """Give this process the environment of `worker_entry`, and reset the rest as in a fresh Python."""
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
@@ -230,7 +230,7 @@ def _exit(code: int) -> NoReturn:
 
 
 def _keep_only(listener: socket.socket) -> None:
-    """Close all files but the standard streams and `listener`: the end of some says that the server ended."""
+    """Close all files but the standard streams and `listener`: some show by EOF that the server ended."""
     kept = listener.fileno()
     os.closerange(3, kept)
     os.closerange(kept + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])

@@ -138,7 +138,7 @@ class ModelReplica:
     async def ask(self, payload: bytes, ticket: bytes | None = None) -> bytes:
         """Answer one `Question`: its reply, or `Refused`, as `channel.calls` writes them.
 
-        `ticket`: the ticket of the gateway, which is told that this replica has the question.
+        `ticket`: the ticket of the gateway, which learns that this replica has the question.
         """
         try:
             self._memory.check()

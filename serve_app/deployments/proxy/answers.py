@@ -1,10 +1,10 @@
-"""The answers of HAProxy itself, in the words of the request's protocol.
+"""The answers of HAProxy itself, in the format of the request's protocol.
 
-HAProxy answers where no gateway can: while the server starts, while a gateway is replaced, and when a
-gateway dies with a request. `api.dialects` has the shapes of errors. This module writes them where HAProxy
-finds them: a file for each condition, with the body of each protocol on a line of its own. Not covered:
-requests that HAProxy cannot parse (400), and headers that come too slowly (408). HAProxy answers these before
-any rule, with a page of its own (`http-error 400` changes nothing about it), and their protocol is unknown.
+HAProxy answers when no gateway can: while the server starts, while a gateway is replaced, and when a gateway
+dies with a request. `api.dialects` defines the shapes of errors. This module writes them where HAProxy finds
+them: a file for each condition, with the body of each protocol on a line of its own. Not covered: requests
+that HAProxy cannot parse (400), and headers that come too slowly (408). HAProxy answers these before any
+rule, with a page of its own (`http-error 400` changes nothing about it), and their protocol is unknown.
 """
 
 from __future__ import annotations

@@ -63,8 +63,8 @@ def adapted(text: str, settings: HaproxySettings, admin: str, former: str = "") 
     """Ray's `text` with `settings`, and `admin` as the path of HAProxy's own admin socket.
 
     A backend without a server of its own keeps its servers from `former`, the previous adapted text: while a
-    gateway takes new endpoints, Ray leaves it out although it still answers. Raises ValueError when `text` is
-    not as Ray 2.60 writes it.
+    gateway puts new endpoints into effect, Ray leaves that gateway out although it still answers. Raises
+    ValueError when `text` is not as Ray 2.60 writes it.
     """
     sections = list(_sections(text))
     heads = {section.head for section in sections}
@@ -153,7 +153,7 @@ def _handing_on(lines: list[str], next_socket: str) -> Iterator[str]:
 
 
 def _bounded() -> Iterator[str]:
-    """Rules of the frontend that bound how often a request is handed on."""
+    """Rules of the frontend that limit how often a request is handed on."""
     yield f"acl was_handed_on so_name -m str {_NEXT}"
     yield f"http-request deny deny_status 503 if was_handed_on {{ req.hdr_cnt({HANDED}) ge {MAX_HANDED} }}"
     yield f"http-request add-header {HANDED} 1 if was_handed_on"
@@ -171,7 +171,7 @@ def _without_routes(lines: Iterable[str], missing_rules: Iterable[str]) -> Itera
 
 
 def _waiting(lines: Iterable[str], servers: Mapping[str, list[str]], wait_s: int) -> Iterator[str]:
-    """The lines of the frontend, where a request waits for a gateway of its backend."""
+    """The lines of the frontend, in which a request waits for a gateway of its backend."""
     for line in lines:
         if found := _HEALTH.fullmatch(line):  # the server that hands on is always up
             yield from _up(found["acl"], found["backend"], servers[found["backend"]])
@@ -190,7 +190,7 @@ def _waiting(lines: Iterable[str], servers: Mapping[str, list[str]], wait_s: int
 
 
 def _up(acl: str, backend: str, servers: list[str]) -> Iterator[str]:
-    """`acl`: one of `servers` is up."""
+    """Defines `acl` as true if one of `servers` is up."""
     yield from (f"acl {acl} srv_is_up({backend}/{server})" for server in servers)
     if not servers:
         yield f"acl {acl} always_false"

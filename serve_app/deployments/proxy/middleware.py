@@ -1,11 +1,11 @@
-"""The answers of Serve's own proxy, in the words of the request's protocol.
+"""The answers of Serve's own proxy, in the format of the request's protocol.
 
-Serve's proxy answers in plain text where no gateway can: 404 while nothing is deployed, 500 for a gateway
-that ended before it answered, 408 and 503 of its own. A client's library reads neither, and comes back from
-none of them. Serve puts `middlewares()` around its proxy where CALLBACK names it. A request whose gateway
-ended before it answered is repeated, unless it manages something, as by HAProxy
-(docs/decisions/serving-repeated-requests.md). An answer that has begun stays as it is, and so do the pages
-below /-/, but for the page of routes: it shows applications to any caller, so it is missing.
+Serve's proxy answers in plain text when no gateway can: 404 while nothing is deployed, 500 for a gateway that
+ended before it answered, 408 and 503 of its own. A client's library can neither parse these answers nor
+recover from them. Serve puts `middlewares()` around its proxy if CALLBACK names it. As in HAProxy, a request
+whose gateway ended before it answered is repeated, unless it is a management request
+(docs/decisions/serving-repeated-requests.md). Answers that have begun stay as they are, and so do the pages
+below /-/. Only the page of routes is answered as missing, because it shows applications to any caller.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Finds the block with given tokens after a given prefix. References are counted in `blocks`, not here.
 
-A block's key is a keyed hash of its own tokens and the key of the block before
-it, so one key stands for a whole prefix. The chain starts at a key made of the tenant's salt and anything
-else that the cache depends on, such as an adapter: equal prompts of two tenants have different keys
-throughout. The hash is keyed with a secret of this index, so a client cannot prepare a collision, and the
-tokens are compared on every hit anyway.
+A block's key is a keyed hash of its own tokens and the key of the block before it, so one key stands for a
+whole prefix. The chain starts at a key made of the tenant's salt and anything else that the cache depends on,
+such as an adapter: equal prompts of two tenants have different keys throughout. The hash is keyed with a
+secret of this index, so a client cannot prepare a collision, and the tokens are compared on every hit anyway.
 """
 
 from __future__ import annotations

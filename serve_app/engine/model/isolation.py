@@ -1,9 +1,8 @@
 """Runs a step so that failures are contained: a chunk only fails if it also fails when run by itself.
 
-Runs the chunks of a step as one batch. If that raises, each chunk runs again alone; chunks
-that still raise are reported, the others keep their logits. If all raise, a probe of our own (one token in a
-separate block) distinguishes bad requests from a broken device. Does not depend on requests, outputs or
-sampling.
+Runs the chunks of a step as one batch. If that raises, each chunk runs again alone; chunks that still raise
+are reported, the others keep their logits. If all raise, a probe of our own (one token in a separate block)
+distinguishes bad requests from a broken device. Does not depend on requests, outputs or sampling.
 """
 
 from __future__ import annotations
