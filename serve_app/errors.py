@@ -45,7 +45,7 @@ from serve_app.types import ErrorInfo
 class Condition(StrEnum):
     """What went wrong: the number used in logs and docs/protocols.md, and the usual HTTP status.
 
-    A protocol's own error module says where that protocol answers with another status.
+    If a protocol uses another status, its own error module says so.
     """
 
     status: int

@@ -32,9 +32,9 @@ def map_large_blocks() -> None:
 
 @contextmanager
 def collects_later() -> Iterator[None]:
-    """Inside, Python looks for no garbage in cycles. For imports, which make many objects that all stay.
+    """Turn off the search for garbage in cycles. Meant for imports, which make many objects that all stay.
 
-    The looks take a fifth of the time in which torch and transformers are imported.
+    The search takes a fifth of the time in which torch and transformers are imported.
     """
     collects = gc.isenabled()
     gc.disable()

@@ -1,1 +1,1 @@
-"""Who may call, and how usage is recorded: API keys, budgets, the usage journal. Free of HTTP and Ray."""
+"""Who may call, and how usage is recorded: API keys, budgets, the usage journal. Uses no HTTP, no Ray."""

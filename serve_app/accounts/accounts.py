@@ -64,7 +64,7 @@ class Accounts:
         *,
         at_run_time: bool = False,
     ) -> None:
-        """`at_run_time`: keys may also come by `take`. Until the first snapshot, no key is known to be bad.
+        """`at_run_time`: `take` may add keys. Until the first snapshot, no key is known to be bad.
 
         Raises KeyFileError or OSError: a server must not start open because a file is broken.
         """
@@ -88,7 +88,7 @@ class Accounts:
 
     @property
     def has_keys(self) -> bool:
-        """Whether callers need one. A key file counts even when it no longer contains any key."""
+        """Whether callers need a key: they do if there is a key file, even one that has become empty."""
         return self._file is not None or bool(self._of_environment) or self._had_keys
 
     @property

@@ -216,7 +216,7 @@ class Journal:
     # --- files -----------------------------------------------------------------------
 
     def _rotate(self) -> None:
-        """Continue in a new file. If none can be made, the old one may grow by its size once more."""
+        """Continue in a new file. If that fails, the old file may grow to twice its size."""
         try:
             self._start_file()
         except OSError as error:

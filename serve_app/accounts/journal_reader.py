@@ -71,7 +71,7 @@ def read(folder: Path, *, since: float | None = None, until: float | None = None
 
 
 def decoded(line: bytes) -> tuple[str, UsageRecord, str]:
-    """Event, record and part of a line; the part is "" but for a settlement. Raises msgspec.DecodeError."""
+    """Event, record and part of a line; the part is "" if absent. Raises msgspec.DecodeError."""
     event, record = _event_decoder.decode(line).event, _record_decoder.decode(line)
     return event, record, _part_decoder.decode(line).part if event == "settle" else ""
 

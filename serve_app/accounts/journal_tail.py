@@ -44,7 +44,7 @@ class Place(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class Batch:
-    """What is new. `marks` is the place reached in each process's files after that."""
+    """New records. `marks`: the place in each process's files up to which the records were read."""
 
     ended: list[UsageRecord] = field(default_factory=list)
     lost: list[UsageRecord] = field(default_factory=list)

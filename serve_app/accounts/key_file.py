@@ -50,7 +50,7 @@ class KeyFile:
     CHECK_S: ClassVar[float] = 1.0  # between two looks at the file
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
-        """Raises KeyFileError or OSError, also for a file without any key."""
+        """Raises OSError, or KeyFileError, which also means that the file has no key."""
         self.refused = False  # the file's newest content cannot be parsed, and is not in force
         self._path = path
         self._clock = clock

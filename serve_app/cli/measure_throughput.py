@@ -1,4 +1,4 @@
-"""`serve-app measure-throughput`: the figure that `provisioned.replica_throughput` asks for."""
+"""`serve-app measure-throughput`: finds the value for `provisioned.replica_throughput`."""
 
 from __future__ import annotations
 

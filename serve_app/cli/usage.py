@@ -49,7 +49,7 @@ class Total:
 def summarise(records: Iterable[UsageRecord], by: Sequence[str] = ("endpoint", "entity")) -> list[Total]:
     """One total for each combination of the fields `by`, in their order; copies for a shadow are left out.
 
-    A request of a user in several groups counts in each of them, where `by` has "group". Days and months are
+    A request of a user in several groups counts in each of them, if `by` has "group". Days and months are
     those in which requests began, in UTC. Raises ValueError for a field that is not in `FIELDS`.
     """
     unknown = sorted(set(by) - set(FIELDS))

@@ -136,7 +136,7 @@ class EmbeddingConfig(ConfigModel):
 
 
 class GenerationDefaults(ConfigModel):
-    """Sampling of requests that do not say how, by the names of generation_config.json. None: not given."""
+    """Sampling parameters that requests leave out, named as in generation_config.json. None: not given."""
 
     temperature: float | None = Field(
         None, ge=0, le=MAX_TEMPERATURE, allow_inf_nan=False, description="0 is greedy."
@@ -250,7 +250,7 @@ class ModelConfig(ConfigModel):
 
     @model_validator(mode="after")
     def _of_exact_blocks(self) -> ModelConfig:
-        """Kernels sum the keys of other blocks in an order that depends on how a prompt was cut."""
+        """For other block sizes, the order in which kernels sum the keys depends on how a prompt was cut."""
         if self.engine.block_size not in EXACT_BLOCK_SIZES:
             raise ValueError(
                 f"engine.block_size must be 16, 32 or 64, not {self.engine.block_size}: with others a "

@@ -19,7 +19,7 @@ class FormatSize:
     devices: frozenset[str] = frozenset({"cpu"})  # by torch's names
 
     def format_of(self, linear: str, own: str) -> str:
-        """The format of the layer `linear` in a model of the format `own`, which has this size."""
+        """The format of the layer `linear` in a model whose format is `own`; this is the size of `own`."""
         return self.sensitive if linear.endswith(SENSITIVE) else own
 
 

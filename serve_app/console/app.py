@@ -2,8 +2,8 @@
 
 A browser that opens the server's root address is redirected to the console.
 
-Deals only with paths. What pages need is loaded at the first request for a page, so a gateway whose console
-is not used starts as fast, and takes as little memory, as one without a console.
+Deals only with paths. The code and templates of pages are loaded at the first request for a page, so a
+gateway whose console is not used starts as fast, and takes as little memory, as one without a console.
 """
 
 from __future__ import annotations

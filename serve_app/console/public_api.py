@@ -1,6 +1,6 @@
 """The gateway's public API, called in this process with the session's key, as a script would call it.
 
-Every call passes authentication, scopes and limits. Nothing here knows more than a caller with that key.
+Every call passes authentication, scopes and limits. No code here has more access than a caller with that key.
 """
 
 from __future__ import annotations

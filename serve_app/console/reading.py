@@ -56,7 +56,7 @@ def duration(seconds: float | None) -> str:
 
 
 def duration_ms(ms: float | None) -> str:
-    """`duration`, but of milliseconds, as in the request log."""
+    """`duration`, but for milliseconds, as in the request log."""
     return duration(None if ms is None else ms / 1000)
 
 
@@ -96,7 +96,7 @@ def when(unix_s: float | None, now: Callable[[], float] = time.time) -> Markup |
 
 
 def when_ms(unix_ms: float | None) -> Markup | str:
-    """`when`, but of milliseconds, as in the management API."""
+    """`when`, but for milliseconds, as in the management API."""
     return when(None if unix_ms is None else unix_ms / 1000)
 
 

@@ -48,7 +48,7 @@ _OURS: Final = frozenset(name for name, _ in HEADERS)
 
 
 class Answer:
-    """An answer with the policy's headers. Unless it says otherwise, it is not cached."""
+    """An answer with the policy's headers. Unless the answer says otherwise, it is not cached."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -87,7 +87,7 @@ def check_origin(request: Request) -> None:
 def check_local(
     request: Request, peer_of: Callable[[Scope], str | None], allowed_hosts: Collection[str] = ()
 ) -> None:
-    """If there are no keys, raises PermissionDenied unless the request is from this machine and to its name.
+    """If there are no keys, raises PermissionDenied unless the request is from this machine, to its own name.
 
     The owner of another domain can point it to this machine, so `Host` must pass `is_local_name`.
     """

@@ -148,7 +148,7 @@ def check_judges(catalogue: Catalogue, guardrails_model: str | None) -> None:
 
 
 def judging(name: str, endpoint: Endpoint | None) -> Endpoint:
-    """`endpoint`, which is None if none has this name, once it is checked that it can judge.
+    """`endpoint`, after a check that it can judge. None means that no endpoint is called `name`.
 
     Raises ValueError with the reason if it cannot judge.
     """

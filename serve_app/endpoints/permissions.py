@@ -2,8 +2,8 @@
 
 The words are Databricks'. CAN_MANAGE includes CAN_QUERY, which includes CAN_VIEW. An endpoint without
 grants is open to every key. A key with the scope `manage` is an administrator's: it may do everything with
-the endpoints that it may use. Grants never widen a key's own list of endpoints. Considers no other scope,
-and not where grants come from.
+the endpoints that it may use. Grants never widen a key's own list of endpoints. Considers no other scope, nor
+where grants come from.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ _FINDINGS = {
 
 
 class Blocked(Exception):
-    """A text does not pass. The message never quotes it."""
+    """A text does not pass. The message never quotes the text."""
 
     def __init__(self, check: Check) -> None:
         super().__init__(check.value)

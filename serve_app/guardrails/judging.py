@@ -1,6 +1,6 @@
 """Questions about a text to the judging model, and the pieces of text that are sent to it.
 
-Knows no model: `api/exchange` calls it. A text is judged piece by piece, so that a long answer can be sent
+Calls no model: `api/exchange` does so. A text is judged piece by piece, so that a long answer can be sent
 before it is complete. Each piece of an answer is judged with the piece before it, for context.
 """
 

@@ -1,7 +1,7 @@
 """Words and phrases that a text must not contain, found while the text arrives.
 
 A keyword is found as a whole word, whatever its case, and with any spaces between its words. Texts are
-passed in as `reading.py` reads them. Knows no personal data.
+passed in as `reading.py` reads them. Does not deal with personal data.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _normal(text: str) -> str:
 
 
 def _whole(keyword: str) -> str:
-    """A pattern for the keyword as a whole word: no letter or digit adjoins one at either end of it."""
+    """A pattern for the keyword as a whole word: a letter or digit at its end adjoins no other."""
     before = f"(?<!{_LETTER})" if _IS_LETTER.match(keyword[0]) else ""
     after = f"(?!{_LETTER})" if _IS_LETTER.match(keyword[-1]) else ""
     return before + re.escape(keyword) + after

@@ -3,7 +3,7 @@
 Covered: e-mail addresses, payment cards (Luhn), IBANs (length and check digits), American social security
 numbers, telephone numbers with a country code or of the given regions, American bank account numbers
 after a word such as "account". Not covered: names, addresses, dates; anything spelt out or disguised.
-Knows no stream.
+Does not deal with streams.
 """
 
 from __future__ import annotations

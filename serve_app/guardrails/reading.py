@@ -2,7 +2,7 @@
 
 Rules read compatibility forms as plain characters (NFKC), skip invisible characters such as a zero-width
 space, and read a JSON escape as the character that it stands for. Text that passes the rules is sent as it
-was written. The result does not depend on where a stream is cut. Knows no rule.
+was written. The result does not depend on where a stream is cut. Independent of the rules.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A word is a piece, and so is the text between words. Words that may be parts of one number, such as those of
 `+1 (212) 555 0100` or `DE89 3704 0044`, together form one piece. Cuts depend on the text alone, not on how
-it arrives, so a stream and a whole text have the same pieces. Knows no rules.
+it arrives, so a stream and a whole text have the same pieces. Independent of the rules.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ class TextFilter:
     def end(self, stop: str | None = None) -> str:
         """The rest of the text; another text may follow.
 
-        `stop`: the part of the stop string that was cut from the text. The rules read it too, so that
-        they find a match on both sides of the cut.
+        `stop`: the part of the stop string that was cut from the text. The rules read it too, so that they
+        find a match across the cut.
         """
         if self._keywords is None and self._pii is None:
             return ""

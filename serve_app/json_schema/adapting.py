@@ -69,7 +69,7 @@ class Adapted:
 
 
 def adapt(schema: Schema) -> Adapted:
-    """Adapt a schema. The time is linear in its size, plus a bounded time for combined schemas.
+    """Adapt a schema. The time is linear in the schema's size, plus a bounded time for combined schemas.
 
     Raises UnusableSchema.
     """
@@ -303,7 +303,7 @@ class _Adapter:
             self._lose(path, ["propertyNames"])
 
     def _may_list(self, names: Any) -> bool:
-        """Whether `names` may be written out as well."""
+        """Whether `names` may be written out too, within the limit on names."""
         self._listed += len(names) if isinstance(names, list) else _MAX_LISTED
         return self._listed < _MAX_LISTED
 
@@ -347,7 +347,7 @@ def _rewrite_sizes(node: Schema) -> None:
 
 
 def _known_format(schema: Schema) -> bool:
-    """Whether the format is either enforced or one that asserts nothing."""
+    """Whether the format is enforced, or asserts nothing that could be enforced."""
     name = schema.get("format")
     if name is None or name in FORMATS or name in NUMBER_FORMATS:
         return True

@@ -1,6 +1,6 @@
-"""Formats of dates and times as patterns: the parser's own take the 29th of February in any year.
+"""Formats of dates and times as patterns: the parser's own accept the 29th of February in any year.
 
-Left out of RFC 3339 is what common libraries refuse: the year 0, leap seconds, and `t` and `z`.
+The parts of RFC 3339 that common libraries refuse are left out: the year 0, leap seconds, `t` and `z`.
 """
 
 from __future__ import annotations

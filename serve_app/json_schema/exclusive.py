@@ -62,7 +62,7 @@ def _values(schema: Schema) -> list[Any] | None:
 
 
 def _apart(a: list[Any], b: list[Any]) -> bool:
-    """Whether no value is in both sets. That Python has 1 == True errs on the safe side."""
+    """Whether no value is in both sets. Since Python has 1 == True, this errs on the safe side."""
     try:
         return set(a).isdisjoint(b)
     except TypeError:  # arrays and objects

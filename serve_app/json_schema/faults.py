@@ -14,7 +14,7 @@ _IMPOSSIBLE: Final = "Unsatisfiable"  # how the parser's error begins where no v
 def narrowed(adapted: Adapted, refusal: Callable[[Schema], str | None]) -> tuple[Path, str] | None:
     """The innermost schema that the parser refuses: its place in the client's schema, and the reason.
 
-    `refusal` returns why the parser refuses an adapted schema, or None if it accepts it or time is up.
+    `refusal` returns why the parser refuses an adapted schema, or None if it accepts it or runs out of time.
     """
     definitions = {"$defs": adapted.schema.get("$defs", {})}
     followed: set[str] = set()

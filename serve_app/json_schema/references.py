@@ -141,7 +141,7 @@ def _address(base: str, name: Any) -> str:
 
 
 def _find(resource: Resource, fragment: str) -> tuple[Any, Path]:
-    """The schema at a fragment, and its place. Generators leave names unescaped, so both forms are tried."""
+    """The schema at a fragment, and its place. Some generators leave names unescaped, so both are tried."""
     if fragment and not fragment.startswith("/"):
         return resource.anchors.get(unquote(fragment), (None, ()))
     found = _at(resource, fragment)

@@ -1,6 +1,6 @@
 """Latencies counted in buckets that are fine enough to tell two models apart, and quantiles of the counts.
 
-Prometheus gets coarse buckets. Each of them is cut into FINE fine ones, so one count serves both.
+Prometheus gets coarse buckets. Each is cut into FINE fine buckets, so one count serves both.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ def since(counts: Sequence[int], before: Sequence[int]) -> dict[int, int]:
 
 
 def quantile(share: float, buckets: Mapping[int, int], bounds: Sequence[float]) -> float | None:
-    """About the latency in seconds that the `share` of all does not exceed; None: there are none.
+    """Roughly the latency, in seconds, that a `share` of all do not exceed; None: there are no latencies.
 
-    Within a bucket latencies count as evenly spread. Beyond the last bound it is that bound.
+    Within a bucket, latencies count as evenly spread. Latencies beyond the last bound count as that bound.
     """
     total = sum(buckets.values())
     if not total:

@@ -25,5 +25,5 @@ class JsonFormatter(logging.Formatter):
 
 
 def log_request(logger: logging.Logger, **fields: str | int | float | None) -> None:
-    """One line for one HTTP request; `fields` must hold no prompt and no key."""
+    """One line for one HTTP request; `fields` must contain neither a prompt nor a key."""
     logger.info("request", extra={"fields": fields})

@@ -1,1 +1,1 @@
-"""Text <-> token ids: tokenising, templates, detokenising, stop strings. Free of engine, HTTP and Ray."""
+"""Text <-> token ids: tokenising, templates, detokenising, stop strings. Uses no engine, HTTP or Ray."""

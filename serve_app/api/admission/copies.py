@@ -1,6 +1,6 @@
 """Running copies of requests for shadow entities: bounded for each endpoint, and ended at once.
 
-A copy needs no permit and no budget, and nothing waits for a copy. Knows no request.
+A copy needs no permit and no budget, and nothing waits for a copy. Independent of requests.
 """
 
 from __future__ import annotations

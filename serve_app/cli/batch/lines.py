@@ -1,4 +1,4 @@
-"""Requests and answers of a batch, each on a line of JSON. Knows no server.
+"""Requests and answers of a batch, each on a line of JSON. Independent of the server.
 
 A request is `{"custom_id", "method": "POST", "url", "body"}`. An answer is `{"id", "custom_id", "response":
 {"status_code", "request_id", "body"}, "error": null}`: a request without an answer has no line.
@@ -79,7 +79,7 @@ class Answers:
     def __init__(self, path: Path) -> None:
         """Reads existing answers, and removes an incomplete last line.
 
-        Raises OSError, and LineError for a file that holds something else or that another run writes.
+        Raises OSError, and LineError for a file that contains something else or that another run writes.
         """
         self.done: set[str] = set()  # ids that have an answer
         self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), "r+b")

@@ -1,4 +1,4 @@
-"""Command-line options -> request bodies of the management API. Knows no server."""
+"""Command-line options -> request bodies of the management API. Independent of the server."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """One request in another protocol: the same prompt, and every option that the other protocol also has.
 
 Options are matched by name. Options that the other protocol lacks, or lacks with this value, are named and
-left out. The page itself has written the parts in which shapes of chats differ. Knows no HTTP.
+left out. The page itself has written the parts in which shapes of chats differ. Independent of HTTP.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Ask:
 def translated(document: Json, ask: Ask, target: Protocol) -> tuple[Ask, Sequence[str]]:
     """`ask` in the protocol `target`, and the names of the options that are lost on the way.
 
-    A request stays what it is in its own protocol. Raises ValueError for a chat as text, or a text as chat.
+    In its own protocol, a request is unchanged. Raises ValueError if one is a chat and the other is text.
     """
     if target == ask.protocol:
         return ask, ()

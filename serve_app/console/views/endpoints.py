@@ -1,4 +1,4 @@
-"""An endpoint as the console shows it. Times are milliseconds since 1970. Knows no route and no template."""
+"""An endpoint as the console shows it. Times are milliseconds since 1970. Free of routes and templates."""
 
 from __future__ import annotations
 

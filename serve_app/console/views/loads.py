@@ -9,7 +9,7 @@ from serve_app.console.views import Json
 
 
 class LoadView(msgspec.Struct, frozen=True, kw_only=True):
-    """One served entity now. Replicas and queue are those of its application, which others may share."""
+    """One served entity now. Replicas and queue are its application's, which other entities may share."""
 
     entity: str
     replicas: int | None = None  # None: the entity has no application any more

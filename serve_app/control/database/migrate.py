@@ -52,7 +52,7 @@ def config(connection: Connection, metadata: MetaData | None = None) -> Config:
 
 
 def _lock(connection: Connection) -> None:
-    """One process at a time, until the transaction ends. SQLite's own transactions are such a lock."""
+    """Admit one process at a time, until the transaction ends; SQLite's own transactions do this already."""
     if connection.dialect.name != "postgresql":
         return
     give_up = time.monotonic() + LOCK_S

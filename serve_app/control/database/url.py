@@ -60,7 +60,7 @@ def _make_private(path: Path) -> None:
 
 
 def _prepare_sqlite(connection: Any, record: Any) -> None:
-    """Readers in other processes do not wait, commits survive the process, and foreign keys are enforced."""
+    """Set SQLite up: other readers do not wait, commits survive the process, foreign keys are enforced."""
     connection.isolation_level = None  # the driver begins no transactions of its own: ours cover reads too
     cursor = connection.cursor()
     for pragma in (

@@ -41,7 +41,7 @@ class _Ground:
 
 
 class Endpoints:
-    """Run-time endpoints. Endpoints of the deploy file are listed with them, as read-only."""
+    """Run-time endpoints. Those of the deploy file are listed beside them, and are read-only."""
 
     def __init__(
         self,

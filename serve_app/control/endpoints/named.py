@@ -1,4 +1,4 @@
-"""Checks the names in an endpoint's settings: of its guardrails' judge and of its inference table.
+"""Checks two names in an endpoint's settings: its guardrails' judge and its inference table.
 
 A key that is limited to some endpoints cannot use another one by naming it in settings. The server-wide judge
 is the operator's choice, and every key may use it. Names of models are not checked here: an endpoint may use

@@ -170,7 +170,7 @@ def settle(session: Session, row: EndpointRow) -> None:
 
 
 def fail(session: Session, row: EndpointRow, message: str) -> None:
-    """Abandon the pending configuration. The one that served before goes on serving."""
+    """Abandon the pending configuration. The former configuration goes on serving."""
     row.update_state = UpdateState.UPDATE_FAILED.value
     row.message = message
     row.updated = time.time()

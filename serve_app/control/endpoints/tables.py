@@ -11,8 +11,8 @@ from serve_app.control.database.tables import Table
 
 
 class EndpointRow(Table):
-    """One endpoint. Its row is deleted with it. Its id is random, so that no other endpoint ever gets the
-    same id."""
+    """One endpoint. The row is deleted with the endpoint. Its id is random, so that no other endpoint ever
+    gets the same id."""
 
     __tablename__ = "endpoints"
 

@@ -178,7 +178,7 @@ class Keys:
         return control.CreatedKey(secret=secret, shown=shown)
 
     def _replace(self, session: Session, command: control.RotateKey, secret: str) -> control.KeyShown:
-        """The former secret becomes a key of the same name, which expires; the new one keeps the rest."""
+        """The former secret becomes a key of the same name, which expires; the new secret keeps the rest."""
         key, now = self._find(session, command.id), self._now()
         if key is not _newest(self._of_name(session, key.name)):
             raise Conflict(

@@ -1,6 +1,6 @@
 """Grants: what users, groups and service principals may do with an endpoint.
 
-Stored by the endpoint's id, which is never reused: a new endpoint of an old name begins without grants.
+They are stored by the endpoint's id, which is never reused: a new endpoint of an old name has no grants.
 """
 
 from __future__ import annotations

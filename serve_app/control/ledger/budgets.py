@@ -85,7 +85,7 @@ def over_budget(session: Session, budgets: Iterable[KeyBudget], now: float) -> O
 def spent(session: Session, budgets: Iterable[KeyBudget], now: float) -> dict[str, float]:
     """The spending in the month of `now`, by name, of keys with a budget, in fixed fractions of the budget.
 
-    Rounded down, so that a snapshot changes with each step and not with each request.
+    The amounts are rounded down, so that a snapshot changes with each step and not with each request.
     """
     wanted = {each.key: each for each in budgets if each.budget}
     month = month_of(now)
@@ -108,7 +108,7 @@ def _reached(cost: float, bound: float | None) -> bool:
 
 
 def _told(budget: KeyBudget, what: str, bound: float | None, month: str) -> str:
-    """The message for clients. It leaves out the amount spent, so that it changes only when a budget is
+    """The message for clients. It does not state the amount spent, so it changes only when a budget is
     crossed."""
     return f"the key's {what} of {bound:.15g} {budget.currency} for {month} (UTC) is spent"
 

@@ -6,7 +6,7 @@ exact, and holds however often it is looked at. Its level ALPHA is divided among
 rollout: an entity that keeps to its guards is moved back by mistake with a probability of at most ALPHA.
 
 A step is left for the next one when it has lasted long enough, has seen enough requests, and every measured
-share is within its bound. An entity outside of its bounds, without proof yet, keeps its step.
+share is within its bound. An entity that is outside of its bounds, but not provably so, stays at its step.
 """
 
 from __future__ import annotations

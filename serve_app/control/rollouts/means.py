@@ -1,7 +1,7 @@
 """Means of latencies, tokens and ratings: intervals and tests that may be looked at after every request.
 
-Asymptotic: they hold for means over many requests, and so there is none below MIN_COUNT requests. Requests
-count as independent. Knows neither requests nor databases.
+They are asymptotic: they hold for many requests, so there are none for fewer than MIN_COUNT requests.
+Requests count as independent. Uses no database.
 
 An estimate D of variance V is compared with its mixture over a normal distribution of variance T,
 

@@ -1,14 +1,15 @@
 """Shares of requests, such as the share that failed: intervals and tests that hold at every request.
 
-Exact for any number of requests, and also where the traffic moves because of what was seen. Requests
-count as independent. Knows neither requests nor databases.
+They are exact for any number of requests, even if traffic is moved because of earlier results. Requests
+count as independent. Uses no database.
 
 One share: a Beta(1/2, 1/2) mixture of likelihood ratios is a martingale under the true share p,
 
     M(p) = B(1/2 + s, 1/2 + f) / (B(1/2, 1/2) p^s (1 - p)^f),    s successes, f failures,
 
 so by Ville's inequality it ever reaches 1 / alpha with a probability of at most alpha (Robbins, 1970,
-"Statistical methods related to the law of the iterated logarithm"). All p below that are the interval.
+"Statistical methods related to the law of the iterated logarithm"). All p with M(p) < 1 / alpha are in the
+interval.
 
 Two shares that differ by d: the product of both mixtures over the largest likelihood that such shares can
 have never exceeds such a martingale (Wasserman, Ramdas, Balakrishnan, 2020, "Universal inference").
@@ -106,7 +107,7 @@ def _likeliest(share: Share, against: Share, difference: float) -> float:
 def _ends(
     is_inside: Callable[[float], bool], centre: float | None, low: float, high: float
 ) -> tuple[float, float]:
-    """Both ends of the region that is inside: an interval around `centre`, within `low` and `high`."""
+    """Both ends of the interval around `centre`, within `low` and `high`, in which `is_inside` holds."""
     if centre is None:
         return low, high
 

@@ -73,13 +73,13 @@ class Inexact:
         return bool(self._found)
 
     def __contains__(self, schema: Any) -> bool:
-        """Whether a schema of `root`, or a combination of its schemas, contains or leads to such a number."""
+        """Whether a schema of `root`, or a combination of them, contains or leads to a changed number."""
         if not isinstance(schema, dict) or id(schema) in self._known:
             return id(schema) in self._found
         return self.own(schema) or any(each in self for _, _, each in subschemas(schema))
 
     def own(self, schema: Schema) -> bool:
-        """Whether `schema` itself contains such a number."""
+        """Whether `schema` itself contains a number that the parser would change."""
         return (
             any(is_number(schema.get(key)) and not is_plain(schema[key]) for key in BOUNDS)
             or any(not is_plain(number) for number in _data(schema))

@@ -210,7 +210,7 @@ def _is_regex(series: str) -> bool:
 
 
 def _plain(chars: Chars) -> str:
-    """The regex for those of its characters that JSON does not escape; "" if there are none."""
+    """The regex for the characters of a set that JSON does not escape; "" if there are none."""
     only_escaped = all(a == b and (a < 0x20 or chr(a) in _ESCAPED) for a, b in chars.ranges)
     if only_escaped and not chars.negated and not chars.classes:
         return ""

@@ -72,7 +72,7 @@ class _Reader:
         self._fold = self._dot_all = self._lines = False
 
     def choice(self) -> Node:
-        """Up to the ) of a group, or to the end."""
+        """Read up to the ) of a group, or to the end."""
         flags = self._fold, self._dot_all, self._lines
         options = [self._sequence()]
         while self._next("|"):
@@ -179,7 +179,7 @@ class _Reader:
             raise PatternError("a ( is not closed")
 
     def _reference(self, name: str) -> Node:
-        """A back reference, which is not regular. If its group took no part, it matches the empty text."""
+        """A back reference, which is not regular. If its group did not match, it matches the empty text."""
         inside, length = self._groups.get(name, (ANYTHING, 0))
         return Unsure(Repeat(inside, 0, 1) if length <= _REPEATED_GROUP_CHARS else ANYTHING)
 

@@ -11,7 +11,7 @@ LAST: Range = (0, 0x10FFFF)
 
 @dataclass(frozen=True, slots=True)
 class Chars:
-    """One character from a set: one in `ranges` or `classes` (`d`, `W`, `p{L}`), or one in neither."""
+    """One character: one in `ranges` or `classes` (`d`, `W`, `p{L}`), or, if `negated`, one in neither."""
 
     ranges: tuple[Range, ...] = ()
     classes: tuple[str, ...] = ()

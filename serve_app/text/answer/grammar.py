@@ -59,7 +59,7 @@ def serialise(
 
 
 def reads_alike(tokenizer: Tokenizer, tokens: LLTokenizer) -> bool:
-    """Whether the parser's text for tokens equals the text that a client sees; checked on some thousands."""
+    """Whether the parser's text for tokens equals that seen by clients; checked on some thousand tokens."""
     size = tokenizer.vocab_size
     return all(
         tokens.decode_bytes([i]) == tokenizer.token_bytes(i)

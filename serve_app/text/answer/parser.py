@@ -66,7 +66,7 @@ class AnswerParser:
     def feed(self, text: str, *, last: bool, cut: bool = False) -> AnswerPart:
         """Take more text. With `last`, no more text follows and nothing is held back.
 
-        `cut`: the model had not ended, so an unfinished call is dropped instead of shown as text.
+        `cut`: the model had not ended its answer, so an unfinished call is dropped instead of shown as text.
         """
         reasoning = ""
         if self._reasoning is not None:

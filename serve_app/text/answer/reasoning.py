@@ -1,7 +1,7 @@
 """The text of an answer -> the model's thoughts, and its text.
 
 A model thinks first, between two markers; some templates write the first marker
-themselves. Markers, and whitespace after them, belong to neither part. Knows nothing of tools.
+themselves. Markers, and whitespace after them, belong to neither part. Independent of tools.
 """
 
 from __future__ import annotations

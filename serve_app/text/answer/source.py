@@ -4,7 +4,7 @@ A parser is a generator: it yields when it needs more text, and is resumed when 
 Characters that a parser takes are held until the parser knows what they are (`release`), so that
 text that only looked like syntax can still be shown. No character is read twice, except after a
 `put_back`, and at most MAX_HELD_CHARS are held. So parsing is linear, and its result does not
-depend on how the text was cut. Knows no format.
+depend on how the text was cut. Independent of the format.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class Source:
         self._num_pushes = 0
 
     def push(self, text: str) -> None:
-        """Add text. Copies only the characters not classified yet, which are fewer than in a marker."""
+        """Add text. Copies only characters not classified yet, of which there are fewer than in a marker."""
         self.text, self.at = self.text[self.at :] + text, 0
         self._num_pushes += 1
 
     def end(self) -> None:
-        """No more text will be pushed."""
+        """Note that no more text will be pushed."""
         self.ended = True
 
     def more(self) -> Scan[bool]:

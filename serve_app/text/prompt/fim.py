@@ -40,7 +40,7 @@ class FillInTheMiddle:
     async def encode(self, prefix: str, suffix: str) -> list[int]:
         """BOS if the model wants it, then the prefix and the suffix, each after its token.
 
-        Control tokens in either text stay text. Raises PromptTooLong and InvalidField.
+        Control tokens in either text become plain text. Raises PromptTooLong and InvalidField.
         """
         return await self.tokenizer.off_loop(len(prefix) + len(suffix), lambda: self._encode(prefix, suffix))
 

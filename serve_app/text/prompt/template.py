@@ -72,7 +72,7 @@ class ChatTemplate:
         """Ids of the conversation, ending where `templating` says.
 
         `messages`, `tools` and the variables are plain JSON. Long ones are rendered in a thread. Raises
-        InvalidField when the template refuses the messages, UnsupportedField when it knows no tools or no
+        InvalidField when the template refuses the messages, UnsupportedField when it supports no tools or
         documents, PromptTooLong beyond MAX_PROMPT_CHARS before or after rendering. `check_fewest` gets a
         lower bound of the number of tokens, before they are counted, and raises if that is too many.
         """
@@ -148,7 +148,7 @@ def _checked(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any
 
 
 def _readable(message: Mapping[str, Any]) -> dict[str, Any]:
-    """The message as templates expect it: without null fields, and with the reasoning under their names."""
+    """The message as templates expect it: without null fields, with the reasoning as they name it."""
     fields = {key: value for key, value in message.items() if value is not None}
     reasoning = next((fields[name] for name in _REASONING if name in fields), None)
     if reasoning is not None:
@@ -167,7 +167,7 @@ def _mark_end(message: dict[str, Any]) -> str:
 
 
 def _until(mark: str, rendered: str) -> str:
-    """The text before the mark. Raises InvalidField if the template does not show it."""
+    """The text before the mark. Raises InvalidField if the template does not show the mark."""
     found = rendered.rfind(mark)
     if found < 0:
         raise InvalidField(

@@ -1,9 +1,8 @@
 """The tokenizer files of a model folder -> one fast tokenizer, its named tokens and its chat templates.
 
-Follows transformers in what the files mean (which tokens are added, which template
-wins; tokenizer.json alone decides whether BOS is prepended, whatever the
-configuration says), so that the ids are the same as in transformers. Never runs code from the folder. Knows
-nothing of requests.
+Interprets the files as transformers does, so that the ids are the same: which tokens are added, and which
+template wins. Whether BOS is prepended is decided by tokenizer.json alone, whatever the configuration says.
+Never runs code from the folder. Knows nothing of requests.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class TokenizerLoadError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFiles:
-    """What the files of a model folder say about its text."""
+    """The contents of the tokenizer files of a model folder."""
 
     backend: tokenizers.Tokenizer
     named_tokens: dict[str, str]  # "bos_token" -> "<s>"; what chat templates are given

@@ -1,8 +1,8 @@
 """The fewest tokens that a text can become, known without tokenising it.
 
-A prompt far beyond the context window is refused for its length alone if the result is certain: if no step of
-a tokenizer drops or joins characters without bound, the bytes of a token have a known maximum. Other
-tokenizers have no such bound, so the prompt is tokenised.
+A prompt far beyond the context window is refused for its length alone if the result is certain. This is so if
+no step of the tokenizer drops or joins characters without bound: the bytes of a token then have a known
+maximum. Other tokenizers have no such bound, so the prompt is tokenised.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _steps(spec: dict[str, Any] | None, parts: str) -> Iterator[dict[str, Any]]:
 
 
 def _shrinks(normalizer: dict[str, Any]) -> int | None:
-    """The largest factor; None if it is unbounded."""
+    """The largest factor by which a text shrinks; None if it is unbounded."""
     kind = normalizer.get("type")
     if kind == "Prepend":
         return 1

@@ -57,7 +57,7 @@ class Tokenizer:
     def load(cls, folder: Path, *, chat_template: str | None = None) -> Tokenizer:
         """Read the tokenizer of a model folder; never runs code from it.
 
-        `chat_template` is the operator's own and replaces all of the model's. Raises
+        `chat_template` is the operator's own and replaces all templates of the model. Raises
         TokenizerLoadError.
         """
         files = read_files(folder)

@@ -2,7 +2,7 @@
 
 A call is opened when its name is known and its arguments begin. An open call cannot be taken back,
 and its arguments are passed on as they come. A call that breaks before it is open is plain text.
-Only tools that were offered are called. Knows no format.
+Only tools that were offered are called. Independent of the format.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Calls:
         self.named = True
 
     def open(self, name: str) -> None:
-        """Begin a call. The held characters were the call's syntax."""
+        """Begin a call. The held characters are dropped, as they were the call's syntax."""
         self._source.release()
         self._index += 1
         self._open = True
@@ -87,7 +87,7 @@ class Calls:
             self.arguments_ended()
 
     def take_arguments(self, count: int) -> None:
-        """Take characters from the source as arguments. Raises Malformed when too many wait for a name."""
+        """Take argument characters from the source. Raises Malformed if too many wait for a name."""
         if self._open:
             self._write(self._source.pass_on(count))
             return
@@ -108,7 +108,7 @@ class Calls:
         self._ended()
 
     def abandon(self, *, cut: bool) -> None:
-        """End a malformed call: an open one stays as it is; held characters are text, unless it was cut.
+        """End a malformed call. An open call stays as it is; held characters become text, unless `cut`.
 
         Raises LastCallEnded.
         """

@@ -1,8 +1,7 @@
 """The grammar of an answer: its thoughts, its text, and the calls that it may or must make.
 
-Calls are the format's own spelling around each tool's name and the schema of its arguments.
-A marker that is a token of the model is required as that token. Writes the notation, but does not use a
-parser for it.
+A call is the format's own spelling around the tool's name and the schema of its arguments. A marker that is a
+token of the model is required as that token. Writes the notation, but does not use a parser for it.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _OPEN: Final = ("additionalProperties", "patternProperties", "allOf", "anyOf", "
 class CallRules:
     """Calls of `functions`, each with a name, parameters and perhaps `strict`.
 
-    One with a `format` has one parameter, a text that matches its grammar in Lark's notation.
+    A function with a `format` has one parameter, a text that matches its grammar in Lark's notation.
     """
 
     spelling: Spelling
@@ -47,10 +46,10 @@ def answer_grammar(
     form: str | None = None,
     calls: CallRules | None = None,
 ) -> Grammar:
-    """The grammar of a whole answer. `token_ids` are those of the markers that are tokens.
+    """The grammar of a whole answer. `token_ids` are the ids of the markers that are tokens.
 
     Unless calls are forced, the answer may be text, in the JSON `form` if there is one. Text may then
-    precede calls too, but only if the first call begins with a token. With thoughts alone, the rest is free.
+    precede calls too, but only if the first call begins with a token. With only `thoughts`, the rest is free.
     """
     said = "TEXT" if form is None else form
     if thoughts is not None and form is None and calls is None:

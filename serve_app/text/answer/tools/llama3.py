@@ -1,6 +1,6 @@
 """Calls as bare JSON objects that fill an answer, or follow `<|python_tag|>`: Llama 3.1 and later.
 
-Several are separated by semicolons.
+Several calls are separated by semicolons.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class ToolParser:
         """`names` are the names of the offered tools; calls of other tools are plain text.
 
         Everything after `max_calls` calls (>= 1) is dropped. `forced`: the answer consists only of calls.
-        `leads`: it is either only calls or only text, as its first character shows.
+        `leads`: the answer is either only calls or only text, as its first character shows.
         """
         self._format = format
         self._source = Source()
