@@ -32,7 +32,7 @@ class BlockTables:
         """The blocks at the start of a waiting sequence that some sequence has already computed.
 
         In a model with states, the states after the last block must be known too. If more blocks are known
-        than that, the sequence will keep its states there for the next sequence.
+        than have states, the sequence will keep its states at the end of these blocks, for the next sequence.
         """
         hits = self._known_from(sequence, 0)
         if self.states is None:
@@ -44,9 +44,9 @@ class BlockTables:
     def admit(self, sequence: Sequence, reserve: int = 0, hits: list[int] | None = None) -> bool:
         """Give a sequence blocks for all its tokens, known prefix blocks first.
 
-        `hits` are the blocks of `known_prefix`; None: they are looked up. Sets `num_computed` to the
-        tokens that need no computing; at least the last token always does. Returns False, and changes
-        nothing, if fewer than `reserve` blocks would stay free.
+        `hits` are the blocks of `known_prefix`; None: they are looked up. Sets `num_computed` to the number
+        of tokens that need no computing; the last token always needs it. Returns False, and changes nothing,
+        if fewer than `reserve` blocks would stay free.
         """
         if hits is None:
             hits = self.known_prefix(sequence)

@@ -1,4 +1,4 @@
-"""Block ids: who holds them, which are free, and which free blocks still hold a known prefix.
+"""Block ids: who uses them, which are free, and which free blocks still have a known prefix.
 
 Integers only. It does not depend on sequences, tensors or what a block looks like.
 A free block is *unused*, *empty* or *cached*. An unused block has never been handed out; unused blocks are
@@ -81,7 +81,7 @@ class BlockPool:
         return self._references[block] > 1
 
     def weigh_waits(self, computing_s: float) -> None:
-        """Compare waits for memory with `computing_s` from now on, the seconds of computing a block."""
+        """From now on, compare waits for memory with `computing_s`, the time that computing a block takes."""
         self._computing_s = computing_s
 
     def allocate(self, after: int | None = None, together: int = 1) -> int:
@@ -114,13 +114,13 @@ class BlockPool:
         return block
 
     def acquire(self, block: int) -> None:
-        """One more reference to a block that is in use."""
+        """Add a reference to a block that is in use."""
         if self._references[block] == 0:
             raise IntegrityError(f"block {block} was acquired while free")
         self._references[block] += 1
 
     def acquire_found(self, block: int) -> None:
-        """One more reference, by a sequence that has found its own tokens in a block in use or cached."""
+        """Add a reference, for a sequence that has found its own tokens in this block (in use or cached)."""
         if self._references[block] == 0:
             if block not in self._cached:
                 raise IntegrityError(f"block {block} was found while empty")
@@ -183,7 +183,7 @@ class BlockPool:
             raise IntegrityError(problem)
 
     def _is_ready(self, block: int, together: int) -> bool:
-        """Whether an unused block can be had without a significant wait."""
+        """Whether an unused block can be taken without a significant wait."""
         memory = self._memory
         if memory is None or block < memory.ready_blocks:
             return True

@@ -17,7 +17,7 @@ KEY_BYTES = 16
 
 
 class PrefixIndex:
-    """A map from prefix keys to block ids, one block a key and one key a block."""
+    """A map from prefix keys to block ids, with one block per key and one key per block."""
 
     def __init__(self, secret: bytes | None = None) -> None:
         self._secret = secrets.token_bytes(32) if secret is None else secret
@@ -42,14 +42,14 @@ class PrefixIndex:
         return blake2b(data, digest_size=KEY_BYTES, key=self._secret, person=b"block").digest()
 
     def find(self, key: bytes, token_ids: Sequence[int]) -> int | None:
-        """The block of this key, if it truly holds `token_ids`."""
+        """The block of this key, if its tokens really are `token_ids`."""
         entry = self._entries.get(key)
         if entry is None or entry[1] != tuple(token_ids):
             return None
         return entry[0]
 
     def put(self, key: bytes, block: int, token_ids: Sequence[int]) -> None:
-        """Enter `block`; the block that was there first stays, and so does a block's first key."""
+        """Add `block` under `key`, unless either of them already has an entry."""
         if key not in self._entries and block not in self._keys:
             self._entries[key] = (block, tuple(token_ids))
             self._keys[block] = key
@@ -61,7 +61,7 @@ class PrefixIndex:
             del self._entries[key]
 
     def inconsistencies(self) -> Iterable[str]:
-        """What is wrong with the two maps; empty if they mirror each other."""
+        """Differences between the two maps; empty if they mirror each other."""
         if len(self._entries) != len(self._keys):
             yield f"{len(self._entries)} prefix keys for {len(self._keys)} blocks"
         for key, (block, _) in self._entries.items():

@@ -1,7 +1,7 @@
-"""Slots for states: who holds them, which are free, and which of the free still hold those of a known prefix.
+"""Slots for states: who uses them, which are free, and which free slots still have states of a known prefix.
 
-Integers only. What a slot holds is never changed while it is held or known: each step writes other slots than
-it reads. So sequences and prefixes share slots, and a step that failed can run again.
+Integers only. The content of a slot is never changed while the slot is in use or known: each step writes to
+other slots than it reads. So sequences and prefixes share slots, and a step that failed can run again.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ class SlotPool:
         return slot
 
     def acquire(self, slot: int) -> None:
-        """One more reference to a slot that is held or known."""
+        """Add a reference to a slot that is in use or known."""
         if not self._references[slot]:
             del self._known[slot]
         self._references[slot] += 1
 
     def acquire_found(self, slot: int) -> None:
-        """As `acquire`, by a sequence that found the slot by its key."""
+        """As `acquire`, for a sequence that found the slot by its key."""
         self.acquire(slot)
         self._found.add(slot)
 
@@ -66,7 +66,7 @@ class SlotPool:
             (self._known if slot in self._keys else self._empty)[slot] = None
 
     def publish(self, slot: int, key: bytes) -> None:
-        """Let a held slot be found by a prefix key; if the key already has a slot, that one stays."""
+        """Let a slot in use be found by a prefix key; if the key already has a slot, that one stays."""
         if key not in self._slots and slot not in self._keys:
             self._slots[key], self._keys[slot] = slot, key
 

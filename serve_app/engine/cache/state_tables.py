@@ -30,7 +30,7 @@ class StateTables:
         return next((i for i in range(known, first, -1) if find(keys[i - 1]) is not None), first)
 
     def enter(self, sequence: Sequence, blocks: int) -> None:
-        """Give a sequence the known states after its leading `blocks`; 0: those before a first token."""
+        """Give a sequence the known states after its leading `blocks`; 0: those before the first token."""
         self.free(sequence)
         if blocks:
             slot = self.pool.find(sequence.block_keys[blocks - 1])
