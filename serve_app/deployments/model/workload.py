@@ -1,6 +1,6 @@
 """A replica's report for its autoscaler: how full its engine is, and how long prompts wait.
 
-Made only from snapshots of the engine. Knows no policy: `scaling.py` evaluates the figures.
+Made only from snapshots of the engine. Depends on no policy: `scaling.py` evaluates the figures.
 """
 
 from __future__ import annotations

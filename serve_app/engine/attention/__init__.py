@@ -1,8 +1,8 @@
 """Paged attention: one signature, several backends with equal results.
 
 A backend owns the layout of its cache; no other module depends on what a block looks like inside. `forward`
-writes the step's keys and values into the cache at `context.slots`, then lets every query row of a sequence
-see all cached tokens of its own sequence up to and including itself.
+writes the step's keys and values into the cache at `context.slots`. Then every query row sees all cached
+tokens of its own sequence, up to and including itself.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class LayerSpec:
 
 
 class AttentionBackend(Protocol):
-    """The seam between the engine and a device's attention."""
+    """The interface between the engine and a device's attention."""
 
     @property
     def memory(self) -> BlockMemory | None:

@@ -1,4 +1,4 @@
-"""The cache of the backends for GPUs: blocks of [block_size, Hkv, D] a layer, on any device.
+"""The cache of the backends for GPUs: blocks of [block_size, Hkv, D] per layer, on any device.
 
 For int8 codes, the scales of keys and values are in separate pools.
 """
@@ -24,7 +24,7 @@ class Pools:
     scales: torch.Tensor | None  # [blocks, block_size, Hkv] float32, if rows are codes
 
     def write(self, slots: torch.Tensor, rows: torch.Tensor) -> None:
-        """Rows [T, Hkv, D] to slots [T]."""
+        """Write rows [T, Hkv, D] to slots [T]."""
         scales = None
         if self.scales is not None:
             rows, scales = cached_rows(rows)
@@ -32,7 +32,7 @@ class Pools:
         self.rows.flatten(0, 1).index_copy_(0, slots, rows.to(self.rows.dtype))
 
     def read(self, tables: torch.Tensor) -> torch.Tensor:
-        """[S, blocks * block_size, Hkv, D]: the blocks of tables [S, blocks]; of codes in float32."""
+        """[S, blocks * block_size, Hkv, D]: the blocks of tables [S, blocks]; codes become float32."""
         rows = self.rows[tables].flatten(1, 2)
         return rows if self.scales is None else rows.float() * self.scales[tables].flatten(1, 2)[..., None]
 

@@ -1,7 +1,8 @@
-"""Attention within chunks of positions, as layers of Llama 4 have it, by any backend.
+"""Attention within chunks of positions, as in layers of Llama 4, with any backend.
 
-A token sees the tokens before it down to the last multiple of the chunk's length. Chunks that begin where
-blocks begin become sequences of their own, whose first block is the chunk's. So no backend knows of chunks.
+A token sees no tokens before its chunk, which starts at the last multiple of the chunk's length. Chunks that
+begin where blocks begin become sequences of their own, whose first block is the chunk's. So backends do not
+have to handle chunks.
 """
 
 from __future__ import annotations

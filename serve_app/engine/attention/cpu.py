@@ -30,7 +30,7 @@ class TouchedBlocks:
     """The `BlockMemory` of a cache whose pieces are touched in parallel."""
 
     def __init__(self, touching: Touching, pieces: Sequence[torch.Tensor], num_blocks: int) -> None:
-        """`pieces`: what `touching` touches, [num_blocks, ...] each."""
+        """`pieces`: the tensors that `touching` touches, [num_blocks, ...] each."""
         self._touching = touching
         sizes = [piece.nbytes // num_blocks for piece in pieces]
         self._num_blocks, self._longest, self._block_bytes = num_blocks, max(sizes), sum(sizes)
@@ -99,7 +99,7 @@ class CpuAttention:
 
     @property
     def native_caches(self) -> tuple[NativeCache, ...] | None:
-        """One cache for each layer, the same object until `allocate`, for native functions that write.
+        """One cache for each layer, for native functions that write; the same object until `allocate`.
 
         None: use `forward`.
         """

@@ -1,7 +1,7 @@
 """Attention in the plainest torch, for any device and every option: the oracle for the other backends.
 
 One sequence at a time, scores in float32, nothing fused. It has no fast path on purpose: another backend is
-right when its results equal those computed here.
+right if its results equal those computed here.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class ReferenceAttention:
 
 
 def causal_mask(num_queries: int, length: int, window: int | None, device: torch.device) -> torch.Tensor:
-    """[num_queries, length] bool, True where visible; the queries are the last positions of the keys."""
+    """[num_queries, length] bool, True if a query sees a key; the queries are at the last key positions."""
     query_positions = torch.arange(length - num_queries, length, device=device)[:, None]
     key_positions = torch.arange(length, device=device)
     visible = key_positions <= query_positions

@@ -1,9 +1,9 @@
 """Paged attention in device-agnostic torch: no work per token in Python, made for a GPU.
 
-The cache is [blocks, block_size, Hkv, D] a layer; codes are widened as they are gathered.
+The cache is [blocks, block_size, Hkv, D] per layer; codes are converted to numbers when they are gathered.
 All sequences that compute one token share one padded gather and one call; each longer
 chunk is a call of its own. The division of a step is the same in every layer and computed once a step.
-Softcap and sinks, which the fused kernels lack, go through plain matrix products.
+Softcap and sinks, which the fused kernels lack, are computed with plain matrix products.
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ def _divide(context: ForwardContext) -> tuple[_Group, ...]:
 def _gather(pools: Pools, group: _Group) -> torch.Tensor:
     """[S, L, Hkv, D]: each sequence's cache, zeros after its end.
 
-    A block keeps what its last owner wrote. A mask alone would not keep those old rows out: a weight
-    of zero times a NaN is a NaN, and one broken request would break another.
+    After it, a block still has what its last owner wrote. A mask alone would not keep those old rows out: a
+    weight of zero times a NaN is a NaN, and one broken request would break another.
     """
     cached = pools.read(group.tables)
     beyond = torch.arange(cached.shape[1], device=cached.device) >= group.lens[:, 0]

@@ -46,9 +46,9 @@ class CudaGraphs:
 
 
 def pays(step: Step) -> bool:
-    """Whether a graph makes a step faster: its kernels take the host as long to launch as the device to run.
+    """Whether a graph makes a step faster: launching its kernels takes as long as running them.
 
-    The step runs once before any time counts: its kernels are compiled.
+    The step runs once before it is timed, so that its kernels are compiled.
     """
     step()
     return any(_is_launching(step) for _ in range(TRIES))

@@ -139,7 +139,7 @@ class GraphedSteps:
         return self._graphs.get((has_prompts, step.adapters is not None), {})
 
     def _steps(self, size: int, prompts: int) -> dict[bool, Step]:
-        """Steps of `size` rows, up to `prompts` sequences with several, by whether rows have adapters."""
+        """Steps of `size` rows, with several in up to `prompts` sequences, by whether rows have adapters."""
         context = self._buffers.any(size) if prompts else self._buffers.decodes(size)
         steps = {False: self._step(context, prompts, None)}
         if self._adapters is not None:

@@ -64,7 +64,7 @@ class TritonKernels:
         return out
 
     def normalise_part(self, x: torch.Tensor, first: int, weight: torch.Tensor, eps: float) -> None:
-        """N numbers of each row of x [T, W], from `first` on, become their RMSNorm; weight [N] float32."""
+        """Replace N numbers of each row of x [T, W], from `first` on, by their RMSNorm; weight [N]."""
         rows, width = x.shape
         if first + len(weight) > width:
             raise ValueError("the norm is wider than the rows")

@@ -43,16 +43,16 @@ class StepBuffers:
         self._bounds = torch.zeros(most, 3, dtype=torch.int32, device=device)
 
     def decodes(self, count: int) -> ForwardContext:
-        """The context of `count` decodes, whatever `fill` writes."""
+        """The context of `count` decodes, with whatever `fill` writes last."""
         return self._context(self._each[: count + 1], (1,) * count, count, count)
 
     def any(self, rows: int) -> ForwardContext:
-        """The context of `rows` rows of any sequences, whatever `fill` writes."""
+        """The context of `rows` rows of any sequences, with whatever `fill` writes last."""
         count = min(rows, self.sequences)
         return self._context(self._starts[: count + 1], (), rows, count)
 
     def tiles(self, rows: int, size: int) -> Tiles:
-        """The tiles of up to `size` rows for the adapters of `rows` rows, whatever `fill_tiles` writes."""
+        """Tiles of up to `size` rows for the adapters of `rows` rows, with what `fill_tiles` writes last."""
         return Tiles(self._order[:rows], self._bounds[: most_tiles(rows, size, self._adapters)], size)
 
     def fits(self, context: ForwardContext) -> bool:

@@ -1,6 +1,6 @@
 """What lies between the two products of an expert: how an experts module combines gates and ups.
 
-The form is learnt from a few numbers, not from names of classes. A module whose form is not known here does
+The form is found by trying a few numbers, not by names of classes. A module whose form is not known here does
 this computation itself.
 """
 
@@ -21,7 +21,7 @@ SPREAD: Final = 12.0  # of their numbers: beyond the limits that models have
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """[T, 2I], gates before ups -> [T, I]: as `plain.gate`, or as `plain.clamped_gate` with a limit."""
+    """[T, 2I], gates before ups -> [T, I]: as `plain.gate`, or with a limit as `plain.clamped_gate`."""
 
     gelu: bool = False
     limit: float = 0.0  # 0: none
@@ -35,7 +35,7 @@ class Gate:
 
 
 def interleaved(count: int) -> torch.Tensor:
-    """The places of `count` gates and ups that lie in turn: first all of the gates, then those of the ups."""
+    """The indices of `count` gates and ups in alternation: first those of all gates, then of all ups."""
     return torch.arange(count).view(-1, 2).T.flatten()
 
 

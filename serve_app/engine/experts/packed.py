@@ -1,6 +1,6 @@
-"""The experts of a layer on a CPU, their weights packed: a function behind transformers' experts interface.
+"""The experts of a layer on a CPU, with packed weights: a function behind transformers' experts interface.
 
-Rows are taken by expert, so a step reads each chosen expert's weights once, for a prompt and for decodes
+Rows are grouped by expert, so a step reads each chosen expert's weights once, for a prompt and for decodes
 alike. A row adds up its experts in the order of their numbers: its result does not depend on the other rows.
 """
 

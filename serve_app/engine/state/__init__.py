@@ -37,13 +37,13 @@ class States(Protocol):
         ...
 
     def next(self, spec: StateSpec) -> torch.Tensor:
-        """The pool [slots, *spec.shape] of the next function; the functions differ in the order of their
+        """The pool [slots, *spec.shape] of the next function; functions are distinguished by the order of
         calls."""
         ...
 
 
 class StateRecorder:
-    """The states of a dry run: it records the specs, and has no sequences, so that functions return zeros."""
+    """The states of a dry run: it records the specs, and has no sequences, so functions return zeros."""
 
     waves: Sequence[Wave] = ()
 

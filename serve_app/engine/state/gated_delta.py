@@ -1,6 +1,6 @@
 """The gated delta rule (a decay for each head), and Kimi's delta attention (a decay for each key channel).
 
-A token lets the matrix of a head decay, corrects the value of its key, and reads the value of its query.
+Each token makes the matrix of a head decay, corrects the value at its key, and reads the value at its query.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class TritonAttention(BlockPools):
         softcap: float | None = None,
         sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """As `forward`, with the step's keys and values in the cache already."""
+        """As `forward`, but with the step's keys and values already in the cache."""
         key_pools, value_pools = self.pools(layer)
         keys, values = key_pools.rows, value_pools.rows
         scales = key_pools.scales, value_pools.scales
@@ -194,7 +194,7 @@ class TritonAttention(BlockPools):
 
 @cache
 def _shared_memory(device: torch.device) -> int:
-    """Bytes that a program may take; in Triton's interpreter, those of a large device."""
+    """Bytes of shared memory that a program may use; in Triton's interpreter, as on a large device."""
     if device.type != "cuda":
         return LARGE_SHARED
     index = torch.cuda.current_device() if device.index is None else device.index

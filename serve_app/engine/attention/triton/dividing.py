@@ -72,7 +72,7 @@ def tile_prompts(
     AT_ONCE: tl.constexpr,
     ROWS: tl.constexpr,  # of a tile
 ):
-    """AT_ONCE tiles of the sequences of several rows. The last rows, which see most, come first."""
+    """AT_ONCE tiles of the sequences of several rows. The last rows, which see the most keys, come first."""
     each = tl.arange(0, SIZE)
     there = each < sequences
     rows = tl.load(starts + each + 1, mask=there, other=0) - tl.load(starts + each, mask=there, other=0)

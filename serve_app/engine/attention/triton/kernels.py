@@ -1,16 +1,16 @@
 """Paged attention in Triton: rows of prompts, and decodes whose cache is read in parts.
 
-The cache is [blocks, block_size, Hkv, D] a layer. One program computes the rows of one KV head, so that
-keys and values are read once for all query heads of the group. Scores and sums are float32. What a block
-keeps after its sequence's end is never read: a weight of zero times a NaN would be a NaN.
+The cache is [blocks, block_size, Hkv, D] per layer. One program computes the rows of one KV head, so that
+keys and values are read once for all query heads of the group. Scores and sums are float32. Whatever a block
+has after its sequence's end is never read: a weight of zero times a NaN would be a NaN.
 
-Weights are powers of two, which a device computes in one instruction: `scale`, `softcap` and what sinks
-are multiplied by have the factor LOG2_E.
+Weights are powers of two, which a device computes in one instruction: `scale`, `softcap` and sinks are
+therefore multiplied by LOG2_E.
 
 With CODES, keys and values are int8 codes with a float32 scale for each slot and KV head: scores are
 multiplied by the scales of keys, and weights by the scales of values.
 
-Knows tensors alone. `backend.py` calls these functions, on a device or, for tests, in Triton's interpreter.
+Depends on tensors only. `backend.py` calls its functions on a device or, for tests, in Triton's interpreter.
 """
 
 from __future__ import annotations
@@ -62,9 +62,10 @@ def _attend(
     CODES: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """Add keys `first` to `end`. Without MASKED every row sees all of them, a multiple of N.
+    """Add keys `first` to `end`. Without MASKED, every row sees all of these keys, a multiple of N.
 
-    MASKED changes no bit of a row's result. It depends on the tile, and the tile on the pieces of a prompt.
+    MASKED changes no bit of a row's result: it depends on the tile, and the tile on how the prompt was cut
+    into pieces.
     """
     factor = softcap if SOFTCAP else scale
     key_dims = tl.arange(0, KEY_PAD)[None, :]
@@ -304,7 +305,7 @@ def decode_join(
     SINKS: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """The parts of one query head of one decoding sequence, in their order; zeros for one of length 0.
+    """Join the parts of one query head of one decoding sequence, in order; zeros for a length of 0.
 
     Nothing is written for a decode whose row is below 0.
     """

@@ -1,7 +1,8 @@
 """Launches kernels without the work that Triton repeats at every launch.
 
 Triton looks at each argument to find the compiled kernel that fits, which takes longer than the launch. A
-step that is no graph has two hundred launches. A `Launcher` keeps what was found for arguments of one kind.
+step without a graph has two hundred launches. A `Launcher` remembers what it found for each kind of
+arguments.
 """
 
 from __future__ import annotations

@@ -37,7 +37,8 @@ class Decodes:
 def tiles_of(context: ForwardContext, rows_a_tile: int) -> torch.Tensor | None:
     """[tiles, 2] int32: the sequence and first row of each tile, for all sequences with several rows.
 
-    Longest tiles first: a program's work grows with what its rows see. None: there is no such sequence.
+    Tiles with the most work come first: work grows with the keys that the rows see. None: there is no such
+    sequence.
     """
     tiles: list[tuple[int, int, int]] = []
     for sequence, (rows, length) in enumerate(zip(context.query_lens, context.lens, strict=True)):
@@ -67,7 +68,7 @@ def decodes_of(context: ForwardContext) -> Decodes | None:
 def lasting_decodes(context: ForwardContext, most_parts: int, *, mixed: bool = False) -> Decodes:
     """Computed on the device. `mixed`: sequences may have several rows; otherwise all of them have one.
 
-    When a recorded graph is replayed, the lengths then in the context's tensors are divided; they may have at
+    When a recorded graph is replayed, it divides the lengths that are then in the context's tensors, into at
     most `most_parts` parts.
     """
     return _divide(context.context_lens, None, most_parts, context.query_start if mixed else None)
@@ -97,7 +98,7 @@ def _divide(
 ) -> Decodes:
     """`pairs` [D, 2] int32: a sequence, and its row in the batch; None: each sequence is its own row.
 
-    `starts` [S+1]: where sequences begin. Those of one row are the decodes then; D is S.
+    `starts` [S+1]: where sequences begin. Then the sequences with one row are the decodes, and D is S.
     """
     decodes = len(lens if pairs is None else pairs)
     made = Decodes(*(lens.new_empty(size) for size in ((decodes, 4), (most_parts, 4), (1,))))
@@ -116,7 +117,7 @@ def _divide(
 
 
 def _search(sequences: int) -> tuple[int, int]:
-    """The number of lengths that a program reads, a power of two, and of parts or tiles that it finds."""
+    """How many lengths a program reads (a power of two), and how many parts or tiles it finds."""
     size = triton.next_power_of_2(sequences)
     return size, max(1, min(PARTS, CELLS // size))
 

@@ -1,8 +1,8 @@
 """The sizes of the attention kernels' programs, by the width of heads and the type of numbers.
 
-Chosen by the compiler's report for an H100: no register is spilled, a program uses less than the 227 KiB of
-shared memory available, and keys and values are loaded while earlier ones are used. Sizes do not change
-results, except that `keys` decides the order of sums. Works on numbers only.
+They are chosen by the compiler's report for an H100: no register is spilled, a program uses less than the 227
+KiB of shared memory available, and keys and values are loaded while earlier ones are used. Sizes do not
+change results, except that `keys` decides the order of sums. Works on numbers only.
 """
 
 from __future__ import annotations
@@ -61,5 +61,5 @@ def tile_of_decodes(group: int, width: int, itemsize: int, *, codes: bool, share
 
 
 def _tile_of_float32(rows: int, width: int) -> Tile:
-    """Products of float32 are made in registers, not by tensor cores."""
+    """Products of float32 are computed in registers, not by tensor cores."""
     return Tile(rows, 32 if rows * width <= 2048 else 16, 4 if rows * width <= 4096 else 8, 3)

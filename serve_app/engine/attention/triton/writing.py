@@ -1,4 +1,4 @@
-"""Keys and values on their way to the cache, as they are or as codes, in Triton. Depends only on tensors."""
+"""Writes keys and values to the cache, unchanged or as codes, in Triton. Depends only on tensors."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def shrink(
     RANKS: tl.constexpr,
     STEP: tl.constexpr,  # inputs at once
 ):
-    """RANKS sums of a tile's rows over one of several parts of the inputs, none above the slot's rank."""
+    """RANKS sums (none above the slot's rank) of a tile's rows over one of several parts of the inputs."""
     tile = tl.program_id(0)
     column = tl.program_id(1) * RANKS
     split = tl.program_id(2)

@@ -47,7 +47,7 @@ class SiteStack:
         return self._a.nbytes + self._b.nbytes
 
     def put(self, slot: int, parts: Iterable[LowRank]) -> None:
-        """Fill a slot with one adapter's updates of this site, which may be none."""
+        """Fill a slot with one adapter's updates of this site, if it has any."""
         self._a[slot].zero_()
         self._b[slot].zero_()
         largest = 0

@@ -1,4 +1,4 @@
-"""The steps of a trial: prompts, a prompt that continues after its first piece, decodes short and long."""
+"""The steps of a trial: prompts, a prompt that continues after its first piece, short and long decodes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The verdict of a trial: found in a separate process, and remembered for this machine.
 
 A faulty kernel may end the process, or make CUDA unusable for the rest of the process. So no kernel runs in
-this process. The trial's process also compiles the kernels, and Triton's cache has them when the model is
+this process. The trial's process also compiles the kernels, so Triton's cache has them when the model is
 served. A trial without a fault is remembered; a trial that found a fault is repeated at the next start.
 """
 
@@ -46,7 +46,8 @@ class Verdict:
 def fault_of(question: Question, folder: Path | None = None, command: Sequence[str] = COMMAND) -> str | None:
     """The reason why the kernels must not be used for `question`; None if a trial found no fault.
 
-    Waits for a trial of the same question that runs already. `folder` keeps verdicts; None: the user's cache.
+    Waits for a trial of the same question that is already running. `folder` keeps verdicts; None: the user's
+    cache.
     """
     passed = (folder or cache_folder()) / f"{_key(question)}.passed"
     with _locked(passed):
@@ -68,7 +69,7 @@ def cache_folder() -> Path:
 
 @contextlib.contextmanager
 def _locked(passed: Path) -> Iterator[None]:
-    """One trial of a question at a time on this machine; without a writable folder, any number."""
+    """Allow one trial of a question at a time on this machine; any number without a writable folder."""
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
             passed.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
