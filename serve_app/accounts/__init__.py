@@ -1,1 +1,1 @@
-"""Who may call, and how usage is recorded: API keys, budgets, the usage journal. Uses no HTTP, no Ray."""
+"""Who may call, and how usage is recorded: keys, budgets, the usage journal. Uses neither HTTP nor Ray."""

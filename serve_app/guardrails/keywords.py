@@ -96,7 +96,7 @@ def _normal(text: str) -> str:
 
 
 def _whole(keyword: str) -> str:
-    """A pattern for the keyword as a whole word: a letter or digit at its end adjoins no other."""
+    """A pattern for the keyword as a whole word, which does not match a part of a longer word."""
     before = f"(?<!{_LETTER})" if _IS_LETTER.match(keyword[0]) else ""
     after = f"(?!{_LETTER})" if _IS_LETTER.match(keyword[-1]) else ""
     return before + re.escape(keyword) + after
