@@ -4,8 +4,8 @@ Keys made at run time arrive in snapshots, and are checked in memory: no key, go
 looked up in a database. A key is found by its digest, and compared in constant time.
 
 Covered: no key is stored, only loopback is served without keys, keys expire by the clock, and bad keys are
-counted per address, in bounded memory. Not covered: answers still running when their key is revoked; clients
-behind one proxy, whose bad keys are counted together.
+counted per address, in bounded memory. Not covered: answers that are running when their key is revoked;
+clients behind the same proxy, whose bad keys are counted together.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ its open requests, one line per prompt (`part`):
 Each gateway process writes files of its own, `usage-<UTC start>-<process>.jsonl`, where
 `<process>` is random and the same for all files of one process. While the process lives, it holds an
 advisory lock (flock) on its first and its newest file. By these locks, `journal_reader.read` tells a running
-request from one whose gateway died.
+request from a request whose gateway died.
 
 A line that the disk refuses waits in memory until the disk takes lines again. When an fsync fails, the lines
 it covered are written to the same place again. When somebody deletes or moves the newest file, a new one
@@ -136,8 +136,8 @@ class Journal:
         """A replica reports what it generated for a request of a process that died.
 
         `part` is the id of one prompt of the request as the replica knows it. The tokens of several
-        prompts add up; a line that is written twice counts once. Of `PROMPT`, `PROMPT~1`, `PROMPT~2` the
-        last one counts: a replica that continues an answer reports it from its beginning.
+        prompts add up; a line that is written twice counts once. Of `PROMPT`, `PROMPT~1`, `PROMPT~2` the last
+        report counts: a replica that continues an answer reports the whole answer.
         """
         head = SETTLE + b'"part":' + _encoder.encode(part) + b","
         self._append(head, f"{record.id}/{part}", record)
@@ -207,7 +207,7 @@ class Journal:
         return written
 
     def _confirm(self, count: int) -> None:
-        """Forget the first `count` lines of those not yet confirmed by an fsync."""
+        """Forget the first `count` lines that no fsync has confirmed."""
         for _ in range(count):
             size = len(self._unsure.popleft()[1])
             self._unsure_bytes -= size

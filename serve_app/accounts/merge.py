@@ -1,9 +1,9 @@
 """One request, as reported by several sources: its own gateway, and replicas that outlived that gateway.
 
 `merge` gives the same result in any order and with repetitions. A gateway's record of a request that it
-closed is final. For a request that was never closed, the larger number counts: the tokens that the journal
-recorded as delivered, or those that replicas report as generated. Neither exceeds the number really
-generated.
+closed is final. For a request that was never closed, the larger of two numbers counts: the tokens that the
+journal recorded as delivered, and the tokens that replicas report as generated. Neither exceeds the number
+really generated.
 """
 
 from __future__ import annotations

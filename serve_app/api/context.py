@@ -68,7 +68,7 @@ class RequestContext:
 
 
 def open_context(scope: Scope, render_error: RenderError) -> RequestContext:
-    """Begin the context of a request. A malformed X-Request-Id counts as none."""
+    """Begin the context of a request. A malformed X-Request-Id is ignored."""
     given = header(scope, b"x-request-id")
     client_id = given if given is not None and _CLIENT_ID.fullmatch(given) else None
     context = RequestContext(render_error, client_id)

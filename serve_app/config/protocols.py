@@ -11,7 +11,7 @@ from serve_app.limits import MAX_BEST_OF, MAX_PROMPT_CHARS
 
 
 class MindieConfig(ConfigModel):
-    """Settings where MindIE's protocol leaves a choice, or its documentation and its product differ."""
+    """Settings for points that MindIE's protocol leaves open, or on which its sources differ."""
 
     max_input_chars: int = Field(
         512 * 1024, ge=1, le=MAX_PROMPT_CHARS, description="Most characters of all contents of a request."
@@ -37,7 +37,7 @@ class MindieConfig(ConfigModel):
 
 
 class OvmsConfig(ConfigModel):
-    """Settings where releases of OpenVINO Model Server differ, or we differ from them."""
+    """Settings for points in which releases of OpenVINO Model Server differ, or we differ from them."""
 
     profile: Literal["source", "current"] = Field(
         "source",
@@ -57,7 +57,7 @@ class OvmsConfig(ConfigModel):
 
 
 class TrtllmConfig(ConfigModel):
-    """Settings where TensorRT-LLM's protocol leaves a choice, or its documentation and its product differ."""
+    """Settings for points that TensorRT-LLM's protocol leaves open, or on which its sources differ."""
 
     alias: str = Field(
         "tensorrt_llm",

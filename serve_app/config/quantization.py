@@ -31,7 +31,7 @@ FORMATS: Final[Mapping[str, FormatSize]] = {
 
 
 def bits_of(name: str) -> int:
-    """Bits per weight in the format `name`, which must not be the one that keeps the weight's own type."""
+    """Bits per weight in the format `name`, which must not be the format that keeps the weight's own type."""
     bits = FORMATS[name].bits
     if bits is None:
         raise ValueError(f"weights of the format {name} have the size of their type")

@@ -1,4 +1,4 @@
-"""Forms of pages, as a browser sends them: URL-encoded, bounded, one value or several for a name.
+"""Forms of pages, as a browser sends them: URL-encoded, bounded, with one or several values for each name.
 
 A text that is not a number stays text in a JSON body, so that the API refuses it in its own words.
 """

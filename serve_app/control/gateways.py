@@ -52,8 +52,8 @@ class Gateways:
     def follow(self, version: int, endpoint: str, apps: frozenset[str] = frozenset()) -> bool:
         """Whether all gateways route `endpoint` by the snapshot `version` or a newer one, and reach `apps`.
 
-        True if there are no gateways, as then none routes by an older snapshot. False just after a start of
-        the control plane, when gateways may not have reported yet.
+        True if there are no gateways, since no gateway then routes by an older snapshot. False just after a
+        start of the control plane, when gateways may not have reported yet.
         """
         return self.are_known and not any(
             _is_behind(report, version, endpoint) or not apps.issubset(report.ready) for report in self

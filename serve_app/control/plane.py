@@ -109,7 +109,7 @@ class ControlPlane:
 
     @property
     def is_broken(self) -> bool:
-        """Whether the control plane has stopped by itself, so that only a restart helps."""
+        """Whether the control plane has stopped by itself, so that it must be restarted."""
         return self._running is not None and self._running.done()
 
     async def close(self) -> None:

@@ -159,9 +159,9 @@ class Snapshots:
             return Snapshot(version=command.after, problem=self._database.problem or "")
 
     async def _follow(self, command: AwaitChanges, caller: Caller) -> Followed:
-        """Wait for gateways; returns how many of them have not put the changes so far in force.
+        """Wait for gateways; returns how many of them do not apply all changes so far.
 
-        A gateway that was too slow is not waited for again until it reports.
+        If a gateway is too slow, later calls do not wait for it until it reports.
         """
         changes, endpoint, gateways = self._changes, command.endpoint, self._gateways
         version: int | None = None  # version of the first snapshot with the changes

@@ -190,7 +190,7 @@ PARTS: Final = tuple(AiGateway.model_fields)  # each of which the API replaces a
 
 
 class Shadow(ConfigModel):
-    """Sends a share of the requests to another entity too, and drops that entity's answers."""
+    """Sends a copy of a share of the requests to another entity, and drops that entity's answers."""
 
     entity: str = Field(min_length=1, max_length=256, description="A served entity of the endpoint.")
     percentage: int = Field(ge=0, le=100, description="Of the requests that other entities answer.")

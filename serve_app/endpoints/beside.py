@@ -35,7 +35,7 @@ class Beside:
         return frozenset(self._taken.keys() - self._declared.keys())
 
     def declare(self, endpoints: Iterable[Endpoint]) -> Changes:
-        """Replace the declared endpoints. Returns all resulting changes, also to run-time endpoints."""
+        """Replace the declared endpoints. Returns all resulting changes, even to run-time endpoints."""
         before, self._taken, self._users, self.left_out = self._taken, {}, {}, {}
         self._declared = {endpoint.name: endpoint for endpoint in endpoints}
         for endpoint in self._declared.values():

@@ -78,7 +78,7 @@ class Price(ConfigModel):
 
 
 class Databricks(ConfigModel):
-    """Settings where Databricks' protocol leaves a choice, or allows less than this server can do."""
+    """Settings for points that Databricks' protocol leaves open, or on which it allows less than we do."""
 
     stream_default: bool = Field(False, description="Stream an answer whose request does not say.")
     system_prompt: str | None = Field(

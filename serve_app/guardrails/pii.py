@@ -188,7 +188,7 @@ def _passes_mod_97(code: str) -> bool:
 
 
 def _joined(found: list[Span]) -> list[Span]:
-    """Merge overlapping spans into one, of the kind that comes first in `Kind`."""
+    """Merge overlapping spans into one span, of the kind that comes first in `Kind`."""
     rank = {kind: place for place, kind in enumerate(Kind)}
     spans: list[Span] = []
     for span in sorted(found, key=lambda each: (each.start, each.end)):

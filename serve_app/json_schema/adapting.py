@@ -165,7 +165,7 @@ class _Adapter:
         self._lost |= {(*path, keyword): False for keyword in keywords}
 
     def _reference(self, schema: Schema, node: Schema, path: Path) -> list[Schema]:
-        """Turn references, also dynamic ones within one document, into plain references to definitions."""
+        """Turn references, even dynamic ones within one document, into plain references to definitions."""
         more: list[Schema] = []
         found = self._references
         for keyword in [keyword for keyword in REFERENCES if keyword in schema]:
@@ -308,7 +308,7 @@ class _Adapter:
         return self._listed < _MAX_LISTED
 
     def _unevaluated(self, schema: Schema, node: Schema, path: Path) -> None:
-        """If no schemas are combined, the unevaluated members and items are those that are not declared."""
+        """If no schemas are combined, the unevaluated members and items are the undeclared ones."""
         combined = combined_in_place(schema)
         items, members = node.pop("unevaluatedItems", True), node.pop("unevaluatedProperties", True)
         if items is not True and ("items" not in schema or isinstance(schema["items"], list)):

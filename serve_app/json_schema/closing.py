@@ -1,9 +1,9 @@
-"""Which objects of a schema are closed: those that declare members and do not mention others.
+"""Which objects of a schema are closed: objects that declare members and do not mention other members.
 
-JSON Schema leaves such an object open. A model may then invent members until its answer is cut,
-which no client wants; other servers close such objects too. An answer that has only declared
-members conforms either way. Schemas that are combined in place (`allOf`, a reference with siblings,
-...) are closed together, because closed one by one they would exclude each other's members.
+JSON Schema leaves such an object open. A model may then invent members until its answer is cut, which no
+client wants. Other servers also close such objects. An answer that has only declared members conforms either
+way. Schemas that are combined in place (`allOf`, a reference with siblings, ...) are closed together, because
+closed one by one they would exclude each other's members.
 """
 
 from __future__ import annotations

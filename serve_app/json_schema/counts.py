@@ -13,7 +13,7 @@ KEYWORDS: Final = ("minProperties", "maxProperties")
 
 
 def rewrite_counts(node: Schema, *, alone: bool) -> tuple[list[str], list[Schema]]:
-    """Remove from `node` the counts that the parser cannot check, which are those beside optional members.
+    """Remove from `node` the counts that the parser cannot check, namely counts beside optional members.
 
     `alone`: no other schema applies to the same objects. Returns the keywords that are no longer enforced,
     and the schemas that replace the others, to be combined with `node`.

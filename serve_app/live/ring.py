@@ -17,7 +17,7 @@ _SUMS: Final = ("requests", "errors", "refused", "prompt_tokens", "completion_to
 
 
 class Ring:
-    """Takes slots in any order. Drops those too old, and those from a clock that was later set back."""
+    """Takes slots in any order. Drops slots that are too old, or from a clock that was later set back."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         """`clock`: Unix seconds."""
@@ -25,7 +25,7 @@ class Ring:
         self._slots: dict[int, LiveSlot] = {}
 
     def add(self, slot: LiveSlot) -> None:
-        """Add the counts of `slot` to those already held for its number."""
+        """Add the counts of `slot` to the counts already held for its number."""
         self._forget()
         if self.oldest < slot.number <= self.newest:
             before = self._slots.get(slot.number)

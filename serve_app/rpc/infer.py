@@ -1,4 +1,4 @@
-"""ModelInfer and ModelStreamInfer: requests of tensors, one per call or many on one stream.
+"""ModelInfer and ModelStreamInfer: requests with tensors, one per call or many on one stream.
 
 A stream's requests run concurrently, each with its own task and its own record. A request ends with its last
 response, with a stop request (on this stream or elsewhere), or with the call.

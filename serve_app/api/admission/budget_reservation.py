@@ -1,7 +1,7 @@
 """Reserves the largest possible cost of a call from its key's monthly budget, as from a bucket of money.
 
-The bucket is never refilled. It starts with what the ledger says is left of the budget, and each call settles
-its cost, so concurrent calls spend no more than consecutive ones. Depends neither on keys nor on the ledger.
+The bucket is never refilled. It starts with the rest of the budget, as in the ledger, and each call settles
+its cost. So concurrent calls spend no more than consecutive ones. Depends neither on keys nor on the ledger.
 """
 
 from __future__ import annotations

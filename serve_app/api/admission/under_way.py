@@ -51,7 +51,7 @@ class UnderWay:
         return Counter(request.who for request in self._counted)
 
     def take(self) -> dict[EntityName, TokenCounts]:
-        """The tokens used since the last call. Entities that used none are left out."""
+        """The tokens used since the last call. Entities that used no tokens are left out."""
         for request in self._counted:
             self._count(request)
         used, self._used = self._used, {}

@@ -59,7 +59,7 @@ class KeptAlive(Writer):
         self._sent = self._loop.time()
 
     async def _quiet(self) -> None:
-        """Wait until no comment is being written, since a server accepts only one write at a time."""
+        """Wait until no comment is being written, because a server accepts only one write at a time."""
         if self._comment is not None:
             await self._comment
 

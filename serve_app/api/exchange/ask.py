@@ -120,9 +120,9 @@ async def asked_of(
 ) -> AsyncIterator[EntityReply]:
     """The replies to all `questions`, asked one after the other, from one entity of the endpoint `model`.
 
-    For any transport. `estimate` estimates the tokens of all questions, and may read them; `tokens` counts
-    the tokens in the replies. The tokens are drawn from the caller's budgets, and recorded once the block
-    ends. Raises ServeError.
+    For any transport. `estimate` estimates the number of tokens in all questions, and may read the questions;
+    `tokens` counts the tokens in the replies. The tokens are drawn from the caller's budgets, and recorded
+    once the block ends. Raises ServeError.
     """
     backend = services.backend
     endpoint = services.endpoints(scope).find(model)

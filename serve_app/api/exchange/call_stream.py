@@ -66,8 +66,8 @@ class CallStream:
         raise GenerationFailed(INCOMPLETE)
 
     def stop(self) -> None:
-        """Abort the requests. Deltas that have arrived can still be read; after them the open choices end
-        with ABORT."""
+        """Abort the requests. Deltas that have arrived can still be read; then the open choices end with
+        ABORT."""
         self._is_stopped = True
         self._source.close()
 

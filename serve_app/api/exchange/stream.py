@@ -44,7 +44,7 @@ async def send_stream(
     started = has_tensors = False
 
     def emit(deltas: list[PromptDelta]) -> Awaitable[None]:
-        """Runs for each event. Only the first event and large ones need a coroutine here."""
+        """Runs for each event. Only the first event and large events need a coroutine here."""
         if not started or _has_tensors(deltas):
             return emit_slowly(deltas)
         events = _render(renderer, deltas)

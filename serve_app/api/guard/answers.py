@@ -111,7 +111,7 @@ class GuardedStream:
         return self._source.clamped
 
     async def first(self, deltas: list[PromptDelta]) -> list[PromptDelta]:
-        """All deltas up to the first visible one, so that an early finding becomes a proper error.
+        """All deltas up to the first visible delta, so that an early finding becomes a proper error.
 
         `deltas` were already read from the stream.
         """

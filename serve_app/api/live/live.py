@@ -12,7 +12,7 @@ from serve_app.types.control.live import LiveSlot
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Slots, and whether they are those of all gateways."""
+    """Slots, and whether they cover all gateways."""
 
     slots: tuple[LiveSlot, ...]  # by number, rising; empty ones are left out
     is_whole: bool

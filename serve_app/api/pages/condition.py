@@ -37,8 +37,8 @@ class Condition:
 def condition(services: Services) -> Condition:
     """The condition now.
 
-    A gateway that cannot write usage records is still ready, since sending its clients elsewhere would help
-    neither them nor the records. If records are required, the gateway refuses every request.
+    A gateway that cannot write usage records is still ready, since sending clients to another gateway would
+    help neither the clients nor the records. If records are required, the gateway refuses every request.
     """
     directory, backend, meter = services.directory, services.backend, services.meter
     if services.admission.is_closed:

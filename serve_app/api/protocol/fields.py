@@ -1,8 +1,8 @@
 """Types of wire fields: strict about types and ranges, with uniform error messages.
 
 Every type accepts null as "absent" and stores None. An error message names the accepted range, never the
-refused value. Each type carries the JSON Schema of what it accepts, with the same bounds, for the OpenAPI
-document. Independent of dialects.
+refused value. Each type has the JSON Schema of the values that it accepts, with the same bounds, for the
+OpenAPI document. Independent of dialects.
 """
 
 from __future__ import annotations

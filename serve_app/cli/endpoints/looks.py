@@ -88,7 +88,7 @@ def _print_entities(config: Endpoint) -> None:
 
 
 def _all_entities(endpoint: Endpoint) -> list[Endpoint]:
-    """The entities that are serving and those that are starting, each name once."""
+    """The entities that are serving or starting, each name once."""
     listed = [
         entity
         for config in (config_of(endpoint), endpoint.get("pending_config") or {})

@@ -87,7 +87,7 @@ PROTOCOLS: Final = (
 
 
 def protocols_of(task: str) -> Sequence[Protocol]:
-    """The protocols that an endpoint with this task speaks; none for embeddings."""
+    """The protocols for an endpoint with this task; empty for embeddings."""
     return [each for each in PROTOCOLS if task in each.tasks]
 
 

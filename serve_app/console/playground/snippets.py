@@ -90,8 +90,8 @@ def _with_requests(document: Json, ask: Ask, server: str, *, keys: bool) -> str:
 def _headers(document: Json, ask: Ask, *, of_client: bool = False) -> dict[str, str]:
     """The headers that the request needs besides its key.
 
-    If several protocols share a path, the server's settings choose the one that needs no header.
-    `of_client`: the path is the one that OpenAI's client calls, which may differ from the protocol's own.
+    If several protocols share a path, the server's settings choose the protocol that needs no header.
+    `of_client`: the path is that of OpenAI's client, which may differ from the protocol's own path.
     """
     path = ask.protocol.path
     shared = path if not (of_client and ask.protocol.dialect == "databricks") else None

@@ -1,7 +1,7 @@
 """One request in another protocol: the same prompt, and every option that the other protocol also has.
 
 Options are matched by name. Options that the other protocol lacks, or lacks with this value, are named and
-left out. The page itself has written the parts in which shapes of chats differ. Independent of HTTP.
+left out. The page itself writes the parts in which the shapes of chats differ. Independent of HTTP.
 """
 
 from __future__ import annotations

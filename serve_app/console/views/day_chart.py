@@ -67,7 +67,7 @@ def token_chart(report: Json, first: str = "", last: str = "") -> DayChart | Non
 
 
 def cost_chart(report: Json, first: str = "", last: str = "") -> DayChart | None:
-    """Money by day and key, of a report by day and key; None where nothing cost anything.
+    """The cost by day and key, from a report by day and key; None if nothing cost anything.
 
     Of several currencies, the one with the largest sum is drawn. Keys that spent little are drawn as one.
     """

@@ -62,7 +62,7 @@ def fields_in(form: Form) -> GrantFields:
 
 
 def grant_body(form: Form) -> dict[str, Any]:
-    """The grant described by a form, in a list of one. Raises Problem for an unknown kind."""
+    """The grant described by a form, as a list with one element. Raises Problem for an unknown kind."""
     fields = fields_in(form)
     if fields.kind not in KINDS:
         raise Problem("choose a user, a group or a service principal", "kind")

@@ -1,7 +1,7 @@
 """Whether the cluster has room for new replicas: CPUs, GPUs and memory. Pure logic.
 
 Compares a lower bound of the memory needed with the memory free at this moment. A configuration that is
-refused could not have started; one that is accepted may still fail, and its update then reports that.
+refused could not have started. An accepted one may still fail, and its update then reports that.
 """
 
 from __future__ import annotations

@@ -260,7 +260,7 @@ def _told(kind: type[ToldT], key: ApiKey) -> ToldT:
 def last_uses(session: Session) -> Mapping[str, float]:
     """The Unix time at which the newest request of each key began, by the key's id.
 
-    Requests from before a key was made belong to an earlier key with the same name. This is one index look-up
+    Requests older than a key belong to an earlier key with the same name. This is one index look-up
     for each key, however large the ledger is.
     """
     newest = select(func.max(Usage.started)).where(Usage.key_id == ApiKey.name).scalar_subquery()

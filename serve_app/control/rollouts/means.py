@@ -16,9 +16,9 @@ Kennedy and Ramdas (2024, "Time-uniform central limit theory and asymptotic conf
 difference of two means, V = a^2 / n + b^2 / m: the mixture sequential probability ratio test of Johari,
 Koomen, Pekelis and Walsh (2022, "Always valid inference: continuous monitoring of A/B tests").
 
-Both take the variance as known. Skewed values, as latencies are, make an early sample variance too small, and
-more so beside a larger sample. So variances are raised by SKEW / sqrt(n), and in a difference neither is
-taken to be smaller than that of all values together.
+Both take the variance as known. Skewed values, as latencies are, make an early sample variance too small,
+even more so when compared with a larger sample. So variances are raised by SKEW / sqrt(n), and in a
+difference neither variance is taken to be smaller than the variance of all values together.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def mean_estimate(values: Moments, alpha: float) -> Estimate:
 
 
 def difference_estimate(values: Moments, against: Moments, alpha: float) -> Estimate:
-    """The mean of `values` minus that of `against`; the interval is None as in `mean_estimate`."""
+    """The mean of `values` minus the mean of `against`; its interval may be None, see `mean_estimate`."""
     mean = None if values.mean is None or against.mean is None else values.mean - against.mean
     count = values.count + against.count
     spread = _spread(values, against)

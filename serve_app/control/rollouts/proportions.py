@@ -91,7 +91,7 @@ def evidence_of_difference(share: Share, against: Share, difference: float) -> f
 
 
 def _likeliest(share: Share, against: Share, difference: float) -> float:
-    """The likeliest true share of `against`, if that of `share` is higher by `difference`."""
+    """The likeliest true share of `against`, if the true share of `share` is higher by `difference`."""
     if difference == 0:
         return (share + against).mean or 0.0
     low, high = max(0.0, -difference), min(1.0, 1.0 - difference)

@@ -151,7 +151,8 @@ class _Reader:
         return Unsure() if look else Unsure(inside) if atomic else inside
 
     def _flagged(self, on: str, off: str, end: str | None) -> Node:
-        """The flags of `(?i)` apply to the end of the enclosing group, those of `(?i:...)` inside its own."""
+        """The flags of `(?i)` apply up to the end of the enclosing group, `(?i:...)` only inside its own
+        group."""
         before = self._fold, self._dot_all, self._lines
         for flags, value in ((on, True), (off, False)):
             if set(flags) - set("-imsua"):

@@ -165,7 +165,7 @@ def _spaced(grammar: Grammar | None, space: str) -> Grammar | None:
 
 
 def _written(grammar: Grammar | None, tokenizer: Tokenizer) -> frozenset[int]:
-    """The control tokens that the model may write where a marker of `grammar` has their names."""
+    """The control tokens that the model may write in place of markers of `grammar` with their names."""
     texts = [] if grammar is None else [rule.text for rule in grammar.markers]
     names = {name for text in texts for name in tokenizer.controls.pattern.findall(text)}
     return frozenset(i for name in names if (i := tokenizer.token_id(name)) is not None)

@@ -38,7 +38,7 @@ class OutputText:
         continues: bool = False,
         shown_ids: frozenset[int] = frozenset(),
     ) -> None:
-        """`continues`: the text goes on where a raw prompt ended, so its first space is kept.
+        """`continues`: the text continues a raw prompt, so its first space is kept.
 
         `min_tokens`: a stop string that ends within the first `min_tokens` tokens does not end the text.
         `shown_ids`: special tokens that are shown even if the others are skipped.

@@ -71,10 +71,10 @@ class ChatTemplate:
     ) -> list[int]:
         """Ids of the conversation, ending where `templating` says.
 
-        `messages`, `tools` and the variables are plain JSON. Long ones are rendered in a thread. Raises
-        InvalidField when the template refuses the messages, UnsupportedField when it supports no tools or
-        documents, PromptTooLong beyond MAX_PROMPT_CHARS before or after rendering. `check_fewest` gets a
-        lower bound of the number of tokens, before they are counted, and raises if that is too many.
+        `messages`, `tools` and the variables are plain JSON. Long conversations are rendered in a thread.
+        Raises InvalidField when the template refuses the messages, UnsupportedField when it supports no tools
+        or documents, PromptTooLong beyond MAX_PROMPT_CHARS before or after rendering. `check_fewest` gets a
+        lower bound of the number of tokens, before they are counted, and raises if that number is too high.
         """
         if tools and not self.has_tools:
             raise UnsupportedField("tools", "this model's chat template has no tools")

@@ -27,9 +27,9 @@ class SettledPart:
 class ShipUsage(Command[Shipped]):
     """Write records into the ledger. May be repeated: each request has only one row in the ledger.
 
-    The order of commands does not matter either. `ended` are requests that their own gateway closed; such an
-    entry is final. `lost` are requests of dead gateways, read from the gateways' journals, and `settled` are
-    the reports of replicas about such requests. The row of such a request gets the larger of the two numbers.
+    The order of commands does not matter either. `ended` are requests that their own gateway closed; these
+    are final. `lost` are requests of dead gateways, read from the gateways' journals, and `settled` are the
+    reports of replicas about such requests. The row of such a request gets the larger of the two numbers.
     """
 
     ended: tuple[UsageRecord, ...] = ()

@@ -66,7 +66,7 @@ def function_of(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
 def _known(
     kind: str, date: str, tool: Mapping[str, Any], where: str
 ) -> tuple[str, dict[str, Any], list[str]]:
-    """The function's description, its properties and the names of the required ones."""
+    """The function's description, its properties and the names of the required properties."""
     if kind == "bash":
         command = {**_TEXT, "description": "The command to run. Required unless the shell is restarted."}
         restart = {"type": "boolean", "description": "true starts the shell anew."}

@@ -104,7 +104,7 @@ class AnswerFields(WireModel):
 
     @property
     def left_to_model(self) -> tuple[str, ...]:
-        """The sampling fields that this body leaves to the model; the length is not among them."""
+        """The sampling fields that this body leaves to the model, apart from the length."""
         return tuple(name for name in LEFT_TO_MODEL if name != "max_tokens" and getattr(self, name) is None)
 
     def row_options(self) -> dict[str, Any]:

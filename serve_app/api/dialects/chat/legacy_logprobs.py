@@ -14,7 +14,7 @@ class LegacyLogprobs:
     """Follows one choice, because an offset depends on all tokens before it."""
 
     def __init__(self, num_top: int, offset: int = 0, *, by_id: bool = False) -> None:
-        """`num_top` alternatives are listed, and also the chosen token if it is not among them.
+        """`num_top` alternatives are listed, and the chosen token in addition if it is not one of them.
 
         `offset`: how many characters of the choice precede the first token. `by_id` names tokens by id.
         """

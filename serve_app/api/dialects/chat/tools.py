@@ -57,7 +57,7 @@ class ToolOffer:
 
     @property
     def read(self) -> tuple[dict[str, Any], ...]:
-        """The tools that the model reads: none if it may call none."""
+        """The tools that the model reads; empty if it may call no tool."""
         return () if self.choice.mode is ToolMode.NONE else self.tools
 
 
@@ -124,7 +124,7 @@ def parse_tools(
 def allowed_of(
     value: Any, field: str, offered: tuple[dict[str, Any], ...], named: Callable[[dict[str, Any]], Any]
 ) -> tuple[tuple[dict[str, Any], ...], str]:
-    """The offered tools that may be called, and the mode: `auto` or, if one must be called, `required`.
+    """The offered tools that may be called, and the mode: `auto`, or `required` if one must be called.
 
     `named`: finds the member of an item that has the tool's name. Raises InvalidField.
     """

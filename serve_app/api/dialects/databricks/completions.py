@@ -1,6 +1,6 @@
 """The completion task of Databricks' Foundation Model API.
 
-A prompt becomes one user message in the model's chat template, unless it is to be used raw.
+A prompt becomes one user message in the model's chat template, unless a raw prompt is asked for.
 `suffix` is literal text that is appended to the completion; the model does not see it.
 """
 

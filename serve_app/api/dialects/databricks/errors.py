@@ -1,7 +1,7 @@
 """Errors in Databricks' shape: one table from condition to code. Depends on no route.
 
 Clients of OpenAI's protocol also send requests below /serving-endpoints. Some of them
-(openai-node, the AI SDK) read only the member `error`, so errors have it besides Databricks' own members.
+(openai-node, the AI SDK) read only the member `error`, so errors have it besides Databricks' members.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Chat below /v1, whose path MindIE shares with OpenAI: an endpoint may choose the protocol of its chat.
 
-If neither header nor prefix names the protocol, and some endpoint has chosen one, the answer's protocol is
-known only once the body has been read.
+If neither header nor prefix names the protocol, and some endpoint has chosen its own, the answer's protocol
+is known only once the body has been read.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """POST /infer of MindIE; POST /generate, /generate_stream and / of Text Generation Inference (TGI).
 
-These requests name no model: the first generating endpoint that the caller may use answers them.
+These requests name no model: the caller's first endpoint that generates answers them.
 """
 
 from __future__ import annotations

@@ -258,7 +258,7 @@ class SharedFields(AnswerFields):
 
 
 def templating_of(variables: Any) -> Templating:
-    """`chat_template_kwargs`, which may also hold `add_generation_prompt`. Raises InvalidField."""
+    """`chat_template_kwargs`, which may also contain `add_generation_prompt`. Raises InvalidField."""
     given = dict(variables) if isinstance(variables, dict) else variables
     begins = given.pop("add_generation_prompt", True) if isinstance(given, dict) else True
     if not isinstance(begins, bool):

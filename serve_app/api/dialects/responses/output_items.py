@@ -62,7 +62,7 @@ class TextItem(ABC):
         """The item as it is now."""
 
     def parts(self) -> list[Fields]:
-        """The parts as the item lists them: none until it has ended."""
+        """The parts as the item lists them; empty until the item has ended."""
         return [] if self.status == IN_PROGRESS else [self.part()]
 
     def begin(self) -> Iterator[Event]:

@@ -71,7 +71,7 @@ class InputSummary(Open):
 
 
 class InputReasoning(Open):
-    """The model's thoughts in an earlier answer; the template gets them with the text that followed."""
+    """The model's thoughts in an earlier answer; the template gets them with the text after them."""
 
     type: Literal["reasoning"]
     summary: NotRequired[list[InputSummary] | None]

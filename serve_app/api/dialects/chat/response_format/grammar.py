@@ -1,7 +1,7 @@
 """The form of the output, as the fields of an OpenAI body define it.
 
-`response_format` is OpenAI's; `guided_*` and `structured_outputs` are vLLM's names for the same and more.
-At most one of these fields may constrain an answer. The replica decides whether a schema, a regex or a
+`response_format` is OpenAI's field; with `guided_*` and `structured_outputs`, vLLM has the same forms and
+more. At most one of these fields may constrain an answer. The replica decides whether a schema, a regex or a
 grammar can be used. Keywords of a schema that are not enforced are found here, before the answer begins.
 """
 

@@ -1,4 +1,4 @@
-"""OpenVINO Model Server's body of a response; the fields for drawing tokens are those of its chats."""
+"""OpenVINO Model Server's body of a response; the sampling fields are the same as in its chats."""
 
 from __future__ import annotations
 
