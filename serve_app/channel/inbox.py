@@ -76,7 +76,7 @@ class Inbox:
         return self.take()
 
     def coming(self) -> asyncio.Future[None] | None:
-        """The future that `get` awaits next; None: `take` can be called at once. `take` need not wait.
+        """The future that `get` awaits next; None: `take` need not wait.
 
         For readers that avoid the coroutine of `get`, since every step of every stream would make one.
         """

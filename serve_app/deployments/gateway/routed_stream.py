@@ -77,7 +77,7 @@ class RoutedStream:
     """A `DeltaStream` of one request, which moves to another replica when its own is lost or leaves.
 
     The other replica gets the delivered tokens (see `types/resume.py`). A request without delivered tokens
-    starts over there. The client sees neither.
+    starts over there. The client notices neither.
     """
 
     __slots__ = (

@@ -1,4 +1,4 @@
-"""Turns the configuration that Ray writes for HAProxy into the one that HAProxy runs with. Text to text.
+"""Turns the configuration that Ray writes for HAProxy into the one that HAProxy runs with. Text only.
 
 Ray's file is read section by section; lines that are not mentioned here stay as they are. A later version of
 Ray may write other lines. If an expected line is missing, ValueError is raised, because HAProxy would

@@ -99,7 +99,7 @@ class Native:
     def pack_compact(self, weight: torch.Tensor, *, lasting: bool = True) -> CompactWeight | None:
         """[N, K] bfloat16 -> the same weights in twelve bits each; None if that would not be much smaller.
 
-        `lasting`: as of `pack_weight`.
+        `lasting`: as for `pack_weight`.
         """
         check(weight, torch.bfloat16)
         n, k = weight.shape
@@ -117,7 +117,7 @@ class Native:
         return CompactWeight(data, n, k)
 
     def pack_quantized(self, weight: QuantizedWeight, *, lasting: bool = True) -> torch.Tensor:
-        """Bytes for the product `weight.product`. `lasting`: as of `pack_weight`."""
+        """Bytes for the product `weight.product`. `lasting`: as for `pack_weight`."""
         parts = weight.parts()
         n, k = weight.codes.shape
         packed = self._empty(quantized_size(n, k, weight.product), torch.uint8, lasting=lasting)

@@ -14,8 +14,8 @@ from serve_app.engine.kernels.structs import RecurrenceStruct
 class Recurrence:
     """A token makes a head's matrix decay, adds an outer product with its key, and reads its query's value.
 
-    The product uses the value or, with `part`, only the difference between the value and what the matrix has
-    for the key. Each group of queries and keys is used by H / G heads. All are float32.
+    The product uses the value or, with `part`, this part of the difference between the value and what the
+    matrix has for the key. Each group of queries and keys is used by H / G heads. All are float32.
     """
 
     query: torch.Tensor  # [T, G, K]

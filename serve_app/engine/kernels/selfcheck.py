@@ -108,7 +108,7 @@ def _pack_quantized(native: Native, random: torch.Generator, kind: Quantization)
 
 
 def _product_rank(native: Native, _: torch.Generator) -> Iterator[float]:
-    """A product is available only if the processor has its instructions. WIDENED always is."""
+    """A product is available only if the processor has its instructions. WIDENED is always available."""
     needs = {Product.PAIRS: "avx512_bf16", Product.TILES: "amx_bf16"}
     products = native.products[torch.bfloat16]
     flags = cpu_flags()  # none where the system does not say

@@ -26,7 +26,7 @@ class PackedLinear(nn.Module):
         *,
         lasting: bool = True,
     ) -> None:
-        """`lasting`: as of `Load`."""
+        """`lasting`: as for `Load`."""
         super().__init__()
         self.out_features, self.in_features = weight.shape
         self.dtype = weight.dtype
