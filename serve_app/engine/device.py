@@ -41,7 +41,7 @@ class Device(Protocol):
         ...
 
     def largest_graph(self, module: PreTrainedModel) -> int:
-        """Tokens of the largest step with prompts that `record` may record; 0: none."""
+        """Tokens of the largest step with prompts that `record` may record; 0 if there is none."""
         ...
 
     def record(self, runner: ModelRunner, progress: Progress) -> None:

@@ -144,7 +144,7 @@ class Engine:
         """End a sequence after its first `num_tokens` output tokens, where a stop string was found.
 
         Later tokens are dropped, also from the prefix index. No output follows. Returns False and does
-        nothing if the sequence is unknown or has ended, or unless `Group.can_cut`.
+        nothing if the sequence is unknown, has ended, or cannot be cut (`Group.can_cut`).
         """
         group = self._groups.get(request_id)
         sequence = group.sequences.get(index) if group else None
@@ -231,7 +231,7 @@ class Engine:
                 self._end_group(group, FinishReason.ERROR, error.info())
 
     def _begin(self, plan: Plan) -> None:
-        """Count the step, and note the start of requests that begin with it for the first time."""
+        """Count the step, and note the start of requests whose first step it is."""
         self._counters.count_step(plan)
         for sequence in plan.admitted:
             group = self._groups[sequence.request_id]
@@ -273,7 +273,7 @@ class Engine:
         self._tables.settle(launched.plan.chunks)
 
     def _take_tokens(self, result: ChunkResult, now: float) -> None:
-        """Fork the sequences that begin with this chunk, then append the sampled tokens of all."""
+        """Fork the sequences that begin with this chunk, then append the sampled tokens of all sequences."""
         chunk, leader = result.chunk, result.chunk.sequence
         group = self._groups[leader.request_id]
         # All forks before any token: the leader may end, and free its blocks, with its first token.
@@ -316,7 +316,7 @@ class Engine:
         return beam
 
     def _append(self, group: Group, task: SamplingTask, chunk: Chunk, now: float) -> None:
-        """Append the tokens of a task of `chunk`, then those that a grammar forces, up to an end."""
+        """Append the tokens of a task of `chunk`, then those that a grammar forces; stops at an end."""
         sequence, sampled = task.sequence, task.sampled
         if sampled[0].error is not None:
             self._fail(sequence, sampled[0].error)

@@ -61,7 +61,7 @@ class EndRule:
         return count, None
 
     def end_tokens(self, sampling: SamplingParams) -> set[int]:
-        """All tokens that end a sequence by themselves, or as the last one of a stop sequence."""
+        """All tokens that end a sequence by themselves, or as the last token of a stop sequence."""
         last = (stop[-1] for stop in sampling.stop_sequences)
         return {*sampling.stop_token_ids, *last, *(() if sampling.ignore_eos else self.eos_token_ids)}
 

@@ -39,7 +39,7 @@ class LaunchedStep:
 
     @property
     def fed(self) -> Fed | None:
-        """The tokens of this step that the next one needs and that are still pending."""
+        """The pending tokens of this step that the next step needs."""
         return None if self.chosen is None else self.chosen.fed()
 
     def run_ahead(self, reader: LogitsReader, tables: BlockTables, ends: EndRule, window: int) -> None:

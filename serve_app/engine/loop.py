@@ -53,8 +53,8 @@ class EngineLoop:
     def add(self, request: EngineRequest) -> None:
         """Hand a request to the engine.
 
-        Raises InvalidField or PromptTooLong for a bad request, Overloaded when the queue is full, Unavailable
-        when the loop has stopped or died.
+        Raises InvalidField or PromptTooLong for a bad request, Overloaded when the queue is full, and
+        Unavailable when the loop has stopped or died.
         """
         self._engine.validate(request)
         with self._lock:

@@ -29,7 +29,7 @@ def use_machine(config: ModelConfig) -> None:
 
 
 def _usable_cpus() -> int:
-    """Cores that this process may run on; where the system has no such limit, all cores."""
+    """Cores that this process may run on; all cores if the system has no such limit."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -281,7 +281,7 @@ class Scheduler:
         return True
 
     def _is_refused(self, sequence: Sequence) -> bool:
-        """Whether it is clear, without looking up its prefix, that a waiting sequence cannot be admitted."""
+        """Whether a waiting sequence cannot be admitted, judged without looking up its prefix."""
         places = 1 if sequence.beam_set is None else sequence.beam_set.places
         if self.places_taken + places > self.max_sequences:
             return True

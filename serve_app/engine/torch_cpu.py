@@ -19,7 +19,7 @@ PART: Final = 2**21  # numbers that one thread handles in less time than waking 
 
 @contextmanager
 def few_threads(device: torch.device, numbers: int) -> Iterator[None]:
-    """Let torch use one thread for each `PART` numbers, in the calling thread; no change on GPUs."""
+    """Let torch use one thread per `PART` numbers, for calls from this thread; changes nothing on GPUs."""
     usual = torch.get_num_threads()
     wanted = 1 + numbers // PART
     if device.type != "cpu" or wanted >= usual:

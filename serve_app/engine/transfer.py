@@ -22,7 +22,7 @@ ALIGNMENT: Final = 64
 
 
 def send(device: torch.device, *arrays: Array) -> list[torch.Tensor]:
-    """The arrays as tensors on `device`, in one copy that is ordered before the device's next work.
+    """The arrays as tensors on `device`, by one copy that runs before the device's later work.
 
     On a CPU the tensors share the memory of the arrays.
     """

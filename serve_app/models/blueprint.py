@@ -33,7 +33,7 @@ _NAMES: Final = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blueprint:
-    """A model that the guards let through."""
+    """A model that the guards accept."""
 
     architecture: str
     module: PreTrainedModel  # on torch's meta device, in eval mode; without a head if it embeds
@@ -46,7 +46,7 @@ class Blueprint:
 
 
 def read_blueprint(config: ModelConfig, progress: Callable[[str], None], *, on_cpu: bool) -> Blueprint:
-    """Find the model of `config`, and read what describes it. Raises ModelLoadError if it is refused.
+    """Find the model of `config`, and read what describes it. Raises ModelLoadError if the model is refused.
 
     No weights are downloaded from the hub; in a local folder the weights must exist, but are not read.
     """

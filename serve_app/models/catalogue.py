@@ -17,8 +17,8 @@ def demo_names() -> tuple[str, ...]:
 
 
 def demo_folder(name: str) -> Path:
-    """The folder of the demo model `name`. Raises ModelLoadError with the names of all demo models if it does
-    not exist."""
+    """The folder of the demo model `name`. Raises ModelLoadError with the names of all demo models if there
+    is no such model."""
     if name not in demo_names():
         known = ", ".join(demo_names()) or "none"
         raise ModelLoadError(

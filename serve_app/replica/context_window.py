@@ -1,4 +1,4 @@
-"""Fits a request into a model's context window and its limit of output.
+"""Fits a request into a model's context window and its output limit.
 
 Prompt or output is shortened only where the request allows it (`GenerateRequest.overflow`,
 `truncate_prompt`). Everything else is refused.

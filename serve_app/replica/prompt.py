@@ -140,7 +140,7 @@ def num_sequences(request: GenerateRequest) -> int:
 
 
 def _shown_tools(request: GenerateRequest) -> list[dict[str, Any]]:
-    """The tools for the template: none if calls are forbidden, and without `strict`."""
+    """The tools for the template, without `strict`; none if calls are forbidden."""
     if request.tool_choice.mode is ToolMode.NONE:
         return []
     functions = [tool["function"] for tool in request.prompt.tools]

@@ -184,7 +184,7 @@ class _Load:
 
 
 class _Listener:
-    """Adds one request's tokens to the load's."""
+    """Adds one request's tokens to the load's total."""
 
     def __init__(self, load: _Load) -> None:
         self.error: Exception | None = None

@@ -1,7 +1,7 @@
 """The control plane as a Serve deployment: one replica, which alone opens the database.
 
 Its calls take and give msgpack bytes of `serve_app.types.control`. Nothing here waits for the database or for
-Ray on the event loop, and the replica is up before the database is: commands are refused until then.
+Ray on the event loop. The replica is up before the database is, and refuses commands until then.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class Document:
     lines: dict[Path, int] = field(default_factory=dict)  # of each field, counted from 1
 
     def located(self, problem: Problem) -> Problem:
-        """The problem with a line: that of its field, or that of the nearest enclosing field that exists."""
+        """The problem, with the line of its field or of the nearest enclosing field that exists."""
         path = problem.path
         while path and path not in self.lines:
             path = path[:-1]

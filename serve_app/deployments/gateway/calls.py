@@ -48,7 +48,7 @@ class _Open:
 
 
 class Calls:
-    """The open calls of one model, of requests and questions.
+    """The open calls to one model: requests and questions.
 
     A call that Serve has sent to a replica ends unless the replica confirms it over the channel within
     `SILENCE_S`. Afterwards the connection is watched (see `channel/receiver.py`).

@@ -58,7 +58,7 @@ class Kept:
         return sum(map(len, self._ids))
 
     def note(self, deltas: list[TokenDelta]) -> TokenDelta | None:
-        """Record delivered `deltas`, up to an engine's end, which is returned if there is one.
+        """Record delivered `deltas`, up to one that reports an engine's end; returns that one, if any.
 
         Runs for each step of each stream.
         """

@@ -19,7 +19,7 @@ ONE_GPU: Final = (
 
 
 def with_gpu_share(config: ModelConfig, assigned: Mapping[str, float]) -> ModelConfig:
-    """`config` with the part of a GPU that this actor gets by `assigned`, its resources in Ray.
+    """`config` with the part of a GPU that this actor has according to `assigned`, its resources in Ray.
 
     A `gpu_share` in the settings takes precedence. Raises ModelLoadError for more than one GPU.
     """

@@ -187,7 +187,7 @@ class _Queue:
         self._steps.put_nowait(deltas)
 
     async def get(self) -> list[TokenDelta]:
-        """All deltas since the last call, waiting for the first."""
+        """All deltas since the last call; waits for the first one."""
         deltas = await self._steps.get()
         while deltas and not self._steps.empty():
             more = self._steps.get_nowait()

@@ -1,8 +1,8 @@
 """Attention within chunks of positions, as in layers of Llama 4, with any backend.
 
-A token sees no tokens before its chunk, which starts at the last multiple of the chunk's length. Chunks that
-begin where blocks begin become sequences of their own, whose first block is the chunk's. So backends do not
-have to handle chunks.
+A token sees no tokens before its chunk, which starts at the last multiple of the chunk's length. Since chunks
+begin where blocks begin, each chunk becomes a sequence of its own, whose first block is the chunk's first
+block. So backends do not have to handle chunks.
 """
 
 from __future__ import annotations

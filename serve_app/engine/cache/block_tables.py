@@ -1,6 +1,6 @@
 """The block tables of sequences: admit, grow, fork, index, free.
 
-Records which block holds which tokens of which sequence, and updates the slots of a model with states to
+Records which block holds which tokens of which sequence. In a model with states, it updates the slots to
 match. It does not decide who runs (`scheduler`) and copies nothing itself: `grow` names the copies to make.
 """
 
@@ -159,14 +159,14 @@ class BlockTables:
         return copy
 
     def extend(self, sequence: Sequence, tokens: int) -> int:
-        """Add blocks for `tokens` after the last one while some are free; returns how many tokens fit."""
+        """Add blocks for `tokens` further tokens while blocks are free; returns how many tokens fit."""
         most = (len(sequence.block_table) + self.pool.num_free) * self._block_size - sequence.num_tokens
         fitting = min(tokens, most)
         self._extend(sequence, self._blocks_for(sequence.num_tokens + fitting))
         return fitting
 
     def trim(self, sequence: Sequence) -> None:
-        """Release the blocks that an extension has left over."""
+        """Release the blocks that an extension has left unused."""
         while len(sequence.block_table) > self._blocks_for(sequence.num_tokens):
             self.pool.release(sequence.block_table.pop())
 

@@ -55,7 +55,7 @@ class StateTables:
             chunk.stops = tuple((at, self.pool.allocate()) for at in stops)
 
     def spare(self, chunks: Iterable[Chunk]) -> int:
-        """The free slots beside those that the chunks of a step need."""
+        """How many slots are free beside those that the chunks of a step need."""
         return self.pool.num_free - sum(1 + len(chunk.draft) for chunk in chunks)
 
     def advance(self, sequence: Sequence, chunk: Chunk, position: int) -> None:

@@ -140,7 +140,7 @@ class _Packing:
                     yield f"{path}.{name}", (module, name)
 
     def _check_all(self, weights: WeightFormat) -> None:
-        """Raises UnsupportedModel for a matrix that stays as it is."""
+        """Raises UnsupportedModel for a matrix that stays unpacked."""
         for path, module in self._model.named_modules():
             if isinstance(module, nn.Linear | nn.Embedding | Conv1D) or has_experts(module):
                 continue

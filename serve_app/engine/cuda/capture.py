@@ -46,7 +46,7 @@ class CudaGraphs:
 
 
 def pays(step: Step) -> bool:
-    """Whether a graph makes a step faster: launching its kernels takes as long as running them.
+    """Whether a graph makes a step faster: whether launching its kernels takes as long as running them.
 
     The step runs once before it is timed, so that its kernels are compiled.
     """

@@ -194,7 +194,7 @@ class Embedder:
         self._steps += 1
 
     def _one_by_one(self, batch: list[_Item]) -> None:
-        """Run sequences one by one; only those that fail alone are failed."""
+        """Run sequences one by one; only those that fail when run alone get an error."""
         ran = broken = False
         for item in batch:
             self._beat = time.monotonic()

@@ -1,4 +1,4 @@
-"""The structure that fused layers have on every device; a device brings linears, kernels and attention.
+"""The structure that fused layers have on every device; a device provides linears, kernels and attention.
 
 One residual of float32 runs through all layers. A layer does not add its own output: it leaves it pending,
 and the next norm adds it. Depends on neither batches nor cache layouts.
@@ -25,7 +25,7 @@ from serve_app.engine.weights.packed_linear import Pack, PackedLinear
 
 @dataclass(frozen=True, slots=True)
 class AttentionCall:
-    """The original layer's call of attention, recorded by calling it once."""
+    """How the original layer calls attention, recorded by calling the layer once."""
 
     scale: float
     window: int | None
@@ -37,7 +37,7 @@ class LayerKernels(Protocol):
     """A device's kernels for the operations between linears and attention."""
 
     def add_norm(self, residual: torch.Tensor, pending: Pending | None, norm: Norm | None) -> torch.Tensor:
-        """Adds what is `pending` to residual [T, N], in place. Returns norm(residual); without, a copy.
+        """Adds `pending` to residual [T, N] in place. Returns norm(residual), or a copy if `norm` is None.
 
         The result is of the type that linears take.
         """
@@ -88,7 +88,7 @@ class DecoderLayer(nn.Module, Generic[KernelsT]):
             self._eps_head = of_queries.eps
 
     def forward(self, residual: torch.Tensor, pending: Pending | None, factors: Sequence[Factors]) -> Pending:
-        """Adds what is `pending` to residual [T, N], in place; returns what this layer is still to add.
+        """Adds `pending` to residual [T, N] in place; returns what is still to be added for this layer.
 
         `factors` by kind.
         """

@@ -55,7 +55,7 @@ def _is_control(token: dict[str, Any]) -> bool:
 
 
 def unspelled(tokenizer_json: str) -> str:
-    """The same tokens, but with names for the control tokens that no text contains.
+    """The same tokens, but control tokens get names that no text contains.
 
     In byte-level BPE, control tokens get the parser's own mark for a nameless token and become words of the
     vocabulary. Else the parser's time would grow with the square of the number of added tokens (18 s for

@@ -34,7 +34,7 @@ def gate(gate_up: torch.Tensor, gelu: bool) -> torch.Tensor:
 
 
 def clamped_gate(gate_up: torch.Tensor, limit: float, alpha: float, added: float) -> torch.Tensor:
-    """[2N] -> [N]: gate * sigmoid(alpha * gate) * (up + added), gates up to `limit`, ups within it."""
+    """[2N] -> [N]: gate * sigmoid(alpha * gate) * (up + added); gates <= `limit`, |ups| <= `limit`."""
     gate, up = gate_up.chunk(2, dim=-1)
     gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
     return gate * torch.sigmoid(alpha * gate) * (up + added)

@@ -19,7 +19,7 @@ _Progress = ctypes.c_int64 * 2
 class Touching:
     """Contiguous tensors whose memory a separate thread touches, all in parallel, from their first bytes on.
 
-    Their content does not change, even if it is written to meanwhile. The thread ends with this object.
+    Touching does not change their content, even if it is being written to. The thread ends with this object.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Touching:
 
     @property
     def seconds_per_byte(self) -> float:
-        """The seconds per byte that memory has recently taken; 0 before the first measurement."""
+        """The recent time in seconds to get a byte of memory; 0 before the first measurement."""
         return self._progress[_NS_PER_MIB] / _NS_PER_S_AND_MIB
 
     def finish(self) -> None:

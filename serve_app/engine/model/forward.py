@@ -4,8 +4,8 @@ Transformers looks its attention up by name and hands it queries, keys and value
 applied. It cannot pass the places of our sequences in the batch and in the cache, so a step makes its backend
 and context *active* during one forward. This module does not depend on cache layouts, and computes nothing.
 
-No mask function is registered under our name, which makes transformers build no
-mask at all; the backend alone decides what a query may see.
+No mask function is registered under our name, so transformers builds no mask at all; the backend alone
+decides what a query may see.
 """
 
 from __future__ import annotations

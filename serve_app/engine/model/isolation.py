@@ -100,7 +100,7 @@ class IsolatingRunner:
         return StepResult([], spoilt)
 
     def recompute(self, chunk: Chunk) -> torch.Tensor:
-        """The logits of a chunk that has run already, computed once more and alone."""
+        """The logits of a chunk that has run already, computed again and alone."""
         return self._forward([chunk]).logits
 
     def _attempt(self, chunks: list[Chunk]) -> StepResult:

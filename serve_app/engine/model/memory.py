@@ -66,8 +66,8 @@ def plan_cache(
 ) -> CachePlan:
     """Choose the number of blocks, the number of slots for states, and the window.
 
-    The cache has `config.num_blocks` blocks, else `config.kv_cache_bytes` bytes, else `share` of
-    `free_bytes`: at most `cap`, and no more than `max_sequences` full windows fill. The model's own window is
+    The cache has `config.num_blocks` blocks, or `config.kv_cache_bytes` bytes, or else `share` of
+    `free_bytes`, limited to `cap` and to what `max_sequences` full windows fill. The model's own window is
     lowered to what fits in the blocks; a `config.max_model_len` that does not fit raises CacheTooSmall
     instead. States take at most STATE_SHARE of the memory; if that is too little for `config.max_sequences`,
     fewer sequences run at once.
@@ -180,7 +180,7 @@ def keep_to_share(gpu_share: float | None) -> None:
 
 
 def free_memory(device: torch.device, gpu_share: float | None = None) -> int:
-    """Bytes that may still be allocated on `device`; on a CPU no more than the container's limit leaves.
+    """Bytes that may still be allocated on `device`; on a CPU, at most what the container still allows.
 
     On a GPU, only the fraction CUDA_SHARE of the free memory counts. With `gpu_share`, this process may use
     that part of the GPU, less what it has already allocated.

@@ -33,7 +33,7 @@ def row_bytes(logits: torch.Tensor) -> bytes:
 
 
 def from_rows(rows: Sequence[bytes]) -> Tensor:
-    """One FP32 tensor (R, vocab) of at least one row, each as `row_bytes` made it."""
+    """One FP32 tensor (R, vocab) from at least one row of bytes, as made by `row_bytes`."""
     return Tensor(dtype="FP32", shape=(len(rows), len(rows[0]) // 4), data=b"".join(rows))
 
 

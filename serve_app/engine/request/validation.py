@@ -35,8 +35,8 @@ def validate(
     """Raise InvalidField or PromptTooLong, naming the public field; EngineRefused for a wrong `begun`.
 
     `window` is the number of prompt and output tokens one sequence may have. Without `beams`, only the
-    request's own part of a search is checked. Without `table_width`, the numbers in a row, only that of a
-    prompt table.
+    request's own part of a search is checked. Without `table_width` (the numbers in a row), only the
+    request's own part of a prompt table is.
     """
     if request.beam is not None:
         _beam(request.beam, request, beams or BeamBounds(limits.MAX_BEAM_WIDTH, 0))

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 def failure(*, starved: bool = False) -> ErrorInfo:
-    """The public error of a failed request; `starved`: there was no memory left for it."""
+    """The public error of a failed request; `starved`: it failed because memory ran out."""
     if not starved:
         return GenerationFailed("The model failed while generating this answer.").info()
     return GenerationFailed(
@@ -119,7 +119,7 @@ class LogitsReader:
     ) -> None:
         """`members(sequence)`: the sequences that get a token from the last row of `sequence`.
 
-        `recompute(chunk)`: the logits of a chunk once more, after a sampler failed and had edited them.
+        `recompute(chunk)`: computes the logits of a chunk again, after a sampler has edited them and failed.
         """
         self._sampler = sampler
         self._members = members

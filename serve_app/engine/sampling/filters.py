@@ -103,7 +103,7 @@ def draw_all(x: torch.Tensor, params: FilterParams) -> torch.Tensor:
 
 
 def draw_top_k(x: torch.Tensor, params: FilterParams) -> torch.Tensor:
-    """Sample ids [R] from the `top_k` likeliest tokens of each row, further filtered by the other filters."""
+    """Sample ids [R] after filtering each row by top-k, then by the other filters."""
     values, ids = largest(x, min(params.widest, x.shape[1]))
     values = _widen(_cut(values.double(), params), NEVER)
     probs = torch.softmax(scale_(values, params.temperature), dim=-1)
@@ -142,7 +142,7 @@ def draw_top_p(x: torch.Tensor, params: FilterParams) -> torch.Tensor:
 
 
 def distribution(x: torch.Tensor, params: FilterParams) -> torch.Tensor:
-    """[R, V] float64: the distributions of the draws above, from logits x [R, V]."""
+    """[R, V] float64: the distributions that the functions above draw from, for logits x [R, V]."""
     values, ids = largest(x, x.shape[1])
     values = _widen(_cut(values.double(), params), NEVER)
     probs = torch.softmax(scale_(values, params.temperature), dim=-1)

@@ -36,7 +36,7 @@ class NgramIndex:
         self._own: set[bytes] = set()  # keys whose sets are not shared with a fork
 
     def copy(self) -> NgramIndex:
-        """The index of a fork. Entries that both have are shared until one of them adds to an entry."""
+        """The index of a fork. Entries that both indexes have are shared until one index adds to an entry."""
         child = copy(self)
         child._text, child._followers = self._text[:], self._followers.copy()
         self._own, child._own = set(), set()

@@ -17,7 +17,7 @@ _ACCEPTANCE: Final = 0xA5A5_5A5A_C3C3_3C3C  # xor'ed into the seed: noise of its
 
 
 def draws_by_rejection(sequence: Sequence) -> bool:
-    """Whether the next token of a sequence that samples is drawn by `draw_by_rejection`."""
+    """Whether the next token of a sampling sequence is drawn by `draw_by_rejection`."""
     draft = sequence.client_draft
     return draft is not None and draft.probs is not None and bool(sequence.drafted_ids)
 

@@ -319,7 +319,7 @@ def _nothing_left(sequence: Sequence) -> ErrorInfo:
 
 
 def _draw_of(sampling: SamplingParams, vocab_size: int) -> tuple[Draw | None, int]:
-    """How a sequence with these parameters draws, and the width of its group."""
+    """How tokens are drawn for a sequence with these parameters, and the width of its group."""
     if sampling.greedy:
         return None, 0
     if 0 < sampling.top_k < vocab_size:

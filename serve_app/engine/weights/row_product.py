@@ -20,7 +20,7 @@ _MULTIPLY_ROW = Launcher(kernels.multiply_row)
 
 
 class RowWeight(TorchWeight):
-    """A weight that cuBLAS multiplies by several rows, and our own kernel by a single row."""
+    """A weight for which cuBLAS computes products of several rows, and our own kernel those of one row."""
 
     def multiply(self, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         if len(x) == 1 and x.dtype == dtype == self._weight.dtype:

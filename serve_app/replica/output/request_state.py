@@ -59,7 +59,7 @@ class RequestState:
         first_prompt_token: TextLogprob | None,
         clamped: int | None = None,
     ) -> None:
-        """`first_prompt_token` precedes the first prompt log-probability.
+        """`first_prompt_token` is the token before the first prompt log-probability.
 
         `clamped`: the limit of output tokens, if lower than requested.
         """

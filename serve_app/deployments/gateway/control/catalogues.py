@@ -1,7 +1,7 @@
 """The endpoints of a gateway from both sources: the deploy file, and the control plane's snapshots.
 
 The deploy file takes precedence: a run-time endpoint of the same name, or one that conflicts with it, is left
-out. A snapshot costs only its changes: equal endpoints are compared as bytes, and not parsed again.
+out. Only the changes in a snapshot cost time: equal endpoints are compared as bytes, and not parsed again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Live figures between a gateway and the control plane: sends slots, and reads the sum of all gateways.
 
-Nothing is sent if nothing happened for five minutes. A control plane that was away, or has restarted, gets
-the missing slots with the next slot, or once it has answered the gateway's next poll.
+Nothing is sent if nothing happened for five minutes. A control plane that could not be reached, or has
+restarted, gets the missing slots with the next slot, or once it has answered the gateway's next poll.
 """
 
 from __future__ import annotations

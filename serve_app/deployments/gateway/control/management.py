@@ -1,7 +1,7 @@
 """A gateway's access to the control plane: each command is one call, and snapshots come by a long poll.
 
 To serve a request, a gateway never waits for the control plane. It routes by the newest snapshot it has,
-which it also keeps in a file. The next gateway starts from that file if the control plane is away.
+which it also keeps in a file. The next gateway starts from that file if the control plane cannot be reached.
 """
 
 from __future__ import annotations

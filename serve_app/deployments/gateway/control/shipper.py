@@ -1,7 +1,8 @@
 """Ships the usage journals of this node to the control plane's ledger.
 
 Every gateway has a shipper; a lock in the journals' folder elects the active one. It also ships the journals
-of gateways that died. While the control plane or its database is away, the journals keep everything.
+of gateways that died. While the control plane or its database cannot be reached, the journals keep
+everything.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Decodes:
 def tiles_of(context: ForwardContext, rows_a_tile: int) -> torch.Tensor | None:
     """[tiles, 2] int32: the sequence and first row of each tile, for all sequences with several rows.
 
-    Tiles with the most work come first: work grows with the keys that the rows see. None: there is no such
+    Tiles with the most work come first: work grows with the keys that the rows see. None if there is no such
     sequence.
     """
     tiles: list[tuple[int, int, int]] = []
@@ -51,7 +51,7 @@ def tiles_of(context: ForwardContext, rows_a_tile: int) -> torch.Tensor | None:
 
 
 def decodes_of(context: ForwardContext) -> Decodes | None:
-    """The sequences with one row; None: there are none."""
+    """The sequences with one row; None if there are none."""
     decodes: list[tuple[int, int]] = []
     parts, row = 0, 0
     for sequence, (rows, length) in enumerate(zip(context.query_lens, context.lens, strict=True)):

@@ -25,7 +25,7 @@ class Tiles:
 
 
 def most_tiles(rows: int, size: int, adapters: int) -> int:
-    """The most tiles of at most `size` rows for `rows` rows of up to `adapters` adapters."""
+    """The most tiles, of at most `size` rows, that `rows` rows of up to `adapters` adapters can need."""
     return min(rows, rows // size + adapters)
 
 

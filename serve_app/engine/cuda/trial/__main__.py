@@ -23,7 +23,7 @@ LOOK_S: Final = 0.5  # between two checks of the parent
 
 
 def end_with_parent() -> None:
-    """End this process once its parent has ended, when it gets another parent."""
+    """End this process once its parent has ended, which shows as a change of parent."""
     parent = os.getppid()
 
     def watch() -> None:

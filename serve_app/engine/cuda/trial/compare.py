@@ -147,8 +147,8 @@ def _runner(
 
 
 def _random_updates(table: Adapters, number: int, rank: int) -> list[LowRank]:
-    """An adapter with numbers about as large as the weights; adapters after the first have lower rank, in
-    SOME places."""
+    """An adapter with numbers about as large as the weights. All after the first have a lower rank, and
+    change only SOME modules."""
     random, rank = torch.Generator().manual_seed(number), -(-rank // (1 + number))
     updates = []
     for (layer, module), (outputs, inputs) in table.shapes.items():
