@@ -1,6 +1,6 @@
 """Weights that go from their files to a GPU one by one.
 
-Only the tensors in transit are in the machine's own memory, never the whole model. No file is mapped: a
+Only the tensors in transit are in the machine's own memory, never the whole model. No file is mapped. A
 mapped page that was read counts as this process's memory until the file is closed, and transformers keeps all
 files of a model open until the last tensor is read.
 """

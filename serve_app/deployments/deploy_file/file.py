@@ -1,8 +1,8 @@
 """Checks whole deploy files without starting Ray: reports every problem, and what to write instead.
 
-Covered: Covered: YAML (including duplicate keys), Ray's schema of a deploy file, keys that Ray would ignore
-silently, import paths, `args` against the builder's own config class, the endpoints, and whether all of these
-agree. Not covered: whether weights, key files and machines exist, and whether the machines suffice.
+Covered: YAML (including duplicate keys), Ray's schema of a deploy file, keys that Ray would ignore silently,
+import paths, `args` against the builder's own config class, the endpoints, and whether all of these agree.
+Not covered: whether weights, key files and machines exist, and whether the machines suffice.
 """
 
 from __future__ import annotations

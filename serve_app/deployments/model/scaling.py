@@ -1,11 +1,11 @@
 """Chooses the number of a model's replicas, by the load of its engines.
 
-Serve's own signal, requests per replica, does not reflect the cost of a request: a request with `n = 8`
-takes eight rows of a batch, and a long document takes seconds of prefill and much of the cache. An engine is
-full if its batch is full, if its cache is full, or if prompts wait too long. The largest of the three shares
-is the engine's load. Serve still applies the bounds and delays in the deployment's `autoscaling_config`.
-Serve also handles the start from zero: if a request waits and no replica runs, Serve starts one at once
-without asking a policy.
+Serve's own signal, requests per replica, does not reflect the cost of a request. A request with `n = 8` takes
+eight rows of a batch; a long document takes seconds of prefill and much of the cache. An engine is full if
+its batch is full, if its cache is full, or if prompts wait too long. The largest of the three shares is the
+engine's load. Serve still applies the bounds and delays in the deployment's `autoscaling_config`. Serve also
+handles the start from zero: if a request waits and no replica runs, Serve starts one at once without asking a
+policy.
 
 Serve ships this module to its controller by value, so it imports nothing of ours.
 """

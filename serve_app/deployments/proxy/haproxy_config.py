@@ -62,9 +62,9 @@ def admin_socket(text: str) -> str:
 def adapted(text: str, settings: HaproxySettings, admin: str, former: str = "") -> str:
     """Ray's `text` with `settings`, and `admin` as the path of HAProxy's own admin socket.
 
-    A backend without a server of its own keeps its servers from `former`, the previous adapted text: while a
-    gateway puts new endpoints into effect, Ray leaves that gateway out although it still answers. Raises
-    ValueError when `text` is not as Ray 2.60 writes it.
+    A backend without a server of its own keeps its servers from `former`, the previous adapted text. Ray
+    leaves out a gateway while it puts new endpoints into effect, although it still answers. Raises ValueError
+    when `text` is not as Ray 2.60 writes it.
     """
     sections = list(_sections(text))
     heads = {section.head for section in sections}

@@ -2,7 +2,7 @@
 
 Kernels rotate a whole head: they turn each number of the first half together with the number at the same
 place in the second half. For a family that turns neighbours, or only a part of the head, the rows of queries
-and keys are reordered once, at load: products of queries with keys do not depend on the order. Pairs that are
+and keys are reordered once, at load. Products of queries with keys do not depend on the order. Pairs that are
 not turned have the factors one and zero.
 """
 

@@ -16,8 +16,8 @@ from serve_app.types import Draft, EngineRequest, PromptTable
 def check_inputs(request: EngineRequest, *, vocab_size: int, window: int, table_width: int | None) -> None:
     """Raise InvalidField or UnsupportedField.
 
-    `window`: tokens of one sequence; `table_width`: numbers in a row of a prompt table, 0 if the model does
-    not support prompt tables, None if that is unknown.
+    `window`: tokens of one sequence; `table_width`: numbers in a row of a prompt table (0: the model does not
+    support prompt tables; None: unknown).
     """
     if request.bias is not None:
         bias = check("bias", request.bias, ("FP32",), (vocab_size,))

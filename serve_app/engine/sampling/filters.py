@@ -114,7 +114,7 @@ def draw_top_p(x: torch.Tensor, params: FilterParams) -> torch.Tensor:
     """Sample ids [R] after filtering each row by top-p, then by min-p and typical-p.
 
     On a CPU it looks at more and more of the likeliest tokens until they contain the nucleus, which avoids
-    sorting the vocabulary; the draw does not depend on how many it looked at. On a device it sorts, since
+    sorting the vocabulary. The draw does not depend on how many it looked at. On a device it sorts, since
     checking whether they contain the nucleus would mean waiting for the device.
     """
     x = scale_(x, params.temperature)

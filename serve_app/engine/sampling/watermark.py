@@ -1,7 +1,7 @@
 """A watermark in generated text: the green tokens after each token, and their detection.
 
 After each token half of the vocabulary is green, chosen by a generator seeded with (previous token x key) mod
-2**64; a watermarked request adds DELTA to green logits before a token is chosen. In text without the mark,
+2**64. A watermarked request adds DELTA to green logits before a token is chosen. In text without the mark,
 half of the tokens are green, so with the key one can tell the mark by the share of green tokens. The
 generator is splitmix64, and each of its words decides eight tokens, one byte per token. So the marks do not
 depend on the size of the vocabulary, and the detector need not know that size.

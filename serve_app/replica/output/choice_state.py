@@ -102,9 +102,9 @@ class ChoiceState:
     def _read(self, token_ids: Sequence[int], *, end_token: bool) -> tuple[TextStep, AnswerPart]:
         """The parts of new tokens, up to the one that ends the answer; without a parser, the step's text.
 
-        Several tokens are read one by one if a call may end the answer (tokens that a draft or grammar adds
-        after the call are not part of it), if thoughts are counted, or if there are stop strings (which are
-        not searched for in calls).
+        Several tokens are read one by one if thoughts are counted, if there are stop strings (which are not
+        searched for in calls), or if a call may end the answer. In the last case, tokens that a draft or
+        grammar adds after the call are not part of the answer.
         """
         parser = self.parser
         if parser is None:
