@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-# With Serve's own a dead engine would be noticed late.
+# With Serve's own value, a dead engine would be noticed late.
 HEALTH: Final = {"health_check_period_s": 5.0, "health_check_timeout_s": 15.0}
 # Changed code or `args` start new replicas beside the old ones, which answer until those are up.
 SURGE_PERCENT: Final = 100

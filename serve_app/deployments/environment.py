@@ -38,8 +38,8 @@ COMMON: Final = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AUTH_MODE": "token",  # Ray's own ports run code, and listen on every interface
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
-    # Calls between deployments stay on Ray's own transport: it asks for the token, and has
-    # no cap on a message; Serve's second one does neither. Tokens travel by our channel.
+    # Calls between deployments stay on Ray's own transport, which requires the token and has no cap on
+    # messages. Serve's second one requires no token, and has a cap. Tokens travel by our channel.
     "RAY_SERVE_USE_GRPC_BY_DEFAULT": "0",
     "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "2",  # three checks that fail, and a new proxy is started
     # Serve kills a proxy that is not up in time, and a start fails with it. Five seconds, the default, are
@@ -49,14 +49,14 @@ COMMON: Final = {
     # A replica that does not answer cannot shut down, and would keep its device for a model's `DRAIN_S`.
     "RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS": "1",
     "RAY_DEDUP_LOGS": "0",
-    # A model's threads are the work; at Ray's 15 they give way to all else on the machine.
+    # A model's threads do the work; at Ray's 15 they would give way to all else on the machine.
     "RAY_worker_niceness": "0",
     # Ray's monitor ends the newest workers first, whichever process grew, and can take the controller
     # and all gateways with it. The kernel ends one process: see `memory.py` for which.
     "RAY_memory_monitor_refresh_ms": "0",
     "RAY_worker_oom_score_adjustment": "0",
-    # Serve looks at its world, and writes metrics down, ten times a second even with nothing to do:
-    # a third of what an idle cluster takes from the cores that models compute on.
+    # Serve checks its state, and records metrics, ten times a second even with nothing to do. That is a third
+    # of what an idle cluster takes from the cores that models compute on.
     "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.5",
     "RAY_SERVE_METRICS_EXPORT_INTERVAL_MS": "1000",
     "RAY_LOG_MONITOR_MANY_FILES_THRESHOLD": "0",  # new log files are looked for twice a second, not ten times

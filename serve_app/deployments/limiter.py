@@ -230,7 +230,7 @@ class SharedQuota:
                     self._deliver(claim, verdict)
             except Exception as error:
                 self._note_failure(error)
-                # Kept for the next call: the limiter undoes this one, if it was done, first.
+                # Kept for the next call: the limiter first undoes this one, if it was processed.
                 newer, self._settlements = self._settlements, settlements
                 self.settle(tuple(newer.values()))
             finally:

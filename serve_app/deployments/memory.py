@@ -24,8 +24,8 @@ logger = logging.getLogger(__name__)
 LOOK_S: Final = 1.0
 RELIEF: Final = 1.25  # times the reserve must be free before work is taken again
 RETRY_AFTER_S: Final = 2.0
-# In thousandths of all memory that count as the process's own when the kernel looks for the largest
-# one: a replica goes before all of the server, and before a program that took less than half.
+# In thousandths of all memory, added to the process's own when the kernel looks for the largest one: a
+# replica goes before the rest of the server, and before programs that take less than half.
 EXPENDABLE: Final = 500
 _WORST: Final = 1000
 _NO_LIMIT: Final = 2**60  # v1 writes a huge number for "none", v2 the word max

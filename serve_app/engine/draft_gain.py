@@ -14,12 +14,12 @@ from typing import Final
 from serve_app.engine.pace import smoothed
 from serve_app.engine.sequence import Forecast
 
-# The factor of tokens a second that a step with drafts must promise: costs are estimates.
+# A step with drafts must promise more tokens a second by this factor, since costs are estimates.
 MARGIN: Final = 1.06
 # What each draft row is taken to add to a step, as a part of it, before such a step was measured.
 FIRST_COST: Final = 0.03
-# Weight of a new measurement, and how many times the present figure counts at most: other work on the
-# machine makes single steps very slow.
+# The weight of a new measurement, and the most by which it may exceed the present figure, as a factor: other
+# work on the machine makes single steps very slow.
 WEIGHT: Final = 0.2
 OUTLIER: Final = 2.0
 # After this many steps with drafts in a row, one runs without, to measure such a step again.

@@ -276,7 +276,7 @@ class Engine:
         """Fork the sequences that begin with this chunk, then append the sampled tokens of all sequences."""
         chunk, leader = result.chunk, result.chunk.sequence
         group = self._groups[leader.request_id]
-        # All forks before any token: the leader may end, and free its blocks, with its first token.
+        # All forks come before any token: the leader may end, and free its blocks, with its first token.
         for task in result.tasks[1:]:
             self._scheduler.fork(leader, task.sequence)
             group.sequences[task.sequence.index] = task.sequence

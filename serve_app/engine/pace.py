@@ -11,19 +11,20 @@ from __future__ import annotations
 import math
 from typing import Final
 
-# Prompt tokens add at most this many times what the decodes of a step take alone. Where more sequences are
-# about to decode, a step may already take as long as it will with all of them ...
+# Prompt tokens add at most this many times what the decodes of a step take alone. If more sequences are about
+# to decode, a step may already take as long as it will with all of them ...
 HELD: Final = 1.1
-# ... or for `1 + FEW / n**2` times what a single decode takes, where `n` decode. The time of a small step
-# goes into reading the weights, and small pieces of prompts pay for it often. So few decodes wait longer.
+# ... or `1 + FEW / n**2` times what a single decode takes, where `n` sequences decode. The time of a small
+# step goes into reading the weights, and small pieces of prompts pay for it often. So few decodes wait
+# longer.
 FEW: Final = 8.0
-# Prompt tokens that a step takes at least, and the number of rows of which its size is a multiple.
+# The fewest prompt tokens that a step takes, and the number of which a step's rows are a multiple.
 LEAST: Final = 16
-# A step with fewer prompt tokens shows the cost of one too inexactly.
+# A step with fewer prompt tokens than this shows the cost of one too inexactly.
 TELLING: Final = 16
 
-# Where launching a step takes longer than computing it, a large piece of a prompt costs little more than a
-# small one. So a step takes as many tokens as cost at most this many times what the fewest do.
+# If launching a step takes longer than computing it, a large piece of a prompt costs little more than a small
+# one. So a step takes as many tokens as cost at most this many times what the fewest cost.
 CHEAP: Final = 1.25
 # Once in this many steps it takes fewer tokens, and once more tokens, to measure their cost again.
 AGAIN: Final = 32
@@ -32,8 +33,8 @@ AGAIN: Final = 32
 # prompts of many would get their first tokens later.
 CPU_PIECE: Final = 512
 
-# Measurements are smoothed by the weight of a new one. It weighs the same below the present figure and above
-# it: else, where steps vary, decodes would seem too fast and prompts too slow, and prompts be cut to crumbs.
+# Measurements are smoothed, with this weight for a new one, whether it is below or above the present figure.
+# Else, if steps vary, decodes would seem too fast and prompts too slow, and prompts would be cut too small.
 WEIGHT: Final = 0.25
 OUTLIER: Final = 3.0  # times the present figure; a slower step counts as one of this size
 
@@ -47,7 +48,7 @@ class Pace:
         `launches`: whether a step has a fixed cost besides that of its tokens, as on a GPU.
         """
         self._alone, self._launches = alone, launches
-        # Of pieces by their size: their prompt tokens, and the seconds that these added to decodes.
+        # By the size of pieces: their prompt tokens, and the seconds that these added to decodes.
         self._added: dict[int, tuple[float, float]] = {}
         self._mixed_steps = 0
         self._decode_s: dict[int, float] = {}  # of a step without prompts, by the bits of its decodes
@@ -91,7 +92,7 @@ class Pace:
         elif prompt_tokens >= TELLING and not decodes and not self._mixed:
             self.token_s = smoothed(self.token_s, seconds / prompt_tokens)
         elif prompt_tokens >= TELLING and decodes and self._decode_s:
-            # Never nothing: a step that is no slower than one without prompts still has rows to compute.
+            # Never zero: a step that is no slower than one without prompts still has rows to compute.
             added = max(seconds - self._of_decodes(decodes), 0.1 * seconds)
             self.token_s = smoothed(self.token_s, added / prompt_tokens)
             self._mixed = True
@@ -103,7 +104,7 @@ class Pace:
         cost less than fewer tokens."""
         own = _bucket(tokens)
         before = self._added.get(own, (float(tokens), added))
-        # The first figure may be of a step that compiled its kernels: a much lower one takes its place.
+        # The first figure may come from a step that compiled its kernels: a much lower one replaces it.
         found = added if OUTLIER * added < before[1] else smoothed(before[1], added)
         self._added[own] = smoothed(before[0], tokens), found
         for size, (count, known) in self._added.items():

@@ -38,7 +38,7 @@ MAX_DRAFT_ROWS = 128
 # A step of this many rows costs little more than a step of one, because reading the weights takes the
 # time. Up to this number, proposals of our own are nearly free.
 FREE_ROWS = 16
-# Waiting prompts of which one step looks up how much is known already.
+# Of how many waiting prompts one step looks up the prefix that is known already.
 MAX_LOOKUPS = 32
 # Admission leaves this part (1 / divisor) of the pool to the sequences already running.
 RESERVE_DIVISOR = 20
@@ -333,7 +333,7 @@ class Scheduler:
                 forecasts.append((chunk, forecast))
             elif (most := min(budget, share)) > 0:
                 budget -= self._draft(chunk, proposer.propose(sequence.token_ids, most), proposer)
-        # Where prompts are computed too, the time that decodes may be held is theirs.
+        # If prompts are computed too, the time by which decodes may be delayed is theirs.
         if any(forecast.most for _, forecast in forecasts) and not plan.prompt_tokens and budget > 0:
             lengths = self._gain.lengths(plan.decode_tokens, [forecast for _, forecast in forecasts], budget)
             for (chunk, _), most in zip(forecasts, lengths, strict=True):

@@ -16,8 +16,8 @@ import torch
 
 Array = npt.NDArray[Any]
 
-# Bytes of which every array's place is a multiple: Triton compiles a kernel once more for pointers that are
-# not aligned to 16.
+# The offset of every array is a multiple of this many bytes: Triton compiles a kernel once more for pointers
+# that are not aligned to 16.
 ALIGNMENT: Final = 64
 
 

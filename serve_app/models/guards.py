@@ -38,7 +38,7 @@ STATE_FUNCTIONS: Final = frozenset(
         "torch_chunk_gated_delta_rule",
     }
 )
-# As FOREIGN, where the file of the model has none of those functions.
+# As FOREIGN, but only if the model's file has none of those functions.
 FOREIGN_STATES: Final = {
     "layers_block_type": "layers that are not attention",
     "block_types": "layers that are not attention",

@@ -72,8 +72,8 @@ def _read(stored: StoredTensor) -> torch.Tensor:
     dtype = _TYPES[stored.dtype]
     if not stored.num_bytes:
         return torch.empty(stored.shape, dtype=dtype)
-    # Pages of its own, which return to the system with the tensor. With malloc, the gaps between tensors of
-    # several threads added up to most of a model.
+    # Pages of its own, which are returned to the system with the tensor. With malloc, the gaps between
+    # tensors of several threads added up to most of a model.
     pages = mmap.mmap(-1, stored.num_bytes)
     with stored.path.open("rb") as file:
         file.seek(stored.start)

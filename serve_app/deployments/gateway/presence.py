@@ -68,6 +68,6 @@ def presence(app: str) -> Presence:
         return Presence.UP
     if any(each["status"] == DeploymentStatus.UPSCALING for each in deployments):
         return Presence.ASLEEP
-    # Not RUNNING and without a replica it may be about to sleep, and a call would wake it.
+    # If it is not RUNNING and has no replica, it may be about to sleep, and a call would wake it.
     is_idle = found["status"] == ApplicationStatus.RUNNING and states <= _GONE
     return Presence.ASLEEP if is_idle else Presence.LOADING

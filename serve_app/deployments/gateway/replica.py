@@ -200,7 +200,7 @@ class GatewayReplica:
             services.live.join(self._live)
             self._control.feed.on_answer = self._live.tell_again
         self._rpc = RpcServer(services)
-        # Serve repeats the ids of requests, and makes one where the client sent none.
+        # Serve repeats the ids of requests, and makes one if the client sent none.
         return build_app(services, ids_are_echoed=True)
 
     async def _drain(self) -> int:

@@ -103,7 +103,7 @@ class RoutedStream:
         self.migrations = 0  # moves of the answer to another replica
         self._replicas = replicas
         self._request = request
-        # The client may have left the seed open. Every replica draws the same tokens by it.
+        # The client may have left the seed open. With this one, every replica draws the same tokens.
         self._seed = secrets.randbits(64) if request.sampling.seed is None else request.sampling.seed
         self._kept = Kept(request)
         self._began = asyncio.get_running_loop().time()

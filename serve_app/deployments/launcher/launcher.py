@@ -40,8 +40,8 @@ class Launcher:
         self._woken, wake = os.pipe()  # bytes are the numbers of signals
         for fd in (self._woken, wake):
             os.set_blocking(fd, False)
-        # Before anything is started, so that no signal is lost. One that was ignored, as SIGINT in
-        # a background job, is obeyed; but SIGHUP under nohup is not.
+        # Before anything is started, so that no signal is lost. Signals that were ignored before, such as
+        # SIGINT in a background job, are obeyed, except SIGHUP under nohup.
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         for each in (*STOPS, signal.SIGCHLD):
             if not (each == signal.SIGHUP and signal.getsignal(each) == signal.SIG_IGN):

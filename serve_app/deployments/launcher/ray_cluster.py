@@ -91,7 +91,7 @@ def lost() -> str | None:
     node = ray._private.worker._global_node
     if node is None:
         return "the connection to Ray"
-    # No public function tells this: a driver is ended a minute later.
+    # No public function reports this: a driver is ended a minute later.
     return next((VITAL[name] for name, _ in node.dead_processes() if name in VITAL), None)
 
 

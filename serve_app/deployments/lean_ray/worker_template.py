@@ -66,9 +66,9 @@ def _serve(listener: socket.socket, server: int) -> int:
     """Copy this process for every request, until the process `server` ends."""
     die_with_parent(server)
     _keep_only(listener)
-    # Ray's library reads its variables when it is loaded. These two are each worker's own, and missing here.
+    # Ray's library reads these when it is loaded. They differ for each worker, and are missing here.
     os.environ["RAY_JOB_ID"] = NO_JOB
-    os.environ["RAY_RAYLET_PID"] = str(server)  # whose end is the workers' end; the server watches the raylet
+    os.environ["RAY_RAYLET_PID"] = str(server)  # workers end with this process; the server watches the raylet
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy's threads, which copies would not have
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel takes note of copies that ended
     with collects_later():

@@ -15,8 +15,8 @@ from serve_app.deployments.model.replica import ModelReplica
 BY_LOAD: Final = "serve_app.deployments.model.scaling:ByLoad"
 UPSCALE_DELAY_S: Final = 10.0
 DOWNSCALE_DELAY_S: Final = 300.0
-# Serve measures every 10 s and averages 30 s. A mean over no more than the delay of a decision
-# forgets a burst in time; the field that Serve calls deprecated has no working successor in 2.60.
+# Serve measures every 10 s and averages 30 s. A mean over at most the delay of a decision forgets a burst in
+# time; the field that Serve calls deprecated has no working successor in 2.60.
 METRICS_INTERVAL_S: Final = 1.0
 LOOK_BACK_S: Final = 5.0
 
@@ -28,7 +28,7 @@ def model_deployment(config: ModelConfig) -> Deployment:
         name="Model",
         **_bought(config),
         # A replica takes as many requests as its engine can batch and queue. A gateway holds back the same
-        # number, so that all requests that wait for a replica to start fit it when they arrive at once.
+        # number, so all requests that wait for a replica to start fit into it when they arrive at once.
         max_ongoing_requests=engine.max_sequences + engine.max_waiting + OPEN_BESIDES,
         max_queued_requests=engine.max_sequences + engine.max_waiting,
         graceful_shutdown_timeout_s=DRAIN_S,

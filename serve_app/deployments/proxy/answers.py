@@ -78,7 +78,7 @@ def request_rules(v1: Family) -> Iterator[str]:
         yield _note(family, f"{{ {_PATH} -m beg {below} }} || {{ {_PATH} -m str /{word}{V2_PAGE} }}")
     for word, family in WORDS.items():
         yield _note(family, f"{{ req.fhdr({HEADER},1) -m str {word} }}")
-    # A status 502 is ours alone: gateways have none.
+    # Only we answer with a status 502: gateways never do.
     for change in ("del-header retry-after", f"set-header {SHOULD_RETRY} false"):
         yield f"http-after-response {change} if {{ status 502 }} {{ var({CHANGE}) -m found }}"
     yield "http-after-response set-status 503 if { status 502 }"

@@ -148,7 +148,7 @@ def _handing_on(lines: list[str], next_socket: str) -> Iterator[str]:
     name = found["name"] if found else _NEXT
     yield from (line for line in lines if not _FALLBACK.fullmatch(line))
     yield f"use-server {name} if {{ stopping }}"
-    # No connection is kept: it would lead to the process that listened then.
+    # Connections are not kept: they would lead to the process that listened when they were opened.
     yield f"server {name} unix@{next_socket} backup no-check pool-max-conn 0"
 
 

@@ -94,7 +94,7 @@ def _until_up(step: RolloutStep, cluster: ServeCluster, say: Say, pause: _Pause)
                 raise _failed(step, f"application {name} failed", f".\n{reason}" if reason else "")
             if shown.get(name) != (state, reason):
                 shown[name] = state, reason
-                # While an application comes up, Serve gives a reason only where it cannot, such as no room.
+                # While an application comes up, Serve gives a reason only if it cannot, such as no room.
                 say(f"{name}: {state.lower().replace('_', ' ')}{reason and f': {reason}'}")
         late = [name for name in step.up if shown[name][0] != "RUNNING"]
         if not late:

@@ -20,8 +20,8 @@ from serve_app.engine.kernels.arena import HUGE_PAGE
 from serve_app.engine.kernels.layers import NativeCache
 from serve_app.engine.kernels.touching import Touching
 
-# Memory requested at the start: room for this many tokens, at most this many bytes. The system gives the rest
-# of a cache while the engine rests, and slowly while it works.
+# Memory requested at the start: room for this many tokens, at most this many bytes. The system provides the
+# rest of a cache while the engine rests, and slowly while it works.
 TOKENS_AT_ONCE: Final = 1 << 15
 AT_ONCE: Final = 2 << 30
 

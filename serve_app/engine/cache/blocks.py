@@ -20,8 +20,8 @@ from typing import Final
 from serve_app.engine.block_memory import BlockMemory
 from serve_app.engine.cache.prefix import PrefixIndex
 
-# The wait for a block's memory counts from this part of the time that computing a block takes. Below
-# it, a prefix is worth more: some are found only later, and those that are gone are computed again.
+# A wait for a block's memory counts if it takes at least this part of the time to compute a block. Below it,
+# a prefix is worth more: some are found only later, and those that are gone are computed again.
 WAIT_SHARE: Final = 0.25
 
 

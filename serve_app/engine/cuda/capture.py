@@ -30,8 +30,8 @@ class CudaGraphs:
             step()
         current.wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
-        # Other threads of this process may call CUDA meanwhile. The outer context: torch goes back to the
-        # stream before only where a recording ends well.
+        # Other threads of this process may call CUDA meanwhile. The outer context is needed because torch
+        # returns to the previous stream only if a recording ends well.
         with (
             torch.cuda.stream(current),
             torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"),

@@ -23,8 +23,8 @@ import torch
 HUGE_PAGE: Final = 2 << 20
 CHUNK: Final = 16 * HUGE_PAGE  # bytes that the system is asked for at once
 LINE: Final = 64  # bytes: tensors begin at cache lines
-# The place in its huge page at which a tensor of zeros begins is so much of a huge page after the last
-# tensor's. Of all numbers, this one spreads any number of tensors most evenly.
+# In its huge page, a tensor of zeros begins this part of a huge page after the place of the last tensor. Of
+# all numbers, this one spreads any number of tensors most evenly.
 APART: Final = (5**0.5 - 1) / 2
 
 _numbers = itertools.count()

@@ -85,7 +85,7 @@ def plan_cache(
     slot_bytes = sum(state.num_bytes for state in states)
     num_slots = _slots(slot_bytes, int(given * STATE_SHARE), config.max_sequences)
     max_sequences = min(config.max_sequences, num_slots // STEP_SLOTS) if states else config.max_sequences
-    # One block a sequence above its window: a fork copies before it lets go.
+    # One block a sequence above its window: a fork copies before it releases.
     enough = config.max_sequences * (blocks_per_window + 1)
     if config.num_blocks is not None:
         num_blocks = config.num_blocks

@@ -199,7 +199,7 @@ class BeamSearch:
                 for token in {branch.token_id for branch in branches}:
                     taken[token] = taken.get(token, 0) + 1
                 chosen.append((group, branches))
-        # All forks before any token: the sequence of a beam continues as one of its own branches.
+        # All forks come before any token: the sequence of a beam continues as one of its own branches.
         reused: set[Sequence] = set()
         for group, branches in chosen:
             group.beams = [branch.parent for branch in branches]

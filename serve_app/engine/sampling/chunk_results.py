@@ -74,7 +74,7 @@ class ChunkResult:
     """The result of one chunk, from the logits of a step."""
 
     chunk: Chunk
-    # One task for each sequence that gets tokens: none inside the prompt, at its end also the forks.
+    # One task for each sequence that gets tokens: none inside the prompt; at its end also the forks.
     tasks: list[SamplingTask] = field(default_factory=list)
     prompt_logprobs: list[PositionLogprobs] = field(default_factory=list)
     context_logits: list[bytes] = field(default_factory=list)  # one row a prompt token

@@ -27,5 +27,5 @@ def uniform(seed: int, index: int, position: int) -> float:
     """
     key = _mix((_mix((seed + _GOLDEN) & _MASK) + (index + 1) * _GOLDEN) & _MASK)
     word = _mix((key + (position + 1) * _GOLDEN) & _MASK)
-    # A second round with the key: else two streams could be one another's shift.
+    # A second round with the key: otherwise one stream could be another one shifted.
     return (_mix((word + key) & _MASK) >> 11) * 2.0**-53

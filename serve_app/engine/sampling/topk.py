@@ -54,7 +54,7 @@ def largest(x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
         values, ids = torch.sort(x, dim=-1, descending=True, stable=True)
         return values[:, :k], ids[:, :k]
     values, ids = _any_largest(x, k + 1)
-    # With the boundary not tied the set is unique, and only its order is left to decide.
+    # If there is no tie at the boundary, the set is unique, and only its order is left to decide.
     tied = ((values[:, k - 1] == values[:, k]) & (values[:, k] > NEVER)).nonzero().flatten().tolist()
     few = (values[:, k - 1] == NEVER).nonzero().flatten().tolist()  # fewer than k tokens can be chosen
     ids, _ = ids[:, :k].sort(dim=-1)
@@ -111,6 +111,6 @@ def largest_by_keys(x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor
 def _keys(values: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     """int64 keys, all different, that order float32 `values` and put the lower of the `places` first."""
     bits = (values + 0.0).view(torch.int32)  # -0.0 + 0.0 is 0.0
-    # Of a negative number the bits grow with its magnitude.
+    # The bits of a negative number grow with its magnitude.
     ordered = torch.where(bits < 0, bits ^ 0x7FFF_FFFF, bits).to(torch.int64)
     return (ordered << 32) + (0xFFFF_FFFF - places)

@@ -175,7 +175,7 @@ def prompts(
     total = tl.zeros([M], tl.float32)
     sums = tl.zeros([M, VALUE_PAD], tl.float32)
     table = tables + sequence.to(tl.int64) * width
-    # From multiples of N, so that the pieces of a prompt change no sum.
+    # Starts at multiples of N, so that cutting a prompt into pieces changes no sum.
     if WINDOW:
         first = tl.maximum(0, length - rows_of_sequence + first_row - window + 1) // N * N
     else:  # all rows see these

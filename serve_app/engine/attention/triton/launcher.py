@@ -20,7 +20,7 @@ class Launcher:
     def __init__(self, kernel: Any) -> None:
         self._kernel = kernel
         self._names: list[str] = kernel.arg_names
-        # Of numbers that are no constants, those whose values Triton compiles in.
+        # Of the numbers that are not constants, those whose values Triton compiles in.
         self._compiled_in = {
             place
             for place, param in enumerate(getattr(kernel, "params", ()))

@@ -59,7 +59,7 @@ def shrink(
     tl.store(hidden + place[:, None] * MODULES * RANK + columns[None, :], sums)
 
 
-# The number of parts follows that of tiles: as a constant, it would compile the kernel again and again.
+# The number of parts depends on that of tiles. As a constant, it would compile the kernel again and again.
 @triton.jit(do_not_specialize=["splits"])
 def expand(
     hidden,  # [splits, tiles TILE, MODULES RANK] float32
