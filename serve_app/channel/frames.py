@@ -120,9 +120,9 @@ ticket_decoder: msgspec.msgpack.Decoder[Ticket] = msgspec.msgpack.Decoder(Ticket
 def delta_frames(deltas: list[TokenDelta], max_bytes: int = MAX_FRAME_BYTES) -> list[bytes]:
     """The payloads that carry `deltas` in order: a single one, unless it would be larger than a frame may be.
 
-    A single delta that is too large for a frame is sent in pieces if that is because of its tensors. Any
-    other becomes an error: a receiver limits the size of messages, and dropping the delta would silently cut
-    the answer.
+    A single delta that is too large for a frame is sent in pieces if its tensors make it so large. Any other
+    becomes an error: a receiver limits the size of messages, and dropping the delta would silently cut the
+    answer.
     """
     payload = encoder.encode(DeltaFrame(deltas))
     if len(payload) <= max_bytes:

@@ -12,7 +12,7 @@ its successor, changes nothing. So no claim is granted twice, and no settlement 
 A gateway that dies leaves claims open. A living gateway calls every few seconds, even without claims; if a
 gateway is silent for `LEASE_S`, its claims are given back.
 
-A limiter that restarts knows nothing of earlier claims and begins with full budgets. So after a crash each
+A limiter that restarts has lost all earlier claims, and begins with full budgets. So after a crash each
 budget may be granted once more, but not more than that.
 """
 

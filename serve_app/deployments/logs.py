@@ -1,4 +1,4 @@
-"""A replica's own log: JSON lines in a file beside the one that Serve keeps for it."""
+"""A replica's own log: JSON lines in a file next to the replica's log file of Serve."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ class GatewayReplica:
     async def settle(self, payload: bytes) -> None:
         """Record the open requests of dead gateways: a list of `Settlement`.
 
-        Replicas call this until a call returns; the journal's readers count each record only once.
+        Replicas repeat this call until it returns; the journal's readers count each record only once.
         """
         for settlement in settlements_decoder.decode(payload):
             if settlement.gateway != self._receiver.ticket.gateway:  # ours are closed by us

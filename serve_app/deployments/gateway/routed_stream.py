@@ -40,7 +40,7 @@ _REFUSALS: Final = (Unavailable, Overloaded)  # another replica, or the same one
 
 
 class Trial:
-    """The suspect that a replica is trying, so far without a token. One at a time."""
+    """The suspect that a replica is trying, and that has no token yet. One at a time."""
 
     def __init__(self) -> None:
         self._suspect: object = None

@@ -65,7 +65,7 @@ class Native:
 
     @contextmanager
     def timed_parts(self) -> Iterator[ctypes.Array[ctypes.c_double]]:
-        """Inside it, `run_layers` adds the seconds of each Part to the array. One thread may run layers."""
+        """In the context, `run_layers` adds each Part's seconds to the array. One thread may run layers."""
         seconds = (ctypes.c_double * len(Part))()
         self._library.time_parts(ctypes.addressof(seconds))
         try:

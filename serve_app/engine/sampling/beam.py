@@ -135,7 +135,7 @@ class BeamGroup:
         ended: torch.Tensor,
         length: int,
     ) -> None:
-        """Add to the hypotheses those of the best `width` continuations that have ended."""
+        """Of the best `width` continuations, add those that have ended to the hypotheses."""
         # A continuation of a beam that does not count yet repeats another continuation.
         ended = ended & (torch.arange(len(branches)) < self.width) & (sums > NOTHING / 2)
         scores = torch.cat([self._scores, sums / length**self._options.length_penalty + ~ended * NOTHING])

@@ -38,8 +38,8 @@ class Choice:
         """`told` [R] int64 is `tokens`, or a code below 0. Starts to copy `told` to the host.
 
         `asking`: the rows that want log-probabilities, and the number of alternatives that each wants.
-        `logprobs` is what `RawLogprobs.of` returned for the tokens of these rows. `errors` are those of rows
-        whose token is meaningless; `nothing_left(r)` says why row r has no token left.
+        `logprobs` is what `RawLogprobs.of` returned for the tokens of these rows. `errors` has the errors of
+        rows whose token is meaningless; `nothing_left(r)` says why row r has no token left.
         """
         self.tokens = tokens  # [R] int64, each inside the row, also where there is an error
         self._asking = asking or {}

@@ -109,7 +109,7 @@ def largest_by_keys(x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor
 
 
 def _keys(values: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """int64 keys, all different, that order float32 `values` and put the lower of the `places` first."""
+    """int64 keys, all different, that order float32 `values`; on ties, the lower of `places` comes first."""
     bits = (values + 0.0).view(torch.int32)  # -0.0 + 0.0 is 0.0
     # The bits of a negative number grow with its magnitude.
     ordered = torch.where(bits < 0, bits ^ 0x7FFF_FFFF, bits).to(torch.int64)

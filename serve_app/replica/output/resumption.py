@@ -41,7 +41,7 @@ def begun_choices(request: GenerateRequest) -> tuple[ChoiceSoFar, ...]:
 def going_on(engine_request: EngineRequest, request: GenerateRequest) -> EngineRequest:
     """The engine's request, with the part that another engine has generated, if any.
 
-    Raises Unavailable if the prompt's length was different there, because it was shortened differently.
+    Raises Unavailable if the other engine's prompt had another length, because it was shortened differently.
     """
     resume = request.resume
     if resume is None:

@@ -1,4 +1,4 @@
-"""Kernels whose programs start while the kernel before them still runs, and wait for it inside.
+"""Kernels whose programs start while the previous kernel still runs, and then wait for its end.
 
 A kernel takes a microsecond or two to start on the whole device, and a decode step has hundreds of them.
 Every kernel that is launched with `early_start` calls `after_previous` before it touches memory that another

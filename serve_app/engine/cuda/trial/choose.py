@@ -1,4 +1,4 @@
-"""What `attention: auto` is on a GPU: Triton's kernels, once a trial found nothing wrong with them there.
+"""What `attention: auto` is on a GPU: Triton's kernels, once a trial on it found nothing wrong with them.
 
 Kernels that are right but for adapters serve without these: adapters then run in plain torch.
 """
