@@ -1,8 +1,8 @@
 """How often each address sent a key that does not exist, in a bounded memory.
 
 A key has 256 random bits, so guesses are hopeless however many there are. The count keeps loops with a wrong
-key from filling logs, and tells operators. It never blocks a good key: behind a proxy all clients may have
-one address, so a stranger could lock out the others.
+key from filling logs, and is shown to operators. It never blocks a good key: behind a proxy all clients may
+have one address, so a stranger could lock out the others.
 
 A new key that has not reached this gateway yet is counted as bad; the count is taken back once it is known.
 """

@@ -87,7 +87,7 @@ async def follow(
 ) -> ServeError | None:
     """Pass all deltas to `emit`; returns the error that ended the stream too early, if any.
 
-    Errors that `emit` raises for the first deltas are passed on, and ClientGone always. If the requests allow
+    Errors that `emit` raises for the first deltas are passed on; ClientGone always is. If the requests allow
     truncation, a stream that reaches its deadline ends without an error.
     """
     timings = metrics.timings(context.endpoint, context.entity)

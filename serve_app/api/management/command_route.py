@@ -62,7 +62,7 @@ class Asked(Generic[BodyT]):
         return await self.do(GetEndpoint(name=name))
 
     async def do(self, command: Command[ReplyT]) -> ReplyT:
-        """The control plane's reply to `command`, for a change once gateways apply it. Raises ServeError.
+        """The control plane's reply to `command`; for a change, after gateways apply it. Raises ServeError.
 
         A header has the number of gateways that do not apply the change yet.
         """

@@ -59,6 +59,6 @@ def doc(
 ) -> Any:
     """A field that is None if it is absent, with a description: see `FieldDoc` for the arguments.
 
-    Used as a field's value, which wins, or in the annotation of a type that several fields share.
+    Used as a field's value, or in the annotation of a shared type; the value takes precedence.
     """
     return Field(default=None, json_schema_extra=FieldDoc(does, accepts, default, required, members or {}))

@@ -107,7 +107,7 @@ def plan(wanted: Iterable[Wanted], seen: Seen) -> list[Action]:
 
 
 def _verdict(endpoint: Wanted, seen: Seen) -> Promote | Fail | None:
-    """Whether the endpoint's pending configuration is up or has failed; None if neither yet."""
+    """Whether the endpoint's pending configuration is up or has failed; None if neither is so yet."""
     if endpoint.pending is None:
         return None
     late: AppSpec | None = None

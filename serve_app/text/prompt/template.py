@@ -148,7 +148,7 @@ def _checked(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any
 
 
 def _readable(message: Mapping[str, Any]) -> dict[str, Any]:
-    """The message as templates expect it: without null fields, with the reasoning as they name it."""
+    """The message as templates expect it: without null fields, with the reasoning in the fields they use."""
     fields = {key: value for key, value in message.items() if value is not None}
     reasoning = next((fields[name] for name in _REASONING if name in fields), None)
     if reasoning is not None:

@@ -1,4 +1,4 @@
-"""What Databricks' chats and completions share: chunks, and the usage, which ends the last choice.
+"""What Databricks' chats and completions share: chunks, and the usage at the end of a stream.
 
 Tokens, calls and log-probabilities look like OpenAI's. Depends neither on bodies nor on sockets.
 """
@@ -28,7 +28,7 @@ class Renderer:
     """Writes answers. Each chunk of a stream is about one choice, except for a last chunk with the usage."""
 
     def __init__(self, kind: str, id: str, info: ModelInfo, choices: int, include_usage: bool | None) -> None:
-        """`include_usage`: see `GenerationFields.include_usage`; `choices`: the number for all prompts."""
+        """`include_usage`: see `GenerationFields.include_usage`; `choices`: the total for all prompts."""
         self._head = head(kind, id, info.name)
         self._opening = b"data: " + encode(self._head)[:-1] + b',"choices":[{"index":'
         self._begun: set[int] = set()  # choices that have had a chunk

@@ -1,4 +1,4 @@
-"""POST /tokenize and /detokenize: the tokens of a prompt, and the text of tokens.
+"""POST /tokenize and /detokenize: the tokens of a prompt, and the text that tokens stand for.
 
 The shapes are vLLM's: `{model, prompt | messages, ...}` -> `{count, max_model_len, tokens,
 token_strs}`, and `{model, tokens}` -> `{prompt}`. A chat is rendered with the model's own template, just as

@@ -1,6 +1,6 @@
 """Errors in MindIE's shape: a message and a type, which follows from the status.
 
-An unknown model in the path is answered as a missing page; in the body, as an invalid field. Depends on
+If the path names an unknown model, the error is a 404; if the body does, it is an invalid field. Depends on
 no route.
 """
 

@@ -30,7 +30,7 @@ class ErrorBody(TypedDict):
 
 
 class Usage(shared.TotalUsage):
-    """The number of tokens in the prompt, in the output and in both, in the cache and in thoughts."""
+    """The numbers of tokens: in the prompt, in the output, in both, in the cache, and in thoughts."""
 
     prompt_tokens_details: shared.CachedTokens
     completion_tokens_details: NotRequired[shared.ReasoningTokens]

@@ -1,4 +1,4 @@
-"""Pieces of answers that only OpenAI's protocol has: calls of custom tools, details of usage, stops."""
+"""Pieces of answers that only OpenAI's protocol has: calls of custom tools, usage details, stop reasons."""
 
 from __future__ import annotations
 

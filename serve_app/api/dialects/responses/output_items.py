@@ -203,7 +203,7 @@ class Call:
 
 
 class CustomCall(Call):
-    """A call of a custom tool, whose only argument is a text, which is known once the call is complete."""
+    """A call of a custom tool. Its only argument is a text, which is known once the call is complete."""
 
     delta_type: ClassVar[str] = "response.custom_tool_call_input.delta"
     is_told_in_pieces: ClassVar[bool] = False
