@@ -170,7 +170,7 @@ class PromptTooLong(FieldError):
     ) -> Self:
         """A prompt of `tokens` leaves no room in `window`. `what`: prompt, messages or input.
 
-        `at_least`: counting stopped early, so `tokens` is only a lower bound. `joint`: as of FieldError.
+        `at_least`: counting stopped early, so `tokens` is only a lower bound. `joint`: as in FieldError.
         """
         count = f"at least {tokens}" if at_least else f"{tokens}"
         full = ", which leaves no room for an answer" if tokens == window else ""

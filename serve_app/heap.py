@@ -48,7 +48,7 @@ def collects_later() -> Iterator[None]:
 def settle() -> None:
     """Hide all present objects, which live as long as the process, from the garbage collector.
 
-    Call this at the end of the start. A full collection looks at every object while everything else waits:
+    Call this at the end of the startup. A full collection looks at every object while everything else waits:
     a tenth of a second with the quarter of a million objects of a gateway's imports.
     """
     gc.collect()

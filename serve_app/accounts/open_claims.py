@@ -31,11 +31,11 @@ class Reservations:
         self._gateways: dict[str, _Gateway] = {}
 
     def heard(self, gateway: str) -> None:
-        """The gateway lives."""
+        """Note that the gateway is alive."""
         self._of(gateway).heard = self._clock()
 
     def claimed(self, gateway: str, draws: Iterable[Draw]) -> None:
-        """Claims were granted."""
+        """Note that claims were granted."""
         for draw in draws:
             self._change(gateway, draw, draw.amount)
 

@@ -62,7 +62,7 @@ class _Bucket:
 
 
 class Buckets:
-    """All buckets of a cluster, by name. A bucket is made full on the first draw from it."""
+    """All buckets of a cluster, by name. A bucket is created, and is full, at the first draw from it."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock` returns seconds and should never go back; if it does, no bucket fills meanwhile."""

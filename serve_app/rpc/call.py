@@ -155,7 +155,7 @@ def host_of(peer: str) -> str | None:
 
 
 def _told(context: RequestContext) -> list[tuple[bytes, bytes]]:
-    """Of every end."""
+    """The metadata that every call ends with."""
     return [(b"x-request-id", context.public_id.encode()), *budget_headers(context.budgets, context.caller)]
 
 

@@ -44,7 +44,7 @@ class Caller:
 
     @property
     def owner(self) -> str:
-        """Whose the key is. A key without a user is its own owner."""
+        """The owner of the key. A key without a user is its own owner."""
         return self.user or self.key_id
 
 

@@ -56,5 +56,5 @@ class Payload:
 
     @property
     def size(self) -> int:
-        """Bytes of memory, about."""
+        """About how many bytes of memory it takes."""
         return 1024 + len(self.request or b"") + sum(map(len, self.response or ()))

@@ -38,7 +38,7 @@ class HttpTensors:
         return _without_tail(body, int(self._header_length))
 
     def response(self, parts: Sequence[bytes]) -> str:
-        """The same. The end of the JSON is found by parsing it: what follows belongs to its tensors."""
+        """The text of an answer. Parsing finds the JSON's end: the bytes after it belong to tensors."""
         body = b"".join(parts)
         as_bytes = body.decode("latin-1")  # one character a byte
         _, end = json.JSONDecoder().raw_decode(as_bytes)

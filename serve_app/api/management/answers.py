@@ -66,7 +66,7 @@ class RouteJson(TypedDict):
 
 
 class TrafficJson(TypedDict):
-    """The shares of all."""
+    """The shares of all served entities."""
 
     routes: list[RouteJson]
 
@@ -160,7 +160,7 @@ LevelName: TypeAlias = Literal["CAN_VIEW", "CAN_QUERY", "CAN_MANAGE"]
 
 
 class PermissionJson(TypedDict):
-    """One level."""
+    """One permission level of a grant."""
 
     permission_level: LevelName
     inherited: bool
@@ -204,4 +204,4 @@ class LogsJson(TypedDict):
 
 
 class Nothing(TypedDict):
-    """Nothing else to say."""
+    """The answer of a route that has nothing to report."""

@@ -1,6 +1,6 @@
 """The Playground: its page, the form of options for one protocol, and requests as code to copy.
 
-The page's scripts ask the public API themselves, through the console's forwarder. Nothing here generates.
+The page's scripts ask the public API themselves, through the console's forwarder. No code here generates.
 """
 
 from __future__ import annotations

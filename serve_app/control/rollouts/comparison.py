@@ -1,7 +1,7 @@
 """The comparison of an endpoint's entities: statistics of each, and tests of their differences.
 
 Every other entity is compared with the one that has the most traffic. The confidence level holds for all
-tests of a report together. Shadow copies of an entity are compared separately from its own requests. Pure.
+tests of a report together. Shadow copies of an entity are compared separately from its own requests.
 """
 
 from __future__ import annotations

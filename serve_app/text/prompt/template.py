@@ -4,7 +4,7 @@ The template is the model's own or the operator's file, never the client's, and 
 immutable sandbox, so that it renders as in transformers.
 
 Covered: a template cannot reach Python's internals or change its input; its output
-is bounded; control tokens in the strings of users stay text (see control.py).
+is bounded; control tokens in the strings of users become plain text (see control_tokens.py).
 Not covered: a template that loops for a long time without output, since the operator chose the template.
 """
 

@@ -2,7 +2,7 @@
 
 Interprets the files as transformers does, so that the ids are the same: which tokens are added, and which
 template wins. Whether BOS is prepended is decided by tokenizer.json alone, whatever the configuration says.
-Never runs code from the folder. Knows nothing of requests.
+Never runs code from the folder. Independent of requests.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Messages between gateways and the control plane: commands with one reply each, and snapshots.
 
-Plain frozen dataclasses, as all of `types`. A gateway sends a `Command` for the caller of its API, and the
-control plane answers with the command's reply or refuses with an error. A `Snapshot` contains all that a
+Plain frozen dataclasses, as everywhere in `types`. A gateway sends a `Command` for the caller of its API, and
+the control plane answers with the command's reply or refuses with an error. A `Snapshot` contains all that a
 gateway needs to serve without the control plane: endpoints, keys and exhausted budgets.
 """
 

@@ -102,7 +102,7 @@ def _legacy_id(name: str) -> str:
 
 
 def parse_content(value: Any, where: str, kinds: Collection[str] = ("text",)) -> str | None:
-    """A string, or text parts joined by line breaks; `kinds`: the types that count as text. None: null.
+    """A string, or text parts joined by line breaks; `kinds`: the types that count as text. None for null.
 
     Raises InvalidField or UnsupportedField.
     """

@@ -95,7 +95,7 @@ class ChatCompletion(shared.Head):
 
 
 class ChatDelta(TypedDict, total=False):
-    """What a chunk adds."""
+    """The members that a chunk adds."""
 
     role: Literal["assistant"]
     content: str | list[ThoughtPart]

@@ -82,7 +82,7 @@ def _members(error: ServeError, message: str) -> dict[str, str]:
 
 
 def _guardrail_report(error: GuardrailTriggered) -> str:
-    """The product's message: JSON in a string."""
+    """Databricks' own message: JSON in a string."""
     found = {
         "flagged": error.check != "pii",
         "categories": None,

@@ -118,7 +118,7 @@ class ChatCompletion(NamedHead):
 
 
 class ChatDelta(TypedDict, total=False):
-    """What a chunk adds."""
+    """The members that a chunk adds."""
 
     role: Literal["assistant"]
     content: str

@@ -78,6 +78,6 @@ def broken(error: ServeError) -> bytes:
 
 
 def render_error(error: ServeError) -> ErrorReply:
-    """Status, headers and body. For 429 and 503 the headers say when to try again."""
+    """Status, headers and body. With a 429 or a 503, the headers say when to try again."""
     status = error.condition.status
     return ErrorReply(status, headers_of(error, status), error_object(error))

@@ -81,7 +81,7 @@ class EarlierCustomCall(Open):
 
 
 class AnswerMessage(Open):
-    """An earlier answer. Its content may be absent if there are calls."""
+    """An earlier answer; the content may be absent if there are calls."""
 
     role: Literal["assistant"]
     content: NotRequired[shared.Content | None]

@@ -1,6 +1,6 @@
 """What the renderers of chats and completions share: the whole answer, and a stream's chunks and ends.
 
-Objects have the product's order of members, choices first.
+Objects have OpenVINO Model Server's order of members, choices first.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from serve_app.api.dialects.responses.answers import Item, OutputText, Reasoning
 
 
 class Numbered(TypedDict):
-    """What every event has."""
+    """The members that every event has."""
 
     sequence_number: int
 

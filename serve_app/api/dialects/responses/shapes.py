@@ -37,7 +37,7 @@ class InputText(Open):
 
 
 class InputImage(Open):
-    """A picture. The model reads a note instead."""
+    """A picture; the model is shown a note in its place."""
 
     type: Literal["input_image"]
 

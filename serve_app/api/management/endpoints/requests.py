@@ -96,7 +96,7 @@ GET: Final[Operation] = replace(
 
 
 def routes(services: Services) -> Iterator[Entry]:
-    """Both."""
+    """Both routes."""
     yield command_entry(services, "GET", f"{ENDPOINT}/requests", _list, LIST)
     yield command_entry(services, "GET", f"{ENDPOINT}/requests/{{request}}", _get, GET)
 

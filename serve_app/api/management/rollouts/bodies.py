@@ -70,7 +70,7 @@ class ShadowBody(StrictBody):
     )
 
     def settings(self) -> dict[str, Any]:
-        """As `endpoints.ai_gateway.Shadow` has it. Raises InvalidField."""
+        """The settings as an `endpoints.ai_gateway.Shadow`. Raises InvalidField."""
         if self.entity is None:
             raise InvalidField("entity", "is required: the name of a served entity")
         if self.percentage is None:

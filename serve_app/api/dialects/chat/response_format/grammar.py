@@ -34,7 +34,7 @@ class Form:
 
 
 def parse_form(body: Mapping[str, Any], *, subset: bool = False) -> Form:
-    """The form that one of the body's fields asks for. `subset`: strict schemas must be in OpenAI's.
+    """The form that a field of the body asks for. `subset`: strict schemas must be in OpenAI's subset.
 
     Raises InvalidField for a wrong form or for two forms, UnsupportedField for a kind that we do not support.
     """

@@ -1,4 +1,4 @@
-"""Every output tensor of TensorRT-LLM: type, shape, and the input that asks for it. Only tables."""
+"""Every output tensor of TensorRT-LLM: type, shape, and the input that asks for it."""
 
 from __future__ import annotations
 
