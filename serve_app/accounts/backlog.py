@@ -20,7 +20,7 @@ class Backlog:
         self._bytes = 0
 
     def __len__(self) -> int:
-        """Lines that wait."""
+        """The number of lines that wait."""
         return len(self._lines)
 
     def add(self, key: str, line: bytes) -> bool:

@@ -42,7 +42,7 @@ class BadKeys:
         self._credit = 0  # counted in `total`, which never falls, and taken back
 
     def __len__(self) -> int:
-        """Addresses that are remembered."""
+        """The number of addresses that are remembered."""
         return len(self._windows)
 
     def add(self, peer: str | None, digest: bytes) -> float | None:

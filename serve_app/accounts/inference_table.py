@@ -78,7 +78,7 @@ class InferenceTables:
 
     @property
     def waiting(self) -> int:
-        """Rows in memory."""
+        """The number of rows in memory."""
         return len(self._rows)
 
     def add(self, row: Payload) -> None:

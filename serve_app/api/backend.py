@@ -162,7 +162,7 @@ class Payloads(Protocol):
 
     @property
     def waiting(self) -> int:
-        """Rows in memory."""
+        """The number of rows in memory."""
         ...
 
     @property
@@ -191,7 +191,7 @@ class Management(Protocol):
 
     @property
     def problem(self) -> str | None:
-        """The reason why commands fail at present; None: they work. For operators: it may name files."""
+        """The reason why commands fail at present; None: they work. Only for operators: it may name files."""
         ...
 
     async def do(self, command: Command[CommandReplyT], caller: Caller) -> CommandReplyT:

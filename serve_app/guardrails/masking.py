@@ -32,7 +32,7 @@ class PiiFilter:
         self.has_masked = False
 
     def push(self, text: str) -> Iterator[Edit]:
-        """Edits that pass text which is certainly not personal data, and edits that mask. Raises Blocked."""
+        """Edits that pass on text once it is certain, with personal data masked. Raises Blocked."""
         return self._edits(self._segments.push(text))
 
     def end(self) -> Iterator[Edit]:

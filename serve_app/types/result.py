@@ -42,7 +42,7 @@ class TopLogprob:
 
 @dataclass(frozen=True, slots=True)
 class PositionLogprobs:
-    """Log-probabilities at one position, natural log of the raw model distribution."""
+    """Log-probabilities at one position: natural logarithms of the raw model distribution."""
 
     token_id: int  # the token at this place
     logprob: float

@@ -113,7 +113,7 @@ class Beam:
 
 
 class GrammarKind(StrEnum):
-    """What `Grammar.text` is."""
+    """The kind of text that `Grammar.text` is."""
 
     JSON = "json_object"  # any JSON object; the text is empty
     SCHEMA = "json_schema"  # a JSON Schema, as canonical JSON

@@ -96,7 +96,7 @@ class EmbedExchange(Exchange[EmbedCall]):
 
 
 def _reserved(request: EmbedRequest) -> Usage:
-    """About how many tokens the inputs have. Reads all of them."""
+    """About how many tokens the inputs have. Reads all inputs."""
     before = tokens_in(request.instruction or "")
     return Usage(
         prompt_tokens=sum(

@@ -44,7 +44,7 @@ class Exchange(ABC, Generic[WorkT]):
         max_bytes: int = MAX_BODY_BYTES,
         form: BodyForm = TEXT,
     ) -> None:
-        """`max_bytes`: of the body. `form`: how bodies are written as text for an inference table."""
+        """`max_bytes`: the body's limit. `form`: how bodies are written as text for an inference table."""
         self._max_bytes = max_bytes
         self._form = form
         self._dialect = dialect

@@ -63,7 +63,7 @@ class ResponsesInMemory:
 
     @property
     def size(self) -> int:
-        """Bytes of all keys."""
+        """The size in bytes of all keys' responses."""
         return sum(owner.size for owner in self._owners.values())
 
     async def keep(self, response: KeptResponse, caller: Caller) -> None:

@@ -1,4 +1,4 @@
-"""Grants of an endpoint as the console shows them, and the bodies that change them. No routes."""
+"""Grants of an endpoint as the console shows them, and the bodies that change them."""
 
 from __future__ import annotations
 

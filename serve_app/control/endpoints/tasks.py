@@ -18,7 +18,8 @@ class TaskProblem(Exception):
 def task_of(
     row: EndpointRow, config: Config, infos: Mapping[str, ModelInfo], declared: Mapping[str, Endpoint]
 ) -> str:
-    """The endpoint's task, now that its models are up. `infos`: by application. Raises TaskProblem."""
+    """The endpoint's task, now that its models are up. `infos`: models, by application. Raises
+    TaskProblem."""
     known = declared_tasks(declared)
     wanted = row.task
     for entity in config.entities:

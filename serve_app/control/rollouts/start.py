@@ -1,4 +1,4 @@
-"""Checks the steps, interval and guards of a new rollout. Pure."""
+"""Checks the steps, interval and guards of a new rollout. Pure logic."""
 
 from __future__ import annotations
 

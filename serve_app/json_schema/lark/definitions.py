@@ -20,7 +20,7 @@ class Definitions:
         self._left = _MAX_WORK
 
     def spend(self, amount: int) -> None:
-        """Count work. Raises LarkError if the grammar becomes too large."""
+        """Count `amount` of work. Raises LarkError if the grammar becomes too large."""
         self._left -= amount
         if self._left < 0:
             raise LarkError("the grammar is too large")

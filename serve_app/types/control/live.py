@@ -72,7 +72,7 @@ class TellLive(Command[LiveTold]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveSlots:
-    """Slots by number, rising. If a number is missing, its slot was empty."""
+    """Slots by number, in ascending order. If a number is missing, its slot was empty."""
 
     slots: tuple[LiveSlot, ...]
 

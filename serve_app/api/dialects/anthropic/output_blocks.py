@@ -40,7 +40,7 @@ class TextBlock:
         yield from ()
 
     def fields(self) -> ContentBlock:
-        """All of it."""
+        """The complete block."""
         return {"type": "text", "text": "".join(self._texts)}
 
 

@@ -44,7 +44,7 @@ COUNT_TOKENS: Final = asking(
 
 
 def routes(services: Services) -> Iterator[Entry]:
-    """All of them."""
+    """All routes of the protocol."""
     notes = services.config.pictures == "note"
     messages = GenerateRoute(MessageDialect(notes_pictures=notes), services)
     count = QuestionRoute(partial(parse_count, notes_pictures=notes), services)

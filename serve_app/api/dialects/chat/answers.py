@@ -123,7 +123,7 @@ class ReasoningTokens(TypedDict):
 
 
 class EmbeddingUsage(TypedDict):
-    """Tokens of the texts."""
+    """The number of tokens in the texts."""
 
     prompt_tokens: int
     total_tokens: int

@@ -77,7 +77,7 @@ class TaskFields(WireModel):
     )
 
     def endpoint(self, target: RouteContext, of_path: str | None) -> Endpoint:
-        """The endpoint that the path, or else the body, names.
+        """The endpoint that the path names, or else the one in the body.
 
         Raises InvalidField, ModelNotFound, or InvalidBody if the endpoint has another task.
         """
@@ -177,7 +177,7 @@ class GenerationFields(TaskFields):
 
     @property
     def choices(self) -> int:
-        """Of one prompt."""
+        """The number of choices for one prompt."""
         return self.n or 1
 
     @property

@@ -80,7 +80,7 @@ GATEWAY: Final = "/ai-gateway/mlflow/v1"  # where its AI gateway has the same ta
 
 
 def routes(services: Services) -> Iterator[Entry]:
-    """All of them."""
+    """All routes of the protocol."""
     chat, completions, embeddings = map(task_operation, (Task.CHAT, Task.COMPLETIONS, Task.EMBEDDINGS))
     reading = Reading(services.responses is not None, services.config.pictures == "note")
     responses = GenerateRoute(ResponseDialect(render_error, reading), services)

@@ -75,7 +75,7 @@ class TokenizeBody(TemplatingFields):
 
 
 class DetokenizeBody(WireModel):
-    """Tokens."""
+    """Tokens whose text is wanted."""
 
     model: Annotated[str | None, Text(1, limits.MAX_MODEL_NAME_CHARS)] = doc(required=True)
     tokens: Annotated[tuple[int, ...] | None, Integers(limits.MAX_QUESTION_TOKENS, 0, MAX_TOKEN_ID)] = doc(

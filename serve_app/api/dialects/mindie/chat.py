@@ -259,7 +259,7 @@ class ChatRenderer:
     def _chunk(
         self, index: int, delta: bytes, finish: FinishReason | None = None, usage: Usage | None = None
     ) -> bytes:
-        """`delta`: its members."""
+        """`delta`: the members of the chunk's delta."""
         held = self._held.pop(index, [])
         listed = b',"logprobs":' + openai.encode(openai.listed_tokens(held)) if self._body.logprobs else b""
         reason = openai.encode(FINISH[finish] if finish else None)

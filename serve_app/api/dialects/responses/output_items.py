@@ -46,7 +46,7 @@ class TextItem(ABC):
         return "".join(self._texts)
 
     def add(self, text: str) -> None:
-        """More of it."""
+        """Add the next piece of the text."""
         self._texts.append(text)
 
     @abstractmethod

@@ -25,7 +25,7 @@ class StopAsked(Exception):
 
 
 class InferDialect:
-    """Tensors; for one request."""
+    """The dialect of tensors, for one request."""
 
     stream_type = "application/json"  # this route has no stream
     render_error = staticmethod(render_error)

@@ -49,7 +49,7 @@ class Calls:
 
     @property
     def count(self) -> int:
-        """Calls that have begun."""
+        """The number of calls that have begun."""
         return self._index + 1
 
     def pieces(self) -> list[Piece]:

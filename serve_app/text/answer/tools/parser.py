@@ -50,7 +50,7 @@ class ToolParser:
 
     @property
     def num_calls(self) -> int:
-        """Calls that have begun."""
+        """The number of calls that have begun."""
         return self._calls.count
 
     @property
