@@ -66,7 +66,7 @@ json_values = st.recursive(
 def test_any_json_in_any_fields(dialect, body, make):
     names = st.sampled_from([*body.model_fields, "tools", "response_format", "tool_choice", "x"])
 
-    @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.dictionaries(names, json_values, max_size=4))
     def run(fields):
         check(dialect, json.dumps(make(**fields)).encode("utf-8", "surrogatepass"))
@@ -78,7 +78,7 @@ def test_any_json_in_any_fields(dialect, body, make):
 def test_any_bytes(dialect, body, make):
     sound = json.dumps(make(stream=True, stop=["é"], logit_bias={"1": 2})).encode()
 
-    @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.integers(0, len(sound)), st.integers(0, 4), st.binary(max_size=6))
     def run(at, removed, added):
         check(dialect, sound[:at] + added + sound[at + removed :])

@@ -189,6 +189,7 @@ async def delete(visit: Visit) -> None:
     await expect(page.get_by_text("Endpoint deleted.")).to_be_visible(timeout=LOAD_MS)
 
 
+@pytest.mark.full  # the pages are tested in tests/console, the server in test_endpoints.py
 async def test_an_endpoint_is_made_split_watched_and_counted(controlled_server: Controlled) -> None:
     """On the operator's replicas, without keys."""
     async with tab(controlled_server) as visit:

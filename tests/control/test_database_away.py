@@ -72,6 +72,7 @@ async def case(
         yield Case(made, url, outage)
 
 
+@pytest.mark.full  # tests/unit/control has a database that is away
 async def test_streams_and_their_usage_outlive_a_lock(controlled_server: Controlled) -> None:
     file = controlled_server.server.usage / "control.db"
     case = Case(controlled_server, f"sqlite:///{file}", locked(file))

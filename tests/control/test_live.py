@@ -76,6 +76,7 @@ def sums(body: dict[str, Any]) -> dict[str, int]:
     }
 
 
+@pytest.mark.full  # tests/unit/api/live has the figures, tests/console the page
 async def test_what_clients_do_shows_within_seconds(controlled_server: Controlled) -> None:
     wanted = ConfigWanted(entities=(EntityWanted(entity_name=MODEL),), traffic={})
     await controlled_server.do(CreateEndpoint(name=OWN, config=wanted, is_provisioned=False))

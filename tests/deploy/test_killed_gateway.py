@@ -109,6 +109,7 @@ async def until_settled(server: Deployed, ids: list[str]) -> dict[str, UsageReco
             await asyncio.sleep(0.1)
 
 
+@pytest.mark.full  # test_ledger_kills.py kills a gateway too
 async def test_each_stream_of_a_killed_gateway_has_one_row_with_what_its_replica_generated(
     server: Deployed, tmp_path: Path
 ) -> None:

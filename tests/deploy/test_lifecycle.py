@@ -156,6 +156,7 @@ async def test_a_server_recovers_from_the_death_of_its_controller(tmp_path: Path
         await served.leaves_nothing(ports)
 
 
+@pytest.mark.full  # tests/unit/deployments/launcher has the sentences
 async def test_a_start_that_ray_fails_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with command(demo(), tmp_path, RAY_TMPDIR=str(tmp_path / "file")) as served:

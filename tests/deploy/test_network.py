@@ -222,6 +222,7 @@ def not_ready(answers: list[Any]) -> set[tuple[int, str]]:
     return {(status, body) for _, status, body in answers if status in (400, 503) and "demo-chat" in body}
 
 
+@pytest.mark.full  # tests/unit/deployments/proxy/test_slow_clients.py has them
 def test_clients_with_half_a_header_keep_nobody_out_and_are_cut(machine: Machine) -> None:
     """As many as filled HAProxy for an hour."""
     slow = machine.start("half", machine.inside.address, str(PORT), str(SLOW))

@@ -196,6 +196,7 @@ async def test_f12_streams_in_a_crowd_say_what_they_say_alone(server: Served) ->
         watch.sent += 2 * len(prompts)
 
 
+@pytest.mark.full  # test_replica_faults.py stops a replica too
 async def test_f10_a_stopping_model_finishes_its_streams_and_refuses_new_ones(server: Served) -> None:
     """Last in this file: it ends the model."""
 

@@ -1,8 +1,9 @@
-"""`make test` takes each value of each parameter of a test; all combinations of them are for `make test-all`.
+"""`make test` takes a few cases of each test with parameters; all of them are for `make test-all`.
 
-Of a test with several `parametrize` marks, so few combinations stay that each value is in one of them; the
-others are marked `full`. They stay for each value of a fixture with parameters, as such values are skipped on
-some machines. Where each combination is a behaviour of its own, a test is marked `all_combinations`.
+Of a test with several `parametrize` marks, so few combinations stay that each value is in one of them, and of
+any test at most `MOST` cases, evenly spread; the others are marked `full`. They stay for each value of a
+fixture with parameters, as such values are skipped on some machines. Where each case must hold at all times,
+as for a closed door, a test is marked `all_combinations`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Final
 import pytest
 
 ALL: Final = "all_combinations"
+MOST: Final = 16
 Parts = frozenset[Hashable]
 
 
@@ -27,13 +29,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not any(item.get_closest_marker(name) for name in (ALL, "full", "ray", "gpu", "skip")):
             parts, of_fixtures = _parts(item)
-            if len(parts) > 1:
+            if parts:
                 by_test[item.nodeid.partition("[")[0], of_fixtures].append((item, parts))
-    for combinations in by_test.values():
-        kept = {id(item) for item in _chosen(combinations)}
-        for item, _ in combinations:
+    for cases in by_test.values():
+        kept = {id(item) for item in _spread(_chosen(cases))}
+        for item, _ in cases:
             if id(item) not in kept:
                 item.add_marker(pytest.mark.full)
+
+
+def _spread(items: Sequence[pytest.Item]) -> Sequence[pytest.Item]:
+    """At most MOST of them, the first and the last among them."""
+    last = len(items) - 1
+    return items if last < MOST else [items[i * last // (MOST - 1)] for i in range(MOST)]
 
 
 def _parts(item: pytest.Item) -> tuple[Parts, Parts]:
@@ -51,7 +59,12 @@ def _parts(item: pytest.Item) -> tuple[Parts, Parts]:
 
 
 def _chosen(combinations: Sequence[tuple[pytest.Item, Parts]]) -> list[pytest.Item]:
-    """Few of them that have every value: always the next that has the most new ones."""
+    """Few of them that have every value: always the next that has the most new ones.
+
+    All of a test with one mark.
+    """
+    if len(combinations[0][1]) == 1:
+        return [item for item, _ in combinations]
     missing = set().union(*(parts for _, parts in combinations))
     found = []
     for wanted in range(len(combinations[0][1]), 0, -1):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_app.api.dialects.triton.request.row import BatchRow
@@ -71,7 +71,6 @@ async def test_word_lists_that_are_none(name: str, rows: list[list[int]]) -> Non
 
 
 @given(st.lists(st.lists(st.integers(0, 999), min_size=1, max_size=8).map(tuple), max_size=20).map(tuple))
-@settings(max_examples=50)
 def test_any_words_come_back_from_their_list(words: tuple[tuple[int, ...], ...]) -> None:
     assert read(words_list(words)) == words
 

@@ -239,7 +239,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
 def test_every_request_ends_once_as_it_was_however_gateways_die_and_the_reader_restarts(
     tmp_path_factory, steps

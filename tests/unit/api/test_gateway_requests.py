@@ -242,7 +242,8 @@ async def test_a_departed_client_aborts_its_request(stream, after):
 
 
 async def test_a_client_that_does_not_read_is_given_up(monkeypatch):
-    monkeypatch.setattr("serve_app.api.edge.keepalive.KeptAlive.__init__.__defaults__", (0.02,))
+    for writer in ("keepalive.KeptAlive", "connection.Writer"):
+        monkeypatch.setattr(f"serve_app.api.edge.{writer}.__init__.__defaults__", (0.02,))
     async with gateway() as g:
 
         async def send(message):

@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
@@ -330,7 +330,6 @@ def number_of(answer: str) -> str:
     return answer.strip('{}[]"a:')
 
 
-@settings(max_examples=60)
 @given(st.lists(TEXT, min_size=1, max_size=4), st.sampled_from(PLACES), st.integers(0, 2**16))
 def test_a_listed_number_is_never_another_one(listed: list[str], place: str, seed: int) -> None:
     schema = place.format(f'{{"enum":[{",".join(listed)}]}}')
@@ -339,7 +338,6 @@ def test_a_listed_number_is_never_another_one(listed: list[str], place: str, see
     assert Decimal(number_of(answer)) in set(map(Decimal, listed))
 
 
-@settings(max_examples=60)
 @given(
     st.lists(TEXT, min_size=2, max_size=2).map(lambda ends: sorted(ends, key=Decimal)),
     st.sampled_from(PLACES),

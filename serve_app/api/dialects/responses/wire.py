@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
+from serve_app.api.dialects.chat.answers import ReasoningTokens
+from serve_app.api.dialects.responses.answers import InputTokens, ResponseFault, ResponseUsage
 from serve_app.api.dialects.responses.output_items import COMPLETED, INCOMPLETE, Call, Fields, TextItem
 from serve_app.errors import QuotaExceeded, ServeError
 from serve_app.types import FinishReason, ToolCallDelta, Usage
@@ -54,18 +56,18 @@ def status_of(finish: FinishReason | None) -> str:
     return COMPLETED if reason_of(finish, "length") is None else INCOMPLETE
 
 
-def failure(error: ServeError) -> Fields:
+def failure(error: ServeError) -> ResponseFault:
     """The member `error` of a response that failed."""
-    code = "rate_limit_exceeded" if isinstance(error, QuotaExceeded) else "server_error"
-    return {"code": code, "message": error.message}
+    is_quota = isinstance(error, QuotaExceeded)
+    return ResponseFault(code="rate_limit_exceeded" if is_quota else "server_error", message=error.message)
 
 
-def usage_fields(usage: Usage) -> Fields:
+def usage_fields(usage: Usage) -> ResponseUsage:
     """The member `usage`."""
-    return {
-        "input_tokens": usage.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
-        "output_tokens": usage.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-    }
+    return ResponseUsage(
+        input_tokens=usage.prompt_tokens,
+        input_tokens_details=InputTokens(cached_tokens=usage.cached_tokens, cache_write_tokens=0),
+        output_tokens=usage.completion_tokens,
+        output_tokens_details=ReasoningTokens(reasoning_tokens=usage.reasoning_tokens),
+        total_tokens=usage.prompt_tokens + usage.completion_tokens,
+    )

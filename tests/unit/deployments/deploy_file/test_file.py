@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_app.config import GatewayConfig, ModelConfig
@@ -508,7 +508,6 @@ def places(value: object, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 PLACES = places(yaml.safe_load(RIGHT))
 
 
-@settings(max_examples=150, deadline=None)
 @given(place=st.sampled_from(PLACES), value=VALUES)
 def test_whatever_stands_anywhere_the_check_answers(place: tuple[Any, ...], value: object) -> None:
     raw = {"": yaml.safe_load(RIGHT)}

@@ -69,7 +69,7 @@ def until_down(server: Front) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("how", ["drains", "refuses"])
+@pytest.mark.parametrize("how", ["drains", pytest.param("refuses", marks=pytest.mark.full)])
 def test_requests_wait_for_the_gateway_that_comes(server: Front, old: Replica, how: str) -> None:
     with replica() as new, Asker(server.url) as asker:
         if how == "drains":
@@ -83,6 +83,7 @@ def test_requests_wait_for_the_gateway_that_comes(server: Front, old: Replica, h
     assert set(asker.answers) == {(200, "/x")}
 
 
+@pytest.mark.full
 def test_requests_wait_for_a_gateway_that_is_back(server: Front, old: Replica) -> None:
     """In the same configuration: HAProxy took a gateway out that was late to answer."""
     with Asker(server.url) as asker:
@@ -107,7 +108,7 @@ def test_a_connection_from_before_reaches_the_gateway_of_now(server: Front, old:
         assert (answer.status_code, answer.text) == (200, "/y")
 
 
-@pytest.mark.parametrize("stays", [True, False])
+@pytest.mark.parametrize("stays", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_without_a_gateway_the_wait_has_an_end(old: Replica, stays: bool) -> None:
     """`stays`: HAProxy counts the gateway that refuses. Else it has none."""
     with front({"wait_s": 1}, servers=[old.port]) as server:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
@@ -50,7 +50,6 @@ def masked(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, chunk: int) -> tor
     lengths=st.lists(st.integers(1, 30), min_size=1, max_size=3),
     cut=st.integers(1, 30),
 )
-@settings(max_examples=25, deadline=None)
 @pytest.mark.parametrize("make", BACKENDS, ids=lambda make: make.__name__)
 def test_rows_see_their_own_chunk_in_any_batch_and_any_pieces(
     make: Callable[[], AttentionBackend], chunk: int, lengths: list[int], cut: int

@@ -15,8 +15,7 @@ from serve_app.engine import kernels
 from serve_app.engine.kernels import build
 from tests.support import kernels_matrix as matrix
 
-# A processor without and one with everything: what one of them leaves out by the preprocessor, the other has.
-QUICK = ("x86-64", "amx")
+QUICK = ("amx",)  # a processor with everything; a clean install compiles for this machine's
 LEVELS = [variant for variant in matrix.variants() if variant.flags and variant.flags[0].startswith("-march")]
 COMPILERS = [name for name in ("clang++", "g++-11") if shutil.which(name)]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers import NoBadWordsLogitsProcessor, RepetitionPenaltyLogitsProcessor
 
@@ -139,7 +139,6 @@ def test_rows_that_ask_for_nothing_keep_their_logits_beside_rows_that_do() -> No
     st.sampled_from([-1e300, 0.0, 1e300]),
     st.lists(st.sampled_from([0.0, -INF, 3e38, -3e38, 1e-45, 5.0]), min_size=V, max_size=V),
 )
-@settings(max_examples=60, deadline=None)
 def test_no_penalty_makes_a_finite_logit_infinite_or_nan(
     repetition: float, presence: float, frequency: float, bias: float, raw: list[float]
 ) -> None:
@@ -157,7 +156,6 @@ def test_no_penalty_makes_a_finite_logit_infinite_or_nan(
 
 
 @given(st.lists(st.one_of(st.integers(0, V + 5), st.just(-1)), max_size=120), st.booleans())
-@settings(max_examples=60, deadline=None)
 def test_history_follows_growth_and_truncation(moves: list[int], whole: bool) -> None:
     params = SamplingParams(frequency_penalty=1.0, penalize_prompt=whole)
     history = TokenCounts(params, len(PROMPT), V)

@@ -17,7 +17,6 @@ def by_definition(row: torch.Tensor, k: int) -> list[int]:
 
 
 @given(st.integers(1, 400), st.integers(1, 4), st.integers(1, 6), st.integers(0, 2**32))
-@settings(max_examples=60, deadline=None)
 def test_highest_is_the_lowest_id_of_the_maximum(width: int, rows: int, levels: int, seed: int) -> None:
     x = torch.randint(levels, (rows, width), generator=torch.Generator().manual_seed(seed)).float()
     value, ids = highest(x)
@@ -26,7 +25,6 @@ def test_highest_is_the_lowest_id_of_the_maximum(width: int, rows: int, levels: 
 
 
 @given(st.integers(1, 3000), st.integers(1, 40), st.sampled_from([2, 50, 10**6]), st.integers(0, 2**32))
-@settings(max_examples=60, deadline=None)
 def test_largest_is_the_head_of_a_stable_sort(width: int, k: int, levels: int, seed: int) -> None:
     x = torch.randint(levels, (3, width), generator=torch.Generator().manual_seed(seed)).float()
     values, ids = largest(x, k)

@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_app.text.answer.source import MAX_HELD_CHARS
@@ -291,7 +291,6 @@ def cut(draw: st.DrawFn) -> tuple[str, list[str]]:
     return text, [text[a:b] for a, b in itertools.pairwise([0, *places, len(text)])]
 
 
-@settings(max_examples=60)
 @given(formats, cut(), st.sampled_from([None, 1, 2]))
 def test_any_cut_gives_the_same(format: str, answer: tuple[str, list[str]], limit: int | None) -> None:
     text, pieces = answer
@@ -300,7 +299,6 @@ def test_any_cut_gives_the_same(format: str, answer: tuple[str, list[str]], limi
     assert parse(format, list(text), limit) == whole
 
 
-@settings(max_examples=60)
 @given(formats, answers)
 def test_nothing_is_lost_doubled_or_reordered(format: str, text: str) -> None:
     shown, calls, order = parse(format, [text])
@@ -328,7 +326,6 @@ arguments = st.dictionaries(
 )
 
 
-@settings(max_examples=60)
 @given(
     formats,
     st.lists(arguments, min_size=1, max_size=3),
