@@ -27,18 +27,18 @@ def choose_device(
 ) -> Device:
     """The kind of device that is to run `module`, which is on `device` and still has transformers' own
     layers."""
-    attention, stacked = resolve(config.attention, device), True
+    attention, stacked, experts = resolve(config.attention, device), True, True
     if config.attention == "auto" and device.type == "cuda":
         from serve_app.engine.cuda.trial.choose import choose_kernels
 
         with waiting(progress, "trying the GPU's kernels", TRIES_S):
             choice = choose_kernels(module, dtype=dtype, device=device, config=config, progress=progress)
-        attention, stacked = choice.attention, choice.adapters
+        attention, stacked, experts = choice.attention, choice.adapters, choice.experts
     backend = make_backend(attention, device)
     if attention == "cpu":
         return CpuDevice(backend)
     if attention == "triton":
         from serve_app.engine.cuda.device import TritonDevice
 
-        return TritonDevice(backend, config, device, stacked=stacked)
+        return TritonDevice(backend, config, device, stacked=stacked, experts=experts)
     return TorchDevice(backend)

@@ -38,6 +38,8 @@ from serve_app.engine.cuda import kernels as layer_kernels
 from serve_app.engine.cuda.adapters import kernels as adapter_kernels
 from serve_app.engine.cuda.adapters.slots import INPUTS, OUTPUTS, RANKS
 from serve_app.engine.cuda.adapters.tiles import FEW, MANY
+from serve_app.engine.cuda.experts import grouped as expert_tiles
+from serve_app.engine.cuda.experts import kernels as expert_kernels
 from serve_app.engine.cuda.launch import GATED_AT_ONCE, HEADS_AT_ONCE
 from serve_app.engine.weights import triton_kernels as weight_kernels
 
@@ -52,7 +54,9 @@ POINTERS = {
     **dict.fromkeys(
         ("residual", "weight", "after", "before", "cos", "sin", "query_norm", "key_norm"), "*fp32"
     ),
-    "slots": "*i64",
+    **dict.fromkeys(("slots", "chosen"), "*i64"),
+    **dict.fromkeys(("total", "of_expert", "of_column", "of_input", "columns"), "i32"),
+    **dict.fromkeys(("limit", "alpha", "added"), "fp32"),
 }
 
 
@@ -161,6 +165,28 @@ def main(level: str, dtype: str, options: str, *sizes: str) -> None:
         dividing.divide, target, dtype, {"SIZE": 256, "AT_ONCE": PARTS, "PART": PART, "PAIRS": True}
     )
     print("divide", taken, flush=True)
+    for size in (expert_tiles.FEW, expert_tiles.MANY):
+        sizes_of_pairs = {
+            "EXPERTS": 128,
+            "BY_PAIR": size == expert_tiles.FEW,
+            "AT_ONCE": expert_tiles.SORTED,
+            "INPUTS": heads * key_dim,
+            "OUTPUTS": heads * key_dim,
+            "SHARE": 8,
+            "GATE": 3,
+            "APART": 2,
+            "UP": 1,
+            **dict.fromkeys(("BIAS", "SCALED"), True),
+            "M": size,
+            "N": expert_tiles.COLUMNS,
+            "STEP": expert_tiles.BYTES // ITEMSIZES[dtype],
+            "K": 8,
+            "SIZE": heads * key_dim,
+        }
+        for name in ("sort_pairs", "multiply_pairs", "add_pairs"):
+            of_add = {"STEP": expert_tiles.ADDED} if name == "add_pairs" else {}
+            taken = compiled(getattr(expert_kernels, name), target, dtype, sizes_of_pairs | of_add)
+            print(f"{name}/{size}", taken, flush=True)
     constants = {
         "K": heads * key_dim,
         "N": heads * key_dim + kv_heads * (key_dim + value_dim),

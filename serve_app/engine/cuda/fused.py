@@ -14,8 +14,10 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from serve_app.engine.attention.triton.backend import TritonAttention
+from serve_app.engine.cuda.experts.grouped import group_experts, has_grouped
 from serve_app.engine.cuda.launch import TritonKernels
 from serve_app.engine.forward_context import ForwardContext
+from serve_app.engine.fused.checks import FirstLayers
 from serve_app.engine.fused.families import Family
 from serve_app.engine.fused.fuse import fuse
 from serve_app.engine.fused.layer import AttentionCall, DecoderLayer, DecoderStack
@@ -81,17 +83,32 @@ log = logging.getLogger(__name__)
 
 
 def accelerate_cuda(
-    model: PreTrainedModel, dtype: torch.dtype, weights: WeightFormat = PLAIN
+    model: PreTrainedModel, dtype: torch.dtype, weights: WeightFormat = PLAIN, *, experts: bool = True
 ) -> PreTrainedModel:
     """Make `model`, whose weights are of `dtype`, fast on its GPU, in place, as far as that is possible.
 
     Call it once, after loading. The model's forward keeps its signature; it runs only inside
     `forward.active`. Weights that are to lie side by side are copied layer by layer, so memory must have room
-    for the model and one more layer. This also works on a CPU, in Triton's interpreter.
+    for the model and one more layer. `experts`: those of layers that are not fused are computed by kernels.
+    This also works on a CPU, in Triton's interpreter.
     """
     count = fuse(model, TritonParts(dtype), weights, packer(model, weights, "triton"))
-    log.info("GPU: %d fused layers, %s", count, dtype)
+    grouped = not count and experts and _group_experts(model)
+    log.info("GPU: %d fused layers, %s%s", count, dtype, ", experts by one product" if grouped else "")
     return model
+
+
+def _group_experts(model: PreTrainedModel) -> bool:
+    """Let kernels compute the experts of `model`, if the logits of its first layers stay the same."""
+    if not any(map(has_grouped, model.modules())):
+        return False
+    first = FirstLayers(model)
+    undo = group_experts(model)
+    wrong = first.wrong(TritonAttention(), 0.0)
+    if wrong is not None and undo is not None:
+        log.error("the experts of %s are left to transformers: %s", type(model).__name__, wrong)
+        undo()
+    return wrong is None
 
 
 class TritonParts:

@@ -39,6 +39,12 @@ def interleaved(count: int) -> torch.Tensor:
     return torch.arange(count).view(-1, 2).T.flatten()
 
 
+def is_experts(module: nn.Module) -> bool:
+    """Whether a module has experts behind transformers' interface."""
+    weight = module._parameters.get("down_proj")
+    return hasattr(module, "is_transposed") and weight is not None and weight.dim() == 3
+
+
 def gate_of(experts: nn.Module) -> Gate | None:
     """The form of a module with transformers' experts interface; None if the form is unknown."""
     module: Any = experts

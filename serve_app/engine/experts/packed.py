@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from transformers.integrations.moe import ExpertsInterface
 
-from serve_app.engine.experts.gate import gate_of, interleaved
+from serve_app.engine.experts.gate import gate_of, interleaved, is_experts
 from serve_app.engine.kernels import native
 from serve_app.engine.kernels.experts import NativeExperts
 from serve_app.engine.weights.packed_linear import Pack, as_linear, can_be_packed
@@ -81,13 +81,7 @@ class PackedExperts:
 
 def has_experts(module: nn.Module) -> bool:
     """Whether a module has experts behind transformers' interface, whose weights can be packed."""
-    weight = module._parameters.get("down_proj")
-    return (
-        hasattr(module, "is_transposed")
-        and weight is not None
-        and weight.dim() == 3
-        and can_be_packed(weight)
-    )
+    return is_experts(module) and can_be_packed(module.get_parameter("down_proj"))
 
 
 def pack_experts(module: nn.Module, pack: Pack) -> Kept:

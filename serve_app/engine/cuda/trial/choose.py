@@ -1,6 +1,6 @@
 """What `attention: auto` is on a GPU: Triton's kernels, once a trial on it found nothing wrong with them.
 
-Kernels that are right but for adapters serve without these: adapters then run in plain torch.
+Kernels that are right but for adapters or experts serve without these: they then run in plain torch.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ class Choice:
 
     attention: str  # `triton`, or `cuda`: plain torch, which is slower
     adapters: bool  # whether the kernels add the products of adapters, too
+    experts: bool = True  # and whether they compute experts
 
 
 def choose_kernels(
@@ -53,6 +54,11 @@ def choose_kernels(
         rank=engine.max_adapter_rank if engine.max_adapters else 0,
     )
     fault = fault_of(question)
+    experts = True
+    if fault is not None and question.experts:
+        progress(f"a trial of the GPU's kernels failed ({fault}); trying them without experts")
+        question, experts = replace(question, experts=()), False
+        fault = fault_of(question)
     if fault is not None and question.rank:
         progress(f"a trial of the GPU's kernels failed ({fault}); trying them without adapters")
         question = replace(question, rank=0)
@@ -60,7 +66,7 @@ def choose_kernels(
     seconds = time.monotonic() - began
     if fault is None:
         progress(f"the GPU's kernels give plain torch's results ({seconds:.1f} s)")
-        return Choice("triton", adapters=question.rank > 0)
+        return Choice("triton", adapters=question.rank > 0, experts=experts)
     progress(
         f"attention in plain torch, which is slower: a trial of the GPU's kernels failed after "
         f"{seconds:.1f} s ({fault}); `attention: triton` uses them all the same"

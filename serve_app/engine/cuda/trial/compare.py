@@ -21,10 +21,12 @@ from serve_app.engine.attention.reference import ReferenceAttention
 from serve_app.engine.attention.triton.backend import TritonAttention
 from serve_app.engine.cuda.adapters.slots import StackedTable
 from serve_app.engine.cuda.capture import CudaGraphs, Record
+from serve_app.engine.cuda.experts.grouped import MANY, Pairs
 from serve_app.engine.cuda.fused import accelerate_cuda
 from serve_app.engine.cuda.graphs import graph_steps
-from serve_app.engine.cuda.trial.question import AttentionUse, Question
+from serve_app.engine.cuda.trial.question import AttentionUse, ExpertsUse, Question
 from serve_app.engine.cuda.trial.steps import ADAPTERS, PIECE, Prompts, steps_of
+from serve_app.engine.experts.gate import interleaved
 from serve_app.engine.model.adapter_table import Adapters, MakeAdapters
 from serve_app.engine.model.lora import LowRank
 from serve_app.engine.model.packed_adapters import PackedTable
@@ -36,6 +38,8 @@ from serve_app.engine.model.runner import ModelRunner
 ATTENTION: Final = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 8e-3}
 LOGITS: Final = {torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 2e-2}
 CODES: Final = 1e-2  # the least of these limits in a cache of codes: a rounding may choose the next code
+EXPERTS: Final = 8  # of a layer
+ROWS: Final = (1, 40, 8 * MANY)  # with experts: single ones, and tiles of few pairs and of many
 SOME: Final = ("k_proj", "v_proj", "up_proj", "down_proj")  # modules that not only the first adapter changes
 
 
@@ -46,6 +50,9 @@ def find_fault(question: Question, record: Record | None = None) -> str | None:
     torch.manual_seed(0)
     for use in question.uses:
         if (fault := attention_fault(use, question, dtype, device, TritonAttention())) is not None:
+            return fault
+    for kind in question.experts:
+        if (fault := experts_fault(kind, dtype, device)) is not None:
             return fault
     if question.model is None or question.config is None:
         return None
@@ -76,6 +83,45 @@ def attention_fault(
         if not difference <= limit * max(1.0, float(want.abs().max())):  # NaN is a fault too
             lengths = list(batch.context.query_lens)
             return f"attention of {use} differs by {difference:.3g} in a step of {lengths} tokens"
+    return None
+
+
+def experts_fault(use: ExpertsUse, dtype: torch.dtype, device: torch.device) -> str | None:
+    """As `find_fault`, for one kind of experts, of which there are fewer: their weights take memory."""
+    experts, chosen = min(use.experts, EXPERTS), min(use.chosen, EXPERTS)
+    columns = use.inner * (2 if use.has_gate else 1)
+
+    def weights(inputs: int, outputs: int) -> torch.Tensor:
+        sizes = (inputs, outputs) if use.transposed else (outputs, inputs)
+        return (torch.randn(experts, *sizes, device=device) * inputs**-0.5).to(dtype)
+
+    up, down = weights(use.width, columns), weights(use.inner, use.width)
+    biases = [
+        torch.randn(experts, n, device=device).to(dtype) if use.biased else None for n in (columns, use.width)
+    ]
+    for rows in ROWS:
+        x = torch.randn(rows, use.width, device=device).to(dtype)
+        numbers = torch.rand(rows, experts, device=device).argsort(1)[:, :chosen].contiguous()
+        factors = torch.rand(rows, chosen, device=device).to(dtype)
+        pairs = Pairs(numbers.view(-1), experts)
+        options: dict[str, Any] = {"transposed": use.transposed}
+        made = pairs.multiply(x, up, biases[0], share=chosen, gate=use.gate, in_turn=use.in_turn, **options)
+        inner = made if use.gate or not use.has_gate else made[:, : use.inner].contiguous()
+        got = pairs.add(pairs.multiply(inner, down, biases[1], scale=factors.view(-1), **options), rows)
+        want = torch.zeros(rows, use.width, device=device)
+        for expert in range(experts):
+            row, place = (numbers == expert).nonzero(as_tuple=True)
+            matrices = [each[expert].float() for each in (up, down)]
+            first, second = matrices if use.transposed else [each.T for each in matrices]
+            step = x[row].float() @ first + (0 if biases[0] is None else biases[0][expert].float())
+            if use.gate is not None:
+                turned = step[:, interleaved(columns).to(device)] if use.in_turn else step
+                step = use.gate(turned)
+            step = step[:, : use.inner] @ second + (0 if biases[1] is None else biases[1][expert].float())
+            want.index_add_(0, row, step * factors[row, place, None].float())
+        difference, largest = float((got.float() - want).abs().max()), float(want.abs().max())
+        if not difference <= LOGITS[dtype] * largest:  # NaN is a fault too
+            return f"experts of {use} differ by {difference:.3g} of {largest:.3g} for {rows} rows"
     return None
 
 

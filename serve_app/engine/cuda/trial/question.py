@@ -12,10 +12,12 @@ from typing import Any, Final
 
 import msgspec
 import torch
+from torch import nn
 from transformers import PreTrainedModel
 
 from serve_app.engine.attention.recorder import RecordedCall, Recorder
 from serve_app.engine.cuda.trial.steps import DECODES
+from serve_app.engine.experts.gate import Gate, gate_of, is_experts
 from serve_app.engine.fused.checks import run_model
 from serve_app.engine.fused.families import family_of
 
@@ -45,6 +47,31 @@ class AttentionUse:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertsUse:
+    """One kind of layers with experts."""
+
+    experts: int
+    chosen: int  # of them by a row
+    width: int  # of a row
+    inner: int  # between the two products
+    gate: Gate | None
+    has_gate: bool
+    biased: bool
+    in_turn: bool  # gates and ups
+    transposed: bool
+
+    @classmethod
+    def of(cls, module: nn.Module, config: Any) -> ExpertsUse:
+        """`config`: of the model's text."""
+        part: Any = module
+        matrix = part.down_proj
+        inner, width = matrix.shape[1:] if part.is_transposed else matrix.shape[:0:-1]
+        chosen = min(int(getattr(config, "num_experts_per_tok", None) or 1), len(matrix))
+        form = gate_of(module), part.has_gate, part.has_bias, not part.is_concatenated, part.is_transposed
+        return cls(len(matrix), chosen, width, inner, *form)
+
+
+@dataclass(frozen=True, slots=True)
 class Question:
     """Everything that decides which kernels run for a model, and how."""
 
@@ -57,6 +84,7 @@ class Question:
     config: str | None  # JSON of a small model of that class, with layers of the same shape
     rank: int = 0  # the largest of adapters on that model; 0: none are tried
     longest: int = LONGEST
+    experts: tuple[ExpertsUse, ...] = ()  # of layers that are not fused
 
     def to_json(self) -> bytes:
         """Equal questions have equal bytes."""
@@ -85,7 +113,9 @@ def ask_about(
     recorder = Recorder()
     run_model(module, recorder)
     fusable = family_of(module) is not None
-    positions = int(module.config.get_text_config().max_position_embeddings)
+    text: Any = module.config.get_text_config()
+    experts = [ExpertsUse.of(part, text) for part in module.modules() if not fusable and is_experts(part)]
+    positions = int(text.max_position_embeddings)
     return Question(
         device=str(device),
         dtype=str(dtype).removeprefix("torch."),
@@ -96,6 +126,7 @@ def ask_about(
         config=_small_config(module) if fusable else None,
         rank=rank if fusable else 0,
         longest=min(longest, positions - DECODES - 1),
+        experts=tuple(dict.fromkeys(experts)),
     )
 
 

@@ -27,13 +27,15 @@ from serve_app.engine.assemble import assemble
 from serve_app.engine.attention.triton.backend import TritonAttention
 from serve_app.engine.cuda.adapters.slots import SiteStack
 from serve_app.engine.cuda.adapters.tiles import MANY, Tiles
+from serve_app.engine.cuda.experts.grouped import Pairs
 from serve_app.engine.cuda.launch import TritonKernels
 from serve_app.engine.cuda.trial import choose, verdict
 from serve_app.engine.cuda.trial.choose import Choice
-from serve_app.engine.cuda.trial.compare import attention_fault, find_fault
-from serve_app.engine.cuda.trial.question import AttentionUse, Question, ask_about
+from serve_app.engine.cuda.trial.compare import attention_fault, experts_fault, find_fault
+from serve_app.engine.cuda.trial.question import AttentionUse, ExpertsUse, Question, ask_about
 from serve_app.engine.cuda.trial.steps import DECODES, PIECE, Prompts, steps_of
 from serve_app.engine.cuda.trial.verdict import COMMAND, Verdict, fault_of
+from serve_app.engine.experts.gate import Gate
 from tests.support.invariants import WAIT_S
 from tests.support.tiny_models import ARCHITECTURES, tiny_model
 from tests.support.triton_interpreter import LONG
@@ -83,6 +85,9 @@ def test_a_question_has_every_use_of_attention_once_and_a_small_model_of_the_sam
     assert sinks.rank == 0
     assert all(use.sinks for use in sinks.uses)
     assert sinks.model is sinks.config is None  # no fused layers
+    gate = Gate(limit=7.0, alpha=1.702, added=1.0)
+    assert sinks.experts == (ExpertsUse(4, 2, 32, 48, gate, True, True, True, True),)
+    assert Question.from_json(sinks.to_json()) == sinks
 
 
 def test_no_sequence_is_longer_than_the_models_positions() -> None:
@@ -187,6 +192,22 @@ def test_a_wrong_kernel_of_fused_layers_is_a_fault(llama: Question, monkeypatch:
     fault = find_fault(llama)
     assert fault is not None
     assert fault.startswith("fused layers change logits")
+
+
+@pytest.mark.parametrize("rows", [1, pytest.param(8 * MANY, marks=LONG)])
+def test_a_wrong_product_of_experts_is_a_fault(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = question_of("gpt_oss")
+    right = Pairs.add
+
+    def add(self: Pairs, parts: torch.Tensor, count: int) -> torch.Tensor:
+        out = right(self, parts, count)
+        return out * 1.2 if count == rows else out
+
+    assert experts_fault(asked.experts[0], torch.float32, DEVICE) is None
+    monkeypatch.setattr(Pairs, "add", add)
+    fault = experts_fault(asked.experts[0], torch.float32, DEVICE)
+    assert fault is not None
+    assert fault.endswith(f"for {rows} rows")
 
 
 @pytest.mark.parametrize(
@@ -380,6 +401,20 @@ def test_kernels_that_are_wrong_for_adapters_alone_serve_without_them(
     assert found == Choice("triton", adapters=False)
     assert "it is wrong" in lines[1]
     assert "without adapters" in lines[1]
+
+
+def test_nor_are_they_left_out_for_experts_that_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choose, "fault_of", lambda question: "it is wrong" if question.experts else None)
+    lines: list[str] = []
+    found = choose.choose_kernels(
+        tiny_model("gpt_oss").to(DEVICE),
+        dtype=torch.float32,
+        device=DEVICE,
+        config=settings(),
+        progress=lines.append,
+    )
+    assert found == Choice("triton", adapters=False, experts=False)
+    assert "trying them without experts" in lines[1]
 
 
 def test_without_triton_auto_is_plain_torch(monkeypatch: pytest.MonkeyPatch) -> None:

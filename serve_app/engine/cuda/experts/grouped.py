@@ -1,0 +1,189 @@
+"""The experts of a layer on a GPU: a function behind transformers' experts interface, over its own weights.
+
+Rows are sorted by expert on the device, and one launch multiplies all of them: by gates and ups, with what
+lies between the products, and one more by the weights down. The number of launches and their sizes depend on
+the number of rows alone, so graphs record them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch import nn
+from transformers.integrations.moe import ExpertsInterface
+
+from serve_app.engine.attention.triton.early import early_start
+from serve_app.engine.attention.triton.launcher import Launcher
+from serve_app.engine.cuda.experts import kernels
+from serve_app.engine.experts.gate import Gate, gate_of, is_experts
+
+NAME: Final = "serve_app_grouped"  # of the function, to transformers
+PLACE: Final = "grouped_experts"  # the attribute of a module that has them
+FEW, MANY = 16, 64  # pairs of a tile
+COLUMNS: Final = 64  # of a product's tile
+BYTES: Final = (
+    128  # of a row that are read at once: they decide the order of a sum, so they are always the same
+)
+SORTED, ADDED = 1024, 1024  # numbers of a program at a time
+TYPES: Final = frozenset({torch.float32, torch.bfloat16, torch.float16})
+
+_SORT, _MULTIPLY, _ADD = map(Launcher, (kernels.sort_pairs, kernels.multiply_pairs, kernels.add_pairs))
+
+
+class GroupedExperts:
+    """Computes the same as an experts module of transformers, by kernels over the module's weights."""
+
+    def __init__(self, module: nn.Module) -> None:
+        experts: Any = module
+        self._module = experts
+        self._gate = gate_of(experts)
+
+    def __call__(self, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """x [T, N], the numbers of each row's experts [T, K] and their weights -> [T, N] of the type of x.
+
+        A number beyond the last expert selects no expert.
+        """
+        experts, (rows, share) = self._module, chosen.shape
+        if not rows:
+            return torch.zeros_like(x)
+        matrix = experts.gate_up_proj if experts.has_gate else experts.up_proj
+        normed = bool(getattr(experts, "has_post_expert_norm", False))
+        pairs = Pairs(chosen.reshape(-1).long().contiguous(), len(matrix))
+        x, weights = x.to(matrix.dtype).contiguous(), weights.reshape(-1).contiguous()
+        biases = (None, None)
+        if experts.has_bias:
+            up = experts.gate_up_proj_bias if experts.has_gate else experts.up_proj_bias
+            biases = up, experts.down_proj_bias
+        options = {"transposed": experts.is_transposed}
+        in_turn = not experts.is_concatenated
+        made = pairs.multiply(x, matrix, biases[0], share=share, gate=self._gate, in_turn=in_turn, **options)
+        if self._gate is None:
+            made = experts._apply_gate(made) if experts.has_gate else experts.act_fn(made)
+        scale = None if normed else weights
+        made = pairs.multiply(made.contiguous(), experts.down_proj, biases[1], scale=scale, **options)
+        if normed:
+            made = experts.post_expert_norm(made) * weights[:, None].to(made.dtype)
+        return pairs.add(made.contiguous(), rows)
+
+
+class Pairs:
+    """The pairs of a step's rows and their experts, sorted by expert."""
+
+    def __init__(self, chosen: torch.Tensor, experts: int) -> None:
+        """`chosen` [P] int64."""
+        count = len(chosen)
+        self._chosen, self._experts = chosen, experts
+        self._size = FEW if count <= FEW * experts else MANY
+        others = count // self._size + experts
+        self._order = chosen.new_empty(count, dtype=torch.int32)
+        self._tiles = chosen.new_empty(min(count, others), 3, dtype=torch.int32)
+        _SORT(
+            (experts,),
+            *(chosen, self._order, self._tiles, count),
+            EXPERTS=experts,
+            M=self._size,
+            BY_PAIR=count <= others,
+            AT_ONCE=min(SORTED, _power_of_two(count)),
+            **early_start(chosen.device),
+        )
+
+    def multiply(
+        self,
+        x: torch.Tensor,
+        matrix: torch.Tensor,
+        bias: torch.Tensor | None,
+        *,
+        share: int = 1,
+        gate: Gate | None = None,
+        in_turn: bool = False,
+        scale: torch.Tensor | None = None,
+        transposed: bool = False,
+    ) -> torch.Tensor:
+        """x [P / share, K] times matrix [E, N, K] or, if `transposed`, [E, K, N], plus bias [E, N] -> [P, N].
+
+        With a `gate` the result is [P, N / 2], of gates that come before ups, or `in_turn` with them. `scale`
+        [P]: of each pair. What a pair without an expert gets is not written.
+        """
+        if transposed:
+            matrix = matrix.mT
+        columns, inputs = matrix.shape[1:]
+        if x.shape[1] != inputs or len(x) * share != len(self._chosen) or x.dtype != matrix.dtype:
+            raise ValueError(f"rows of {tuple(x.shape)} and {x.dtype} do not fit the experts")
+        outputs = columns if gate is None else columns // 2
+        apart, up = (2, 1) if in_turn else (1, outputs)
+        out = x.new_empty(len(self._chosen), outputs)
+        clamps = (0.0, 1.0, 0.0) if gate is None else (gate.limit, gate.alpha, gate.added)
+        _MULTIPLY(
+            (len(self._tiles), -(-outputs // COLUMNS)),
+            *(x, matrix, matrix if bias is None else bias.contiguous(), x if scale is None else scale, out),
+            *(self._order, self._tiles, *matrix.stride(), columns, *clamps),
+            INPUTS=inputs,
+            OUTPUTS=outputs,
+            SHARE=share,
+            GATE=0 if gate is None else 3 if gate.limit else 2 if gate.gelu else 1,
+            APART=1 if gate is None else apart,
+            UP=up,
+            BIAS=bias is not None,
+            SCALED=scale is not None,
+            M=self._size,
+            N=COLUMNS,
+            STEP=BYTES // x.element_size(),
+            num_warps=4,
+            num_stages=3,
+            **early_start(x.device),
+        )
+        return out
+
+    def add(self, parts: torch.Tensor, rows: int) -> torch.Tensor:
+        """[P, N] -> [rows, N]: the sum of the pairs of each row, in float32 and in their order."""
+        out = parts.new_empty(rows, parts.shape[1])
+        step = min(ADDED, _power_of_two(parts.shape[1]))
+        _ADD(
+            (rows, -(-parts.shape[1] // step)),
+            *(parts, self._chosen, out),
+            K=len(self._chosen) // rows,
+            SIZE=parts.shape[1],
+            EXPERTS=self._experts,
+            STEP=step,
+            **early_start(parts.device),
+        )
+        return out
+
+
+def has_grouped(module: nn.Module) -> bool:
+    """Whether a module has experts that these kernels can multiply by."""
+    return is_experts(module) and module.get_parameter("down_proj").dtype in TYPES
+
+
+def group_experts(model: nn.Module) -> Callable[[], None] | None:
+    """Let the kernels compute the experts of `model`.
+
+    Returns a function that undoes this; None: there are no experts.
+    """
+    found: list[Any] = [module for module in model.modules() if has_grouped(module)]
+    before = [module.config._experts_implementation for module in found]
+
+    def undo() -> None:
+        for module, name in zip(found, before, strict=True):
+            delattr(module, PLACE)
+            module.config._experts_implementation_internal = name
+
+    for module in found:
+        setattr(module, PLACE, GroupedExperts(module))
+        module.config._experts_implementation_internal = NAME
+    return undo if found else None
+
+
+def _grouped(module: nn.Module, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    experts: GroupedExperts = getattr(module, PLACE)
+    return experts(x, chosen, weights)
+
+
+def _power_of_two(number: int) -> int:
+    """The smallest power of two that is at least `number`."""
+    return 1 << (number - 1).bit_length()
+
+
+ExpertsInterface.register(NAME, _grouped)
