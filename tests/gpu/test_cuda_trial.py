@@ -69,6 +69,6 @@ def test_auto_is_triton_after_a_trial_in_a_process_of_its_own(
     )
     assert any("give plain torch's results" in line for line in lines), lines
     runner: Any = engine._runner
-    assert isinstance(runner._runner._backend, TritonAttention)
+    assert isinstance(runner._runner.backend, TritonAttention)
     assert isinstance(runner._runner.module.forward, FusedForward)
     assert list((tmp_path / "serve_app" / "trials").glob("*.passed"))

@@ -174,11 +174,13 @@ INSIDE: dict[str, dict[str, set[str]]] = {
             *("model", "norm", "waiting", "weights"),
         },
         "cuda.adapters": {"attention", "model", "transfer"},
+        "cuda.experts": {"attention", "experts"},
         "cuda": {
-            *("attention", "cuda.adapters", "device", "forward_context", "fused", "model", "norm", "weights"),
+            *("attention", "cuda.adapters", "cuda.experts", "device", "forward_context", "fused", "model"),
+            *("norm", "state", "weights"),
         },
         "cuda.trial": {
-            *("attention", "batch", "cuda", "cuda.adapters"),
+            *("attention", "batch", "cuda", "cuda.adapters", "cuda.experts", "experts"),
             *("forward_context", "fused", "model", "sequence"),
         },
         "embedding": {"attention", "model", "torch_cpu"},

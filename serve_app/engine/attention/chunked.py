@@ -23,6 +23,8 @@ def within_chunks(context: ForwardContext, length: int) -> ForwardContext:
     if length % context.block_size:
         raise ValueError(f"chunks of {length} tokens are not made of blocks of {context.block_size}")
     if max(context.lens) <= length:
+        if context.wanted_start is None:
+            return context
         return replace(context, wanted_start=None, wanted_lens=())
     query_lens: list[int] = []
     lens: list[int] = []

@@ -18,15 +18,15 @@ class Numbered:
 
     def __init__(self, backend: AttentionBackend, layers: Iterable[int]) -> None:
         """`layers`: the numbers of the layers that attend, in order."""
-        self._backend = backend
+        self.backend = backend
         self._places = {layer: place for place, layer in enumerate(layers)}
 
     @property
     def memory(self) -> BlockMemory | None:
-        return self._backend.memory
+        return self.backend.memory
 
     def allocate(self, layers: tuple[LayerSpec, ...], *sizes: Any, codes: bool = False) -> None:
-        self._backend.allocate(layers, *sizes, codes=codes)
+        self.backend.allocate(layers, *sizes, codes=codes)
 
     def forward(
         self,
@@ -37,7 +37,7 @@ class Numbered:
         context: ForwardContext,
         **options: Any,
     ) -> torch.Tensor:
-        return self._backend.forward(self._places[layer], query, key, value, context, **options)
+        return self.backend.forward(self._places[layer], query, key, value, context, **options)
 
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
-        self._backend.copy_blocks(pairs)
+        self.backend.copy_blocks(pairs)

@@ -25,18 +25,25 @@ class TritonDevice:
     kind: Final = "triton"
 
     def __init__(
-        self, backend: AttentionBackend, config: ModelConfig, device: torch.device, *, stacked: bool = True
+        self,
+        backend: AttentionBackend,
+        config: ModelConfig,
+        device: torch.device,
+        *,
+        stacked: bool = True,
+        experts: bool = True,
     ) -> None:
-        """`stacked`: adapters are added by kernels, and not by plain torch."""
+        """`stacked`: adapters are added by kernels, and not by plain torch; `experts`: so are experts."""
         self.backend = backend
         self.make_adapters: MakeAdapters = StackedTable if stacked else PackedTable
+        self._experts = experts
         self._config, self._graphed = config, device.type == "cuda" and config.engine.cuda_graphs
 
     def accelerate(
         self, module: PreTrainedModel, dtype: torch.dtype, weights: WeightFormat, progress: Progress
     ) -> PreTrainedModel:
         progress("fusing the layers (the first start on a machine compiles their kernels)")
-        return accelerate_cuda(module, dtype, weights)
+        return accelerate_cuda(module, dtype, weights, experts=self._experts)
 
     def largest_graph(self, module: PreTrainedModel) -> int:
         return largest_graph(module, self._config.engine.max_step_tokens) if self._graphed else 0
@@ -44,16 +51,14 @@ class TritonDevice:
     def record(self, runner: ModelRunner, progress: Progress) -> None:
         if not self._graphed:
             return
-        if runner.num_slots:
-            progress("steps are launched kernel by kernel: plain torch computes the states of the layers")
-            return
         # Graphs with adapters are recorded for adapters of the settings, not for those that clients may send.
         graph_steps(
             runner.module,
-            self.backend,
+            runner.backend,
             runner.plan,
             self._config.engine.max_sequences,
             progress,
             adapters=runner.adapters if self._config.adapters else None,
             tokens=self._config.engine.max_step_tokens,
+            states=runner.states,
         )

@@ -10,29 +10,37 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import torch
 from transformers import PreTrainedModel
 
 from serve_app.engine.attention import AttentionBackend
+from serve_app.engine.attention.numbering import Numbered
 from serve_app.engine.attention.triton import plan
 from serve_app.engine.attention.triton.backend import TritonAttention
 from serve_app.engine.cuda.adapters.slots import StackedTable, TiledAdapters
 from serve_app.engine.cuda.adapters.tiles import FEW, MANY
 from serve_app.engine.cuda.capture import CudaGraphs, Record, Step, pays
+from serve_app.engine.cuda.own_layers import OwnLayers
 from serve_app.engine.cuda.step_buffers import StepBuffers
+from serve_app.engine.cuda.watch import NotRecordable, watched
 from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.fused.forward import Decode, FusedForward
 from serve_app.engine.model.adapter_table import Adapters
-from serve_app.engine.model.forward import active, current
+from serve_app.engine.model.forward import active, current, takes_positions
 from serve_app.engine.model.memory import CachePlan
+from serve_app.engine.model.stateful import stateful_functions
+from serve_app.engine.state.pools import LastingDecodes, StatePools
 
 log = logging.getLogger(__name__)
 
 BUCKETS: Final = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # decodes of a graph
 ROWS: Final = (32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)  # of a graph with prompts
 PROMPTS: Final = 16  # sequences of several rows in a graph at most
+TRIED: Final = 2  # decodes that show whether a decoder can be called with embedded rows
+# What a graph may differ from its step, relative to the largest number: cuBLAS may choose other products.
+SAME: Final = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 5e-3}
 
 Progress = Callable[[str], None]
 
@@ -49,14 +57,21 @@ class GraphedSteps:
     def __init__(
         self,
         decode: Decode,
-        backend: TritonAttention,
+        backend: AttentionBackend,
         buffers: StepBuffers,
         cache: CachePlan,
         adapters: StackedTable | None = None,
+        states: LastingDecodes | None = None,
+        *,
+        checked: bool = False,
     ) -> None:
-        """Nothing is recorded yet. With `adapters`, steps in which rows have adapters get separate graphs."""
+        """Nothing is recorded yet. With `adapters`, steps in which rows have adapters get separate graphs.
+
+        `backend`: the one of the active steps; its kernels are Triton's. `checked`: a step must be recordable
+        by `watched`, and its graph must give the step's result, or recording raises NotRecordable.
+        """
         self._decode, self._backend, self._buffers = decode, backend, buffers
-        self._adapters = adapters
+        self._adapters, self._states, self._checked = adapters, states, checked
         self._parts_of_one = -(-cache.max_model_len // plan.PART)
         # Sequences that share no block have no more parts than the cache. Others may run without.
         self._parts_of_cache = cache.num_blocks * cache.block_size // plan.PART
@@ -101,16 +116,28 @@ class GraphedSteps:
 
     def _record(self, size: int, prompts: int, record: Record) -> None:
         for adapted, step in self._steps(size, prompts).items():
-            self._graphs.setdefault((prompts > 0, adapted), {})[size] = record(step)
+            if self._checked:
+                step()  # what is computed once a start may wait
+                watched(step)
+            replay = record(step)
+            if self._checked:
+                self._check(step, replay, size, prompts)
+            self._graphs.setdefault((prompts > 0, adapted), {})[size] = replay
+
+    def _check(self, step: Step, replay: Step, size: int, prompts: int) -> None:
+        """Raise NotRecordable unless a graph gives the step's result for other numbers than it was recorded
+        with."""
+        self._buffers.pretend(size, prompts)
+        want, got = step().float().clone(), replay().float()
+        self._buffers.clear()
+        difference, largest = (float(each.abs().max()) for each in (got - want, want))
+        if not difference <= SAME[self._buffers.states.dtype] * max(largest, 1e-6):  # NaN is not
+            raise NotRecordable(f"a graph of {size} rows differs from the step by {difference:.3g}")
 
     @property
     def count(self) -> int:
         """All recorded graphs."""
         return sum(map(len, self._graphs.values()))
-
-    def forget(self) -> None:
-        """Let every step run without a graph."""
-        self._graphs.clear()
 
     def __call__(
         self, states: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor | None
@@ -122,6 +149,8 @@ class GraphedSteps:
         if size is None or self._parts(step.context) > self._most_parts(size):
             return self._decode(states, positions, rows)
         self._buffers.fill(states, positions, step.context, size)
+        if self._states is not None:
+            self._states.fill(step.states, size)
         if isinstance(step.adapters, TiledAdapters):
             self._buffers.fill_tiles(step.adapters.tiles)
         normed = graphs[size]()[:tokens]
@@ -151,10 +180,15 @@ class GraphedSteps:
         size = len(context.slots)
         buffers, most_parts = self._buffers, self._most_parts(size)
 
+        positions, attention = buffers.positions[:size], triton_of(self._backend)
+        if self._states is not None:
+            self._states.fill(None, size)
+
         def run() -> torch.Tensor:
-            self._backend.begin_lasting(context, most_parts, prompts)
-            with active(self._backend, context, adapters):
-                return self._decode(buffers.states[:size], buffers.positions[:size], None)
+            attention.begin_lasting(context, most_parts, prompts)
+            states = None if self._states is None else self._states.of(size)
+            with active(self._backend, context, adapters, states, positions):
+                return self._decode(buffers.states[:size], positions, None)
 
         return run
 
@@ -175,11 +209,57 @@ def _at_least(sizes: Iterable[int], size: int) -> int | None:
     return min((each for each in sizes if each >= size), default=None)
 
 
+def _logits_of(
+    module: PreTrainedModel,
+    backend: AttentionBackend,
+    cache: CachePlan,
+    states: LastingDecodes | None,
+) -> Callable[[], torch.Tensor]:
+    """A forward of `module` over a few decodes that write nothing."""
+    device = module.device
+    buffers = StepBuffers(TRIED, TRIED, 1, cache, device)
+    buffers.pretend(TRIED, 0)
+    attention, context = triton_of(backend), buffers.decodes(TRIED)
+    inputs: dict[str, Any] = {"input_ids": torch.arange(TRIED, device=device)[None], "use_cache": False}
+    if takes_positions(module):
+        inputs["position_ids"] = buffers.positions[None]
+    if states is not None:
+        states.fill(None, TRIED)
+
+    def run() -> torch.Tensor:
+        attention.begin_lasting(context, TRIED)
+        slots = None if states is None else states.of(TRIED)
+        with torch.inference_mode(), active(backend, context, None, slots, buffers.positions):
+            logits: torch.Tensor = module(**inputs).logits
+        return logits
+
+    return run
+
+
+def _check_chunks(module: PreTrainedModel, cache: CachePlan) -> None:
+    """Raise NotRecordable if layers attend within chunks of which a sequence may have several: the host
+    divides their steps."""
+    config: Any = module.config.get_text_config()
+    length = getattr(config, "attention_chunk_size", None)
+    if length and cache.max_model_len > length and "chunked_attention" in (config.layer_types or ()):
+        raise NotRecordable(
+            f"layers attend within chunks of {length} tokens, and sequences may have {cache.max_model_len}"
+        )
+
+
+def triton_of(backend: AttentionBackend) -> TritonAttention:
+    """The kernels of Triton behind `backend`. Raises NotRecordable if there are none."""
+    found = backend.backend if isinstance(backend, Numbered) else backend
+    if not isinstance(found, TritonAttention):
+        raise NotRecordable("attention is not computed by the kernels of Triton")
+    return found
+
+
 def largest_graph(module: PreTrainedModel, tokens: int) -> int:
     """Rows of the largest step with prompts that `graph_steps` may record; 0: it records none."""
-    return max(
-        (each for each in ROWS if each <= tokens and isinstance(module.forward, FusedForward)), default=0
-    )
+    if stateful_functions(type(module)):
+        return 0
+    return max((each for each in ROWS if each <= tokens), default=0)
 
 
 def graph_steps(
@@ -192,31 +272,48 @@ def graph_steps(
     adapters: Adapters | None = None,
     *,
     tokens: int = 0,
+    states: StatePools | None = None,
 ) -> bool:
     """Make `module` replay graphs for its steps. Returns False, with a log line, if it cannot.
 
     Graphs are for decodes of up to `sequences`, and for steps of up to `tokens` rows and as many sequences,
     if the host needs as long to launch their kernels as the device to run them. Call it when the cache is
     allocated. `record`: None for CUDA graphs; else all sizes are recorded. `adapters`: the model's table, if
-    steps with adapters are to have graphs, too; with a table of another kind they have none.
+    steps with adapters are to have graphs, too; with a table of another kind they have none. `states`: those
+    of a model with layers that have a state; only its decodes have graphs.
     """
-    forward: object = module.forward
-    if not isinstance(forward, FusedForward) or not isinstance(backend, TritonAttention):
-        log.info("no CUDA graphs: %s runs transformers' own forward", type(module).__name__)
-        return False
-    sizes = buckets(sequences)
-    rows = tuple(each for each in ROWS if each <= tokens)
-    hidden = module.config.get_text_config().hidden_size
+    started, sizes = time.monotonic(), buckets(sequences)
+    rows = tuple(each for each in ROWS if each <= tokens and states is None)
     stacked = adapters if isinstance(adapters, StackedTable) else None
     capacity = 0 if stacked is None else stacked.capacity
-    buffers = StepBuffers(max(sizes[-1], *rows, 0), sizes[-1], hidden, cache, module.device, capacity)
-    graphed = GraphedSteps(forward.decode, backend, buffers, cache, stacked)
-    started = time.monotonic()
+    slots = None if states is None else states.of_decodes(max(sizes[-1], TRIED))
+
+    own: OwnLayers | None = None
+    forward: object = module.forward
     try:
+        triton_of(backend)
+        _check_chunks(module, cache)
+        if isinstance(forward, FusedForward):
+            layers: FusedForward | OwnLayers = forward
+            width, dtype = module.config.get_text_config().hidden_size, torch.float32
+        else:
+            layers = own = OwnLayers(module)
+            own.take_over(_logits_of(module, backend, cache, slots))
+            width, dtype = own.width, own.dtype
+        most = max(sizes[-1], *rows, 0)
+        buffers = StepBuffers(most, sizes[-1], width, cache, module.device, capacity, dtype)
+        graphed = GraphedSteps(
+            layers.decode, backend, buffers, cache, stacked, slots, checked=own is not None
+        )
         gains = pays if record is None else lambda step: True
         record = record or CudaGraphs()
         graphed.record_rows(rows, record, gains, progress)
         graphed.record_decodes(sizes, record, progress)
+    except NotRecordable as error:
+        log.warning("no CUDA graphs, steps are launched kernel by kernel: %s", error)
+        if own is not None:
+            own.give_back()
+        return False
     except Exception:  # of the driver, of memory, or of an operation that cannot be recorded
         # torch 2.11 takes the recording for one that goes on: it gives no memory back to other processes.
         log.warning(
@@ -224,8 +321,9 @@ def graph_steps(
             "that torch has taken stays taken until this process ends",
             exc_info=True,
         )
-        graphed.forget()
+        if own is not None:
+            own.give_back()
         return False
-    forward.decode = graphed
+    layers.decode = graphed
     progress(f"recorded {graphed.count} CUDA graphs in {time.monotonic() - started:.1f} s")
     return True

@@ -24,12 +24,16 @@ class StepBuffers:
         cache: CachePlan,
         device: torch.device,
         adapters: int = 0,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
-        """`rows` is at least `sequences`; each sequence has one of `adapters` adapters, or none."""
+        """`rows` is at least `sequences`; each sequence has one of `adapters` adapters, or none.
+
+        `dtype`: of the embedded rows, [rows, hidden_size].
+        """
         self._length, self._block_size = cache.max_model_len, cache.block_size
         width = -(-cache.max_model_len // cache.block_size)
         self.sequences = sequences
-        self.states = torch.zeros(rows, hidden_size, device=device)
+        self.states = torch.zeros(rows, hidden_size, dtype=dtype, device=device)
         self.positions = torch.zeros(rows, dtype=torch.int64, device=device)
         self._slots = torch.full((rows,), NO_SLOT, dtype=torch.int64, device=device)
         self._lens = torch.zeros(sequences, dtype=torch.int32, device=device)
@@ -79,10 +83,14 @@ class StepBuffers:
             self._starts[count + 1 :].fill_(tokens)
 
     def pretend(self, rows: int, prompts: int) -> None:
-        """Fill `rows` rows with as few prompts as possible, at most `prompts`, none longer than allowed. They
-        write nothing."""
+        """Fill `rows` rows with as few prompts as possible, at most `prompts`, none longer than allowed. With
+        0, they are decodes of one token each. They write nothing."""
         self.clear()
         self.states[:rows].normal_()  # zeros are computed faster
+        self.positions[:rows].random_(self._length)
+        if not prompts:
+            self._lens.fill_(1)
+            return
         count = min(prompts, self.sequences)
         ends = (self._each[: count + 1] * self._length).clamp(max=rows)
         self._starts[: count + 1].copy_(ends)
@@ -91,7 +99,7 @@ class StepBuffers:
 
     def clear(self) -> None:
         """Null rows of null sequences."""
-        for each in (self.states, self._starts, self._lens):
+        for each in (self.states, self.positions, self._starts, self._lens):
             each.zero_()
 
     def fill_tiles(self, tiles: Tiles) -> None:

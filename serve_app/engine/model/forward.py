@@ -44,11 +44,14 @@ class ActiveStep:
     context: ForwardContext
     adapters: RowAdapters | None = None  # None: no row has one
     states: States | None = None  # None: functions with a state start from none, and keep none
+    given_positions: torch.Tensor | None = None  # None: they are computed from `context`
     chunked: dict[int, ForwardContext] = field(default_factory=dict)  # by the length of a chunk
 
     @cached_property
     def positions(self) -> torch.Tensor:
         """The positions [T] of the rows in their sequences."""
+        if self.given_positions is not None:
+            return self.given_positions
         spans = zip(self.context.lens, self.context.query_lens, strict=True)
         found = torch.cat([torch.arange(end - count, end) for end, count in spans])
         return found.to(self.context.slots.device)
@@ -110,13 +113,15 @@ def active(
     context: ForwardContext,
     adapters: RowAdapters | None = None,
     states: States | None = None,
+    positions: torch.Tensor | None = None,
 ) -> Iterator[None]:
     """Send every attention call of forwards inside the context manager to `backend`, with `context`.
 
     `adapters` are added to the outputs of the linears that they change. `states` are used for one forward
-    only.
+    only. `positions` [T] are those of the rows in their sequences: they are needed where `context` knows only
+    the most that they can be.
     """
-    token = _active.set(ActiveStep(backend, context, adapters, states))
+    token = _active.set(ActiveStep(backend, context, adapters, states, positions))
     try:
         yield
     finally:

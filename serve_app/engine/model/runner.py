@@ -54,7 +54,7 @@ class ModelRunner:
     ) -> None:
         self.module = module
         self.device = device
-        self._backend = backend
+        self.backend = backend
         name = type(module).__name__
         self._wants_positions = wants_positions(module)
         query_temperature.take_over(module)
@@ -68,7 +68,7 @@ class ModelRunner:
             check_takes_positions(module)
         self.layers, self.vocab_size = layers.attention, layers.width
         if layers.numbers != tuple(range(len(layers.numbers))):
-            self._backend = Numbered(backend, layers.numbers)
+            self.backend = Numbered(backend, layers.numbers)
         self._state_specs = layers.states
         self._rows = EmbeddingRows(module, self.vocab_size)
         self.table_width = self._rows.width
@@ -123,10 +123,10 @@ class ModelRunner:
         virtual, input_ids = self._rows.of_step(batch.chunks, self.device), batch.input_ids
         if virtual is not None:
             input_ids = input_ids.index_fill(0, virtual.places, STAND_IN)
-        states = None if self._states is None else self._states.of_step(batch.chunks)
+        states = None if self.states is None else self.states.of_step(batch.chunks)
         with (
             torch.inference_mode(),
-            active(self._backend, batch.context, adapters, states),
+            active(self.backend, batch.context, adapters, states),
             self._rows.written(virtual),
         ):
             return self._logits(input_ids, batch.positions, batch.logit_rows).float()
@@ -135,7 +135,7 @@ class ModelRunner:
         """Copy cache blocks (source, target) in every layer."""
         if pairs:
             with torch.inference_mode():
-                self._backend.copy_blocks(pairs)
+                self.backend.copy_blocks(pairs)
 
     def _step_bytes(self, config: EngineConfig, window: int, dtype: torch.dtype, graphed: int) -> int:
         """The memory that the largest steps take beside weights and cache; 0 if it is not measured."""
@@ -156,8 +156,8 @@ class ModelRunner:
             torch.cuda.empty_cache()
 
     def _allocate(self, num_blocks: int, block_size: int, dtype: torch.dtype, num_slots: int = 0) -> None:
-        self._backend.allocate(self.layers, num_blocks, block_size, dtype, self.device, codes=self._codes)
-        self._states = StatePools(self._state_specs, num_slots, self.device) if self._state_specs else None
+        self.backend.allocate(self.layers, num_blocks, block_size, dtype, self.device, codes=self._codes)
+        self.states = StatePools(self._state_specs, num_slots, self.device) if self._state_specs else None
 
     def _logits(self, input_ids: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """[T], [T], [R] -> [R, V]."""

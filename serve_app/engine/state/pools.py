@@ -8,8 +8,8 @@ from typing import Final
 import torch
 
 from serve_app.engine.sequence import Chunk
-from serve_app.engine.state import StateSpec
-from serve_app.engine.state.waves import Wave, waves_of
+from serve_app.engine.state import States, StateSpec
+from serve_app.engine.state.waves import Span, Wave, waves_of
 
 OWN_SLOTS: Final = 2  # one of zeros, before a first token, and one for states that are not kept
 
@@ -27,6 +27,10 @@ class StatePools:
         """The states of one forward of `chunks`; each chunk names the slots that it reads and writes."""
         return StepStates(self._pools, waves_of(chunks, self._zero, self._unread, self._device))
 
+    def of_decodes(self, count: int) -> LastingDecodes:
+        """The states of forwards of up to `count` decodes."""
+        return LastingDecodes(self._pools, count, self._zero, self._unread)
+
 
 class StepStates:
     """As `States`."""
@@ -40,3 +44,31 @@ class StepStates:
         if pool is None or pool.shape[1:] != spec.shape or pool.dtype != spec.dtype:
             raise RuntimeError("the model calls functions with a state in another order than in its dry run")
         return pool
+
+
+class LastingDecodes:
+    """The states of decodes that a graph may record: their slots are always in the same memory."""
+
+    def __init__(self, pools: Sequence[torch.Tensor], most: int, zero: int, unread: int) -> None:
+        self._pools, self._null = pools, (zero, unread)
+        self._table = torch.zeros(4, most, dtype=torch.int64, device=pools[0].device)
+        self._table[0] = torch.arange(most, device=pools[0].device)
+        self._table[1] = 1
+        self._waves: dict[int, Wave] = {}
+
+    def of(self, count: int) -> StepStates:
+        """The states of one forward of `count` decodes, whatever `fill` writes."""
+        if count not in self._waves:
+            spans = [Span(row, 1, *self._null) for row in range(count)]
+            self._waves[count] = Wave(spans, self._table.device, self._table[:, :count])
+        return StepStates(self._pools, [self._waves[count]])
+
+    def fill(self, states: States | None, count: int) -> None:
+        """Write the slots of a step of decodes, and up to `count` the slots of null sequences."""
+        tokens = 0
+        if states is not None:
+            (wave,) = states.waves
+            tokens = len(wave.spans)
+            self._table[2:, :tokens].copy_(wave.table[2:])
+        for fields, slot in zip(self._table[2:], self._null, strict=True):
+            fields[tokens:count].fill_(slot)

@@ -28,11 +28,16 @@ class Span(NamedTuple):
 class Wave:
     """Spans that do not depend on each other, the longest first."""
 
-    def __init__(self, spans: Iterable[Span], device: torch.device) -> None:
+    def __init__(
+        self, spans: Iterable[Span], device: torch.device, table: torch.Tensor | None = None
+    ) -> None:
+        """`table` [4, S] int64: the fields of the spans, if their slots are known only when the wave runs."""
         self.spans = sorted(spans, key=lambda span: -span.length)
         self.longest = self.spans[0].length
-        columns = np.ascontiguousarray(np.array(self.spans, dtype=np.int64).T)
-        self.table = send(device, columns)[0]  # [4, S]: the fields of the spans
+        if table is None:
+            columns = np.ascontiguousarray(np.array(self.spans, dtype=np.int64).T)
+            table = send(device, columns)[0]
+        self.table = table
         self.firsts, _, self.sources, self.targets = self.table.unbind()
         self._windows: dict[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = {}
 

@@ -14,7 +14,7 @@ def write_rows(
     value,  # [T, KV_HEADS * VALUE_DIM]
     keys,
     values,
-    slots,  # [T] int64
+    slots,  # [T] int64; below 0: a null row, which is not written
     KEY_SIZE: tl.constexpr,
     VALUE_SIZE: tl.constexpr,
     STEP: tl.constexpr,
@@ -24,14 +24,14 @@ def write_rows(
     slot = tl.load(slots + row)
     for start in range(0, KEY_SIZE, STEP):
         dims = start + tl.arange(0, STEP)
-        numbers = tl.load(key + row * KEY_SIZE + dims, mask=dims < KEY_SIZE)
-        tl.store(keys + slot * KEY_SIZE + dims, numbers.to(keys.dtype.element_ty), mask=dims < KEY_SIZE)
+        there = (dims < KEY_SIZE) & (slot >= 0)
+        numbers = tl.load(key + row * KEY_SIZE + dims, mask=there)
+        tl.store(keys + slot * KEY_SIZE + dims, numbers.to(keys.dtype.element_ty), mask=there)
     for start in range(0, VALUE_SIZE, STEP):
         dims = start + tl.arange(0, STEP)
-        numbers = tl.load(value + row * VALUE_SIZE + dims, mask=dims < VALUE_SIZE)
-        tl.store(
-            values + slot * VALUE_SIZE + dims, numbers.to(values.dtype.element_ty), mask=dims < VALUE_SIZE
-        )
+        there = (dims < VALUE_SIZE) & (slot >= 0)
+        numbers = tl.load(value + row * VALUE_SIZE + dims, mask=there)
+        tl.store(values + slot * VALUE_SIZE + dims, numbers.to(values.dtype.element_ty), mask=there)
 
 
 @triton.jit
@@ -42,7 +42,7 @@ def write_codes(
     values,
     key_scales,  # [slots, KV_HEADS] float32
     value_scales,
-    slots,  # [T] int64
+    slots,  # [T] int64; below 0: a null row, which is not written
     KV_HEADS: tl.constexpr,
     HEADS_PAD: tl.constexpr,
     KEY_DIM: tl.constexpr,
@@ -81,9 +81,9 @@ def _write_heads(
 ):
     heads = tl.arange(0, HEADS_PAD)
     dims = tl.arange(0, PAD)
-    there = (heads < HEADS)[:, None] & (dims < DIM)[None, :]
+    there = (heads < HEADS)[:, None] & (dims < DIM)[None, :] & (slot >= 0)
     places = heads[:, None] * DIM + dims[None, :]
     numbers = tl.load(source + places, mask=there, other=0.0).to(tl.float32)
     found, inverse = scales_of(peaks_of(numbers))
     tl.store(pool + slot * HEADS * DIM + places, codes_of(numbers, inverse), mask=there)
-    tl.store(scales + slot * HEADS + heads, found, mask=heads < HEADS)
+    tl.store(scales + slot * HEADS + heads, found, mask=(heads < HEADS) & (slot >= 0))

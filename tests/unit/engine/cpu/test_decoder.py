@@ -215,7 +215,7 @@ def test_the_last_layer_gives_the_rows_that_are_wanted_as_among_all(
     finally:
         torch.set_num_threads(before)
     assert len(native_calls) == 2 * len(STEPS)
-    caches = (each._backend.native_caches for each in (all_rows, some_rows))  # type: ignore[attr-defined]
+    caches = (each.backend.native_caches for each in (all_rows, some_rows))  # type: ignore[attr-defined]
     for one, other in zip(*caches, strict=True):
         assert all(torch.equal(*pieces) for pieces in zip(one.pieces, other.pieces, strict=True))
 

@@ -47,7 +47,8 @@ def short_parts() -> Iterator[None]:
 
 
 class Recorder:
-    """Counts what is replayed. Without a device the steps themselves run, on the same inputs."""
+    """Counts what is replayed. Without a device the steps themselves run, on the same inputs; see
+    `test_own_layers.py` for tapes of what they run."""
 
     def __init__(self) -> None:
         self.replayed = 0
@@ -330,11 +331,6 @@ def test_a_recording_that_breaks_leaves_the_stream_as_it_was(monkeypatch: pytest
     with pytest.raises(RuntimeError, match="invalidated"):
         record(lambda: torch.zeros(1))
     assert cuda.current is cuda.first
-
-
-def test_a_model_that_is_not_fused_has_no_graphs() -> None:
-    graphed, backend = runner("gpt_oss")
-    assert not graph_steps(graphed.module, backend, graphed.plan, 4, lambda _: None, Recorder())
 
 
 def test_buckets_reach_what_is_asked_for_and_no_further() -> None:
