@@ -25,7 +25,7 @@ _REPLY: Final = "Reply"
 
 
 def _reply_types(module: ModuleType, base: type) -> dict[type[Any], type[Any]]:
-    """The concrete subclasses of `base` in `module`, each with the reply that it names: `base[Reply]`."""
+    """The concrete subclasses of `base` in `module`, each with the type of its reply: `base[Reply]`."""
     found = {}
     for kind in vars(module).values():
         if isinstance(kind, type) and issubclass(kind, base) and not getattr(kind, "__parameters__", ()):
@@ -71,7 +71,7 @@ def decode_command(data: bytes) -> tuple[Command[Any], Caller]:
 
 
 def encode_reply(reply: object) -> bytes:
-    """`reply` is the answer, or `Refused`."""
+    """`reply` is the answer, or a `Refused`."""
     return encoder.encode((_REFUSED if isinstance(reply, Refused) else _REPLY, reply))
 
 

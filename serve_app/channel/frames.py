@@ -36,7 +36,7 @@ class Ticket(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Hello(msgspec.Struct, tag=True, array_like=True):
-    """First frame of a replica: proof that a gateway invited it, and who it is."""
+    """First frame of a replica: its own identity, and proof that a gateway invited it."""
 
     token: bytes
     replica: str
@@ -52,13 +52,13 @@ class Taken(msgspec.Struct, tag=True, array_like=True):
 
 
 class DeltaFrame(msgspec.Struct, tag=True, array_like=True):
-    """The deltas that one engine step made for the requests of this gateway."""
+    """The deltas of one engine step for the requests of this gateway."""
 
     deltas: list[TokenDelta]
 
 
 class FramePiece(msgspec.Struct, tag=True, array_like=True):
-    """A part of a `DeltaFrame` that is too large for one frame. The parts follow each other."""
+    """A piece of a `DeltaFrame` that is too large for one frame. The pieces follow each other directly."""
 
     data: bytes
     last: bool
@@ -71,7 +71,7 @@ class End(msgspec.Struct, tag=True, array_like=True):
 
 
 class Refused(msgspec.Struct, tag=True, array_like=True):
-    """The reason why a request ended before its first delta. It answers a call, and is never a frame."""
+    """The reason why a request ended before its first delta. It is the reply to a call, never a frame."""
 
     error: ErrorInfo
     is_leaving: bool = False  # the replica is stopping: another one may take the request
@@ -90,7 +90,7 @@ class Beat(msgspec.Struct, tag=True, array_like=True):
 
 
 class Abort(msgspec.Struct, tag=True, array_like=True):
-    """The gateway's answer to a delta without an inbox: the request has no reader any more."""
+    """The gateway's reply to a delta for which it has no inbox: the request has no reader any more."""
 
     request_id: str
 
@@ -120,9 +120,9 @@ ticket_decoder: msgspec.msgpack.Decoder[Ticket] = msgspec.msgpack.Decoder(Ticket
 def delta_frames(deltas: list[TokenDelta], max_bytes: int = MAX_FRAME_BYTES) -> list[bytes]:
     """The payloads that carry `deltas` in order: a single one, unless it would be larger than a frame may be.
 
-    A single delta that is too large for a frame is sent in pieces if its tensors make it so large. Any other
-    becomes an error: a receiver limits the size of messages, and dropping the delta would silently cut the
-    answer.
+    If tensors make a single delta too large for a frame, the delta is sent in pieces. Any other delta that is
+    too large becomes an error: a receiver limits the size of messages, and dropping the delta would silently
+    cut the answer.
     """
     payload = encoder.encode(DeltaFrame(deltas))
     if len(payload) <= max_bytes:

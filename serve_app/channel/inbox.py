@@ -30,8 +30,8 @@ class ReplicaLost(GenerationFailed):
 
 
 class ReplicaSilent(Unavailable):
-    """A replica that had accepted a request, but sent no delta for it yet, fell silent. Another replica may
-    answer the request."""
+    """A replica fell silent after it had accepted a request, and before it sent a delta for it. Another
+    replica may answer the request."""
 
     cause = BROKEN
 
@@ -69,7 +69,7 @@ class Inbox:
     async def get(self) -> list[TokenDelta]:
         """All deltas that came since the last call, waiting for the first; [] is the end.
 
-        Raises the ServeError that the request failed with, once the deltas before it were read.
+        Raises the ServeError that the request failed with, after the deltas before it have been read.
         """
         while (wake := self.coming()) is not None:
             await wake
@@ -78,7 +78,7 @@ class Inbox:
     def coming(self) -> asyncio.Future[None] | None:
         """The future that `get` awaits next; None: `take` need not wait.
 
-        For readers that avoid the coroutine of `get`, since every step of every stream would make one.
+        For readers that avoid the coroutine of `get`, since each step of each stream would make a new one.
         """
         if self._is_closed:
             return None

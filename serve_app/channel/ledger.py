@@ -18,7 +18,7 @@ LOST = "lost"
 
 
 class Settlement(msgspec.Struct, frozen=True, array_like=True):
-    """What one replica generated for one prompt of a client's request whose gateway is gone."""
+    """What one replica generated for one prompt of a client's request, after the request's gateway died."""
 
     part: str  # the engine request: the same in every copy of this settlement
     gateway: str  # its name, from its ticket
@@ -65,13 +65,13 @@ class Ledger:
                 entry.parts[delta.request_id] = delta.usage
 
     def end(self, request_id: str) -> None:
-        """Record that the engine request `request_id` ended. It is forgotten if it had no tokens."""
+        """Record that the engine request `request_id` ended. It is forgotten if it has no tokens."""
         entry = self._by_request.get(request_id)
         if entry is not None and request_id not in entry.parts:
             self.drop(request_id)
 
     def drop(self, request_id: str) -> None:
-        """Forget the engine request `request_id`: the gateway aborted it, and accounts for it."""
+        """Forget the engine request `request_id`, which the gateway has aborted and accounts for itself."""
         entry = self._by_request.pop(request_id, None)
         if entry is None:
             return

@@ -17,7 +17,7 @@ MAX_BACKLOG_BYTES: Final = 3 * MAX_MESSAGE_BYTES
 class Link(asyncio.Protocol):
     """Cuts a byte stream into frames and watches over its peer.
 
-    `on_frame(payload)` raises if the frame is malformed; the peer is then dropped. `on_close(reason)` is
+    `on_frame(payload)` raises if the frame is malformed; the peer is then disconnected. `on_close(reason)` is
     called exactly once, after the last frame, whichever end closed.
     `beat()` returns the payload of the next heartbeat, or None to send no heartbeat.
     """
@@ -85,7 +85,7 @@ class Link(asyncio.Protocol):
     # --- frames ------------------------------------------------------------------------
 
     def send(self, payload: bytes) -> None:
-        """Queue a frame. Never blocks: a peer that leaves too much unread is dropped instead."""
+        """Queue a frame. Never blocks: a peer that leaves too much unread is disconnected instead."""
         if self.closed or self._transport is None:
             return
         if self._transport.get_write_buffer_size() > self._max_backlog_bytes:

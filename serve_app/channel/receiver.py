@@ -61,7 +61,7 @@ class Receiver:
         return receiver
 
     async def listen(self, host: str) -> None:
-        """Listen on `host`, an address of this machine, as well. New tickets name this address."""
+        """Listen also on `host`, another address of this machine. New tickets name this address."""
         server = await asyncio.get_running_loop().create_server(self._link, host, 0)
         self._servers.append(server)
         port = server.sockets[0].getsockname()[1]
@@ -72,8 +72,8 @@ class Receiver:
     ) -> Inbox:
         """The inbox of the request that replicas know as `key`.
 
-        Replicas keep the usage of the record `record_id` until `booked` is called with that id.
-        `on_leaving` is called when the replica that has the request is stopping.
+        Replicas keep the usage of `record_id` until `booked` is called with that id. `on_leaving` is called
+        when the replica that has the request begins to stop.
         """
         if key in self._inboxes:
             raise ValueError(f"request {key} is open already")
@@ -86,7 +86,7 @@ class Receiver:
             self._unbooked.setdefault(inbox.record_id, set()).add(inbox.link)
 
     def booked(self, record_id: str) -> None:
-        """Note that the record `record_id` is closed, as are the inboxes of all its requests."""
+        """Record that `record_id` is closed, and so are the inboxes of all its requests."""
         for link in self._unbooked.pop(record_id, ()):
             if (peer := self.peers.get(link)) is not None:
                 peer.booked.append(record_id)
@@ -218,7 +218,7 @@ class Receiver:
 
 
 class Departed:
-    """The last counts of replicas that left one application.
+    """The last counts of replicas that have left one application.
 
     Without them, an application's counts would fall when a replica leaves, and Prometheus would see a
     restart.
@@ -237,7 +237,7 @@ class Departed:
                 self._others[name] += count
 
     def returned(self, replica: str) -> None:
-        """Drop the counts of a replica whose connection broke and which has returned: it sends its own."""
+        """Drop the counts of a replica that lost its connection and is back: it sends its own counts."""
         self._by_replica.pop(replica, None)
 
     @property

@@ -20,7 +20,7 @@ BROKEN: Final = "the connection between gateway and model broke; try again"
 
 
 class Outlet:
-    """The connection to one gateway: a sink of deltas, and the requests that depend on it."""
+    """The connection to one gateway: it sends deltas, and knows the requests that depend on it."""
 
     def __init__(
         self,
@@ -54,11 +54,11 @@ class Outlet:
     async def run(
         self, request_id: str, work: Coroutine[Any, Any, None], record: UsageRecord | None = None
     ) -> None:
-        """Run `work`, which sends the request's deltas here, and send its end.
+        """Run `work`, which sends the request's deltas here, then send the request's end.
 
-        If the gateway dies before it has recorded the tokens sent, `record` is settled with them.
-        Raises Unavailable when the connection breaks first. `work` is cancelled in that case, and also when
-        the caller is cancelled. Returns early when the gateway aborts the request.
+        If the gateway dies before it has recorded the tokens that were sent, `record` is settled with them.
+        Raises Unavailable if the connection breaks before `work` ends. `work` is cancelled in that case, and
+        when the caller is cancelled. Returns early when the gateway aborts the request.
         """
         if record is not None:
             self._ledger.open(request_id, record)
@@ -159,7 +159,7 @@ class Sender:
                 del self._outlets[gateway]
 
     def leave(self) -> None:
-        """Inform every gateway that this replica is stopping. The caller must refuse later requests."""
+        """Inform every gateway that this replica is stopping. The caller must refuse all later requests."""
         for outlet in filter(None, map(_connected, self._outlets.values())):
             outlet.leave()
 

@@ -41,7 +41,7 @@ class ForwardResult:
 
 @dataclass(slots=True, frozen=True)
 class Fed:
-    """The last tokens of sequences, while the values of these tokens are only on the device."""
+    """The last tokens of sequences, if the host does not know the values of these tokens yet."""
 
     tokens: torch.Tensor  # [S] int64
     rows: abc.Mapping[Sequence, int]
@@ -52,8 +52,8 @@ def build_batch(
 ) -> Batch:
     """Pack `chunks`, whose block tables must already cover their last token.
 
-    `fed` has those last tokens of decodes that are so far only on the device. All inputs go to a device in
-    one copy, without a wait.
+    `fed` has the last tokens of those decodes whose token is so far only on the device. All inputs go to a
+    device in one copy, without a wait.
     """
     input_ids: list[int] = []
     positions: list[int] = []

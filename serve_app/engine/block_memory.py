@@ -1,6 +1,6 @@
-"""Facts about memory for a block pool: how much of the cache has memory behind it, and the cost of more.
+"""Facts about memory for a block pool: how much of the cache is backed, and what backing more of it costs.
 
-Only numbers, passed from an attention backend, which has the cache, to the pool, which has no tensors.
+Only numbers: an attention backend owns the cache and passes them to the pool, which has no tensors.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class BlockMemory(Protocol):
 
     @property
     def block_seconds(self) -> float:
-        """How long it recently took to get memory for a block; 0 if unknown."""
+        """How long it recently took the system to provide memory for a block; 0 if unknown."""
         ...
 
     @property

@@ -1,9 +1,9 @@
 """Chooses how many draft tokens a step takes: as many as increase the expected tokens per second.
 
 The cost of draft rows is measured: each step with drafts is compared with recent steps that had as many
-decodes but no drafts. Costs are kept by the number of rows, in powers of two, because the time of a small
-step goes into reading the weights, and grows in stairs. Reads no clock and sees no sequences: chances and
-seconds are passed in.
+decodes but no drafts. Costs are kept by the number of rows, in powers of two: the time of a small step goes
+into reading the weights, and grows in stairs. Reads no clock and sees no sequences: chances and seconds are
+passed in.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class DraftGain:
 
 
 def _chances(forecast: Forecast, index: int) -> list[tuple[float, int]]:
-    """Pairs of `index` and the chance that a draft token is right and used, in the order of the tokens."""
+    """Pairs of `index` and the chance that a draft token is right and used, in the draft's order."""
     chance, chances = forecast.first, list[tuple[float, int]]()
     while len(chances) < forecast.most and chance >= LEAST_CHANCE:
         chances.append((chance, index))
@@ -95,5 +95,5 @@ def _chances(forecast: Forecast, index: int) -> list[tuple[float, int]]:
 
 
 def _size(rows: int) -> int:
-    """1, 2, 3 to 4, 5 to 8, ... rows: the steps of the stairs."""
+    """1, 2, 3 to 4, 5 to 8, ... rows: the stairs in which costs are kept."""
     return (rows - 1).bit_length()

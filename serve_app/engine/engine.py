@@ -7,9 +7,9 @@
             ...
 
 A step is schedule -> run -> read -> commit; only the commit changes the contents of sequences. With overlap,
-the next step is scheduled and launched before this one is read; the next step's tokens are chosen after that
-(`launched`). Not thread-safe, except `validate` and `stats`; `loop` runs an engine in a thread of its own.
-Does not depend on text, HTTP, Ray or the internals of the runner.
+the next step is scheduled and launched before this one is read; its tokens are chosen after this one's tokens
+are known (`launched`). Not thread-safe, except `validate` and `stats`; `loop` runs an engine in a thread of
+its own. Does not depend on text, HTTP, Ray or the internals of the runner.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class Engine:
             self._end_group(group, FinishReason.ABORT)
 
     def fail_all(self, error: ServeError) -> list[EngineOutput]:
-        """End every request with `error`; returns all outputs not yet returned."""
+        """End every request with `error`; returns all outputs that have not been returned yet."""
         for group in list(self._groups.values()):
             self._end_group(group, FinishReason.ERROR, error.info())
         self._launched = None
@@ -171,7 +171,7 @@ class Engine:
         return bool(self._groups or self._outputs or self._launched)
 
     def step(self) -> list[EngineOutput]:
-        """Compute one batch. Raises EngineDead when the device is broken, and nothing else.
+        """Compute one batch. Raises only EngineDead, when the device is broken.
 
         With overlap, the outputs may be those of the previous batch.
         """
@@ -231,7 +231,7 @@ class Engine:
                 self._end_group(group, FinishReason.ERROR, error.info())
 
     def _begin(self, plan: Plan) -> None:
-        """Count the step, and note the start of requests whose first step it is."""
+        """Count the step, and record the start time of requests whose first step it is."""
         self._counters.count_step(plan)
         for sequence in plan.admitted:
             group = self._groups[sequence.request_id]
@@ -333,7 +333,7 @@ class Engine:
         self._tell(group, task, chunk.sequence, count, finish, now)
 
     def _append_owed(self, sequence: Sequence) -> None:
-        """Append the rest of a run of forced tokens, the first of which the client already has."""
+        """Append the rest of a run of forced tokens whose first tokens the client already has."""
         owed = () if sequence.constraint is None else sequence.constraint.owed
         count, finish = self._ends.append(sequence, owed, self.max_model_len)
         if count:
@@ -351,7 +351,7 @@ class Engine:
             self._close(group, sequence)
 
     def _fail(self, sequence: Sequence, error: ErrorInfo) -> None:
-        """End a sequence with `error`; in a search, or before siblings are forked, its whole request."""
+        """End a sequence with `error`; in a search, or before siblings are forked, end its whole request."""
         group = self._groups.get(sequence.request_id)
         if group is None or sequence.status is Status.FINISHED:
             return  # it has ended already, with another beam of its search

@@ -1,7 +1,7 @@
 """Estimates the memory that a model takes beside its weights, from the shapes of its modules alone.
 
-Whatever depends on values is left to the start, which measures steps and compares fast layers with the
-model's own.
+Whatever depends on values is determined when the model starts, which measures steps and compares fast layers
+with the model's own.
 """
 
 from __future__ import annotations
@@ -99,9 +99,9 @@ def weights_too_large(weight_bytes: int, memory: int, beside: int = 0) -> CacheT
 
 
 def device_memory(wanted: str) -> tuple[str, int | None]:
-    """The kind of device that `wanted` means here, cpu or cuda, and its memory in bytes.
+    """The kind of device that `wanted` stands for on this machine, cpu or cuda, and its memory in bytes.
 
-    The memory is the free memory for a CPU, or all of the GPU's memory; None: this machine has no GPU.
+    For a CPU, that is the free memory; for a GPU, all of its memory; None: this machine has no GPU.
     """
     has_cuda = torch.cuda.is_available()
     if wanted == "cpu" or (wanted == "auto" and not has_cuda):
@@ -110,7 +110,7 @@ def device_memory(wanted: str) -> tuple[str, int | None]:
 
 
 def _layers(module: PreTrainedModel, text: Any) -> Layers | None:
-    """What the layers need in the cache, from shapes alone; None if that depends on the values of tensors."""
+    """What the layers need in the cache, from shapes alone; None if it depends on the values of tensors."""
 
     def forward(tokens: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         places = {"position_ids": positions[None]} if takes else {}

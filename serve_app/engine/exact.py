@@ -1,8 +1,9 @@
 """Functions of single numbers whose results do not depend on where the numbers lie in memory.
 
-Torch computes SiLU and similar functions on about sixteen neighbouring numbers at a time. It uses another
-method for the numbers left over at the end of a tensor or of a thread's part, so their last bit may differ.
-Exponentials and quotients of single numbers are the same everywhere, so these functions are built from them.
+Torch computes SiLU and similar functions on about sixteen neighbouring numbers at a time. The numbers left
+over at the end of a tensor, or of a thread's part, are computed by another method, so their last bit may
+differ. Exponentials and quotients of single numbers are the same everywhere, so these functions are built
+from them.
 """
 
 from __future__ import annotations

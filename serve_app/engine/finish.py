@@ -1,4 +1,4 @@
-"""Why and when sequences, requests and engines end. Stop strings are found in the replica, not here."""
+"""Why and when sequences, requests and the engine end. Stop strings are found in the replica, not here."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class EndRule:
     eos_token_ids: Set[int]
 
     def reason(self, sequence: Sequence, token: int, room: int) -> Finish:
-        """The reason why `sequence` ends with `token` as its next token; None if `sequence` does not end.
+        """The reason why `sequence` ends if its next token is `token`; None if `sequence` goes on.
 
-        The context window has room for `room` tokens of output in all.
+        `room`: the most output tokens for which the context window has room.
         """
         sampling, num_output = sequence.sampling, sequence.num_output + 1
         if token in self.eos_token_ids and not sampling.ignore_eos:
@@ -42,7 +42,7 @@ class EndRule:
         return None
 
     def ends_pending(self, sequence: Sequence, window: int) -> bool:
-        """Whether `sequence` ends with its pending tokens, whatever their values; `window` as in `append`."""
+        """Whether the pending tokens end `sequence`, whatever their values are; `window` as in `append`."""
         num_output, most = sequence.num_tokens - sequence.prompt_len, sequence.sampling.max_tokens
         return sequence.num_tokens >= window or (most is not None and num_output >= most)
 
@@ -90,14 +90,14 @@ def ends_in_loop(before: list[int], token: int, num_output: int, rule: LoopRule)
 class Deadlines:
     """The deadlines of the requests of one engine, on its clock.
 
-    The entry of a request that ends earlier stays until it is due.
+    When a request ends before its deadline, the entry stays until the deadline.
     """
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, str]] = []  # (due, arrival, request id)
 
     def add(self, due: float, arrival: int, request_id: str) -> None:
-        """Note that a request, with its serial number, must end at the time `due`."""
+        """Set the deadline `due` for a request; `arrival` is its serial number."""
         heapq.heappush(self._heap, (due, arrival, request_id))
 
     def take_due(self, now: float) -> list[tuple[int, str]]:

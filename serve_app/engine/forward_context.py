@@ -28,7 +28,7 @@ class ForwardContext:
         return len(self.query_lens)
 
     def of_wanted(self) -> ForwardContext:
-        """The attention context of only the wanted rows; `slots` still has the slots of all rows."""
+        """The same context for the wanted rows only; `slots` still has the slots of all rows."""
         if self.wanted_start is None:
             return self
         start, lens = self.wanted_start, self.wanted_lens

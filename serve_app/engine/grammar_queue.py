@@ -1,8 +1,8 @@
 """Sequences that wait for their grammar, and masks computed ahead of a step.
 
 Grammars are compiled, and masks computed, in threads of their own with the interpreter lock
-released. So a slow grammar delays its own request, but no step. Handles sequences and their constraints, but
-no logits, text or batches.
+released. So a slow grammar delays its own request, but never a step. Handles sequences and their constraints,
+but no logits, text or batches.
 """
 
 from __future__ import annotations

@@ -46,8 +46,8 @@ class Group:
 
     Until the prompt is computed there is one sequence, the leader (index 0). The others are
     forked from the leader with their first token. An answer that is being continued has no leader: each of
-    its unfinished choices is a sequence from the start, and computes prompt and tokens itself.
-    `open` has the indices of all sequences whose end has not been reported, whether forked or not. Beams are
+    its unfinished choices is a sequence from the start, and computes the prompt and its own tokens itself.
+    `open` has the indices of all sequences, forked or not, whose end has not been reported. Beams are
     numbered in the order in which they are made; the `n` hypotheses are numbered at the end of the search.
     """
 
@@ -105,7 +105,8 @@ class Group:
     def _go_on(self, now: float) -> None:
         """Make the sequences of the unfinished choices; the scheduler treats them like preempted sequences.
 
-        The wait for the first token is counted from `now`, because the time of the previous token is unknown.
+        The wait for their next token is counted from `now`, because the time of the previous token is
+        unknown.
         """
         for index, choice in enumerate(self.request.begun):
             timing = choice.timing
@@ -140,7 +141,7 @@ class Group:
         return self.sequences[0]
 
     def siblings(self) -> list[Sequence]:
-        """New sequences to fork from the leader, whose prompt has just been computed."""
+        """New sequences, to be forked from the leader, whose prompt has just been computed."""
         made = [self._sequence(index) for index in range(1, self.request.n)]
         if self.leader.constraint is not None:
             for sequence in made:
@@ -289,7 +290,7 @@ class Group:
         return tensors
 
     def _perf(self, owner: Sequence | Group, blocks: int, now: float) -> Perf:
-        """The final figures of `owner` (a sequence, or this group in a search), which ends with `blocks`."""
+        """The final figures of `owner` (a sequence; in a search, this group), which used `blocks` blocks."""
         started, first = self.started, owner.first_token_at
         reused = min(self.cached_blocks, blocks)
         return Perf(
@@ -305,7 +306,7 @@ class Group:
         )
 
     def _by_sequence(self, finish: FinishReason | None, last: int) -> bool:
-        """Whether a stop sequence, not a stop token, ended an output whose last token is `last`."""
+        """Whether a stop sequence, rather than a stop token, ended an output whose last token is `last`."""
         return finish is FinishReason.STOP and last not in self.request.sampling.stop_token_ids
 
     def timing(self, now: float) -> Timing:
@@ -339,7 +340,7 @@ class Group:
 
 
 def members_of(groups: abc.Mapping[str, Group], sequence: Sequence) -> list[Sequence]:
-    """The sequences that take a token from the last row of `sequence`.
+    """The sequences that each take a token from the last row of `sequence`.
 
     At the end of a prompt these are all sequences of the request, newly made.
     """

@@ -1,11 +1,11 @@
 """A step from its launch to its commit.
 
 On a device the next step is prepared and launched while this one runs. Sequences then advance before their
-new tokens are known: such a pending token feeds the next step on the device. The tokens of the next step are
-chosen while it runs, as soon as this step's tokens are known: penalties, masks and grammars depend on all of
-the text. The next step may have computed a row for a sequence that has ended meanwhile, or whose grammar
-forces the token. That row is not read. What such a row wrote to the cache is either right or overwritten: the
-device runs steps in order, so the next owner of the block writes after it.
+new tokens are known. A token in this state is pending: it feeds the next step on the device. The tokens of
+the next step are chosen while it runs, once this step's tokens are known, because penalties, masks and
+grammars depend on all of the text. The next step may have computed a row in vain: for a sequence that has
+ended meanwhile, or whose grammar forces the token. That row is not read. What it wrote to the cache is either
+right or overwritten: the device runs steps in order, so the next owner of the block writes later.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class LaunchedStep:
     def run_ahead(self, reader: LogitsReader, tables: BlockTables, ends: EndRule, window: int) -> None:
         """Let the sequences advance by this step, if the next one can be prepared without their tokens.
 
-        All earlier steps have been collected. `window` is the most tokens that prompt and output have
+        All earlier steps have been collected already. `window` is the most tokens that prompt and output have
         together.
         """
         if not self.whole:

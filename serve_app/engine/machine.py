@@ -1,4 +1,4 @@
-"""The machine's resources for a model's process: threads, a part of a GPU, and a CPU's native functions."""
+"""The machine's resources for a model's process: threads, a share of a GPU, and native functions for CPUs."""
 
 from __future__ import annotations
 

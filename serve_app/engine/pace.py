@@ -40,7 +40,7 @@ OUTLIER: Final = 3.0  # times the present figure; a slower step counts as one of
 
 
 class Pace:
-    """How many prompt tokens each step of one engine takes."""
+    """The number of prompt tokens in each step of one engine."""
 
     def __init__(self, alone: int, *, launches: bool = False) -> None:
         """`alone`: how many prompt tokens a step takes if nothing decodes; no step takes more.
@@ -68,8 +68,8 @@ class Pace:
     def prompt_tokens(self, decodes: int, sequences: int = 0) -> int:
         """The most prompt tokens of a step that also computes `decodes` tokens of decoding sequences.
 
-        `sequences`: how many sequences run or wait, at most as many as may run at once; 0: only those that
-        decode.
+        `sequences`: how many sequences run or wait, at most as many as may run at once; 0: only the decoding
+        ones.
         """
         if not decodes or not self._decode_s or self.token_s is None:
             return self._alone
@@ -111,9 +111,9 @@ class Pace:
             self._added[size] = count, min(known, found) if size < own else max(known, found)
 
     def _cheap(self, tokens: int, room: float) -> int:
-        """The most prompt tokens that cost little more than `tokens`, whose estimated time fits in `room`.
+        """The most prompt tokens that cost little more than `tokens` and are estimated to fit in `room`.
 
-        Sometimes up to twice as many, to measure what they cost.
+        Now and then the result is up to twice as large, to measure what that many tokens cost.
         """
         turn = self._mixed_steps % AGAIN
         own = max((size for size in self._added if size <= _bucket(tokens)), default=None)
@@ -131,9 +131,9 @@ class Pace:
         return max(tokens, int(2 * count))
 
     def _of_decodes(self, decodes: int) -> float:
-        """Seconds that a step of `decodes` decodes takes: at most as many as larger steps take.
+        """The estimated seconds of a step of `decodes` decodes, never more than those of a larger step.
 
-        Beyond the largest step so far, each further decode is taken to add as much as a prompt token.
+        Beyond the largest step so far, each further decode is assumed to take as long as a prompt token.
         """
         size = decodes.bit_length()
         larger = [seconds for known, seconds in self._decode_s.items() if known >= size]
@@ -143,7 +143,7 @@ class Pace:
 
 
 def smoothed(known: float | None, new: float, *, weight: float = WEIGHT, outlier: float = OUTLIER) -> float:
-    """`known` moved towards `new` by `weight`; `new` is first capped at `outlier` times `known`.
+    """A moving average: `known` moved towards `new` by `weight`; `new` is capped at `outlier` times `known`.
 
     The cap is there because an occasional measurement is far too high.
     """
@@ -151,5 +151,5 @@ def smoothed(known: float | None, new: float, *, weight: float = WEIGHT, outlier
 
 
 def _bucket(tokens: int) -> int:
-    """A bucket number shared by pieces of about the same size; a fifth more tokens is another bucket."""
+    """The number of a size bucket, for pieces of similar size; a fifth more tokens is the next bucket."""
     return int(4 * math.log2(tokens))

@@ -4,11 +4,11 @@ Integers and lists only; no tensors, no clock, no requests. `schedule` depends o
 step that failed is simply scheduled again.
 
 Sequences run in the order (priority, arrival). `pace` decides how many prompt tokens a step takes beside its
-decodes, and `shares` how these are divided. A prompt is admitted when it gets tokens and there are blocks for
-all of it, so only a decode can run out of blocks. When that happens, the last sequence in order is preempted:
-it is computed again later, with the same result. The first sequence in order is never preempted for another
-and fits the cache alone, so it always advances. The beams of a request (`sequence.BeamSet`) are admitted and
-preempted as one sequence.
+decodes, and `shares` divides them among prompts. A prompt is admitted when it gets tokens and there are
+blocks for all of it, so only a decode can run out of blocks. When that happens, the last sequence in order is
+preempted: it is computed again later, with the same result. The first sequence in order always advances: it
+is never preempted for another, and it fits into the cache alone. The beams of a request (`sequence.BeamSet`)
+are admitted and preempted as one sequence.
 
 A prefix is computed once. If a prompt's next block is computed in this step for an earlier prompt, the prompt
 gets no tokens in this step. It shares the block once it has been computed. If the other prompt ends before
@@ -103,7 +103,7 @@ class Scheduler:
 
     @property
     def places_taken(self) -> int:
-        """The places in the batch that sequences take, or that are kept for future beams."""
+        """The number of places in the batch that sequences take, or that are kept for future beams."""
         return len(self.running) + sum(beams.places - len(beams.members) for beams in self._running_beams)
 
     def _withdraw(self, sequence: Sequence) -> None:
@@ -118,9 +118,10 @@ class Scheduler:
     def may_preempt(self) -> bool:
         """Whether the next step may have to preempt a sequence.
 
-        Every running sequence may need a block, a copy of one, and blocks for tokens that its grammar forced.
-        If fewer blocks are free, the blocks that decodes need are counted exactly. With a grammar or beams
-        they cannot be: a grammar may force more tokens after a pending one, and beams fork.
+        Every running sequence may need a new block, a copy of a block, and blocks for tokens that its grammar
+        forced. If fewer blocks are free than that, the blocks that decodes need are counted exactly. With a
+        grammar or beams an exact count is impossible: a grammar may force more tokens after a pending one,
+        and beams fork.
         """
         pool = self.tables.pool
         most = sum(2 + sequence.num_forced // pool.block_size for sequence in self.running)

@@ -42,7 +42,7 @@ class Proposer(Protocol):
         ...
 
     def propose(self, token_ids: list[int], most: int) -> tuple[int, ...]:
-        """At most `most` tokens of the vocabulary that may follow `token_ids` (prompt and output)."""
+        """At most `most` tokens of the vocabulary that may come after `token_ids` (prompt and output)."""
         ...
 
     def learn(self, proposed: int, accepted: int) -> None:
@@ -113,7 +113,7 @@ class Sequence:
 
     @property
     def wanted_from(self) -> int | None:
-        """The first prompt position whose logits are wanted but not computed yet; None if there is none."""
+        """The first prompt position whose logits are wanted but not yet computed; None if there is none."""
         if self.num_prompt_logprobs is None and self.context_logits is None:
             return None  # as for nearly every sequence, several times a step
         wanted = []
@@ -139,7 +139,7 @@ class Sequence:
         return draft.token_ids[done:]
 
     def output_ends_with(self, tail: tuple[int, ...]) -> bool:
-        """Whether `tail` are the last tokens of the output."""
+        """Whether the output ends with the tokens `tail`."""
         start = len(self.token_ids) - len(tail)
         return start >= self.prompt_len and tuple(self.token_ids[start:]) == tail
 
@@ -165,8 +165,8 @@ class Sequence:
 class BeamSet:
     """The beams of one request, which move in lockstep: each step computes all of them or none.
 
-    Beams enter the batch together and are preempted together. Until the prompt is computed
-    there is one beam; the batch keeps the places of the others.
+    Beams enter the batch together, and are preempted together. Until the prompt is computed there is one
+    beam; the batch keeps the places of the others.
     """
 
     places: int  # in the batch
@@ -177,10 +177,10 @@ class BeamSet:
 class Chunk:
     """The tokens `start .. start+length-1` of one sequence, computed in one step.
 
-    `first_logit` .. `start+length-1` are the positions whose logits are wanted:
-    the last one to sample from, all of them for prompt log-probabilities, none
-    (`first_logit == start+length`) for a prefill chunk that ends inside the prompt.
-    The last tokens may be a draft, which is not part of the sequence.
+    `first_logit` .. `start+length-1` are the positions whose logits are wanted: only the
+    last position to sample a token, all positions for prompt log-probabilities, and none (`first_logit ==
+    start+length`) for a prefill chunk that ends inside the prompt. The last tokens may be a draft, which is
+    not part of the sequence.
     """
 
     sequence: Sequence

@@ -1,9 +1,9 @@
 """How a step's prompt tokens are divided among prompts. Works on integers only, without a cache or a queue.
 
 Prompts get tokens in order. A prompt that fits into the rest of the budget is computed whole. A longer one
-continues in later steps: it gets at least half of the rest of the budget, and the other half may go to much
-shorter prompts of the same priority after it. So a short prompt does not wait for the whole of a long one.
-And a prompt takes at most twice as many steps as it would if no other prompt could overtake it.
+continues in later steps: now it gets at least half of what is left. Much shorter prompts of the same priority
+that come after it may get the other half. So a short prompt does not wait for the whole of a long one. And a
+prompt takes at most twice as many steps as it would if no prompt could overtake it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LEAST_PIECE: Final = 16
 
 @dataclass(slots=True, eq=False)
 class Share:
-    """The tokens of one prompt in this step."""
+    """What one prompt gets in this step: its number of tokens."""
 
     priority: int
     wanted: int

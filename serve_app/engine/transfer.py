@@ -1,8 +1,8 @@
 """Copies between the host and a device in which neither waits for the other.
 
-`send` and `Parcel` put several arrays on a device in one copy; `Receipt` brings several tensors back in one.
-The data goes through pinned memory from torch's own cache, which keeps the memory until the device has read
-or written it. On a CPU nothing is copied. Does not depend on sequences or batches.
+`send` and `Parcel` put several arrays on a device in one copy; `Receipt` brings several tensors back in one
+copy. The data goes through pinned memory from torch's own cache, which reuses it only after the device has
+read or written it. On a CPU nothing is copied. Does not depend on sequences or batches.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Receipt:
             self._event.record()
 
     def wait(self) -> list[torch.Tensor]:
-        """The tensors on the CPU; waits until the device has computed them, but for no later work."""
+        """The tensors on the CPU; waits until the device has computed them, but not for any later work."""
         if self._event is not None:
             self._event.synchronize()
         if self._host is None:

@@ -25,8 +25,8 @@ class LayerSpec:
     value_dim: int  # differs from key_dim in MLA models
 
     def bytes_per_token(self, dtype: torch.dtype) -> int:
-        """The bytes of a token in a cache of `dtype`. int8 means codes, with a float32 scale for each key and
-        value."""
+        """The bytes of one token in a cache of `dtype`. int8 stands for codes, with a float32 scale for each
+        key and value."""
         scales = 2 * torch.float32.itemsize if dtype == torch.int8 else 0
         return self.num_kv_heads * ((self.key_dim + self.value_dim) * dtype.itemsize + scales)
 
@@ -36,7 +36,7 @@ class AttentionBackend(Protocol):
 
     @property
     def memory(self) -> BlockMemory | None:
-        """How many blocks the system has backed with memory; None if it has backed all of them."""
+        """How many blocks the system has backed with memory; None if all of them."""
         ...
 
     def allocate(
@@ -49,7 +49,7 @@ class AttentionBackend(Protocol):
         *,
         codes: bool = False,
     ) -> None:
-        """Make the cache: `num_blocks` blocks for every layer.
+        """Allocate the cache: `num_blocks` blocks for every layer.
 
         `dtype`: of keys and values. `codes`: the cache keeps them as int8 with a float32 scale for each token
         and KV head (`kernels.quantized.cached_rows`).

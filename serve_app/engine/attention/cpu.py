@@ -1,8 +1,8 @@
 """Paged attention on a CPU: native functions over a cache of their own layout, or plain torch.
 
-Only this module depends on the layout of a block. Without the native functions (or with a block size or type
-that they do not support) the cache has one row per token, and each sequence attends through torch over its
-own gathered rows.
+Only this module knows the layout of a block. Without the native functions (or with a block size or type that
+they do not support) the cache has one row per token, and each sequence attends through torch over its own
+gathered rows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ AT_ONCE: Final = 2 << 30
 
 
 class TouchedBlocks:
-    """The `BlockMemory` of a cache whose pieces are touched in parallel."""
+    """The `BlockMemory` of a cache whose pieces are touched in parallel by a thread."""
 
     def __init__(self, touching: Touching, pieces: Sequence[torch.Tensor], num_blocks: int) -> None:
         """`pieces`: the tensors that `touching` touches, [num_blocks, ...] each."""
@@ -99,7 +99,7 @@ class CpuAttention:
 
     @property
     def native_caches(self) -> tuple[NativeCache, ...] | None:
-        """One cache for each layer, for native functions that write; the same object until `allocate`.
+        """For each layer, one cache that native functions can write to; the same object until `allocate`.
 
         None: use `forward`.
         """

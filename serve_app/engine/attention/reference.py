@@ -1,7 +1,7 @@
 """Attention in the plainest torch, for any device and every option: the oracle for the other backends.
 
 One sequence at a time, scores in float32, nothing fused. It has no fast path on purpose: another backend is
-right if its results equal those computed here.
+right if its results equal those of this one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class _Rows:
     """The keys or the values of one layer: a row [Hkv, D] for each slot."""
 
     def __init__(self, shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device, codes: bool):
-        """`shape`: [slots, Hkv, D]. `codes`: rows are int8 with a scale for each KV head."""
+        """`shape`: [slots, Hkv, D]. `codes`: rows are int8, with a scale for each KV head."""
         self._rows = torch.zeros(shape, dtype=torch.int8 if codes else dtype, device=device)
         self._scales = torch.zeros(shape[:2], device=device) if codes else None
         self.pools = [pool for pool in (self._rows, self._scales) if pool is not None]

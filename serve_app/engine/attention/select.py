@@ -21,7 +21,7 @@ def resolve(name: str, device: torch.device) -> str:
 def make_backend(name: str, device: torch.device) -> AttentionBackend:
     """`reference`, `cpu`, `cuda`, `triton`, or `auto`: the one for `device`. Raises ValueError for others.
 
-    `cuda` runs on a CPU too, for comparison; `cpu` needs the tensors on the CPU. `triton` needs a CUDA
+    `cuda` also runs on a CPU, for comparison; `cpu` needs the tensors on the CPU. `triton` needs a CUDA
     device, or Triton's interpreter.
     """
     match resolve(name, device):

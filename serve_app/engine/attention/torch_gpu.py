@@ -2,8 +2,8 @@
 
 The cache is [blocks, block_size, Hkv, D] per layer; codes are converted to numbers when they are gathered.
 All sequences that compute one token share one padded gather and one call; each longer
-chunk is a call of its own. The division of a step is the same in every layer and computed once a step.
-Softcap and sinks, which the fused kernels lack, are computed with plain matrix products.
+chunk is a call of its own. The division of a step into calls is the same in every layer, so it is computed
+once a step. Softcap and sinks, which the fused kernels lack, are computed with plain matrix products.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class TorchGpuAttention(BlockPools):
 
 
 def _divide(context: ForwardContext) -> tuple[_Group, ...]:
-    """One group of all sequences with a single token, then one group for each longer chunk."""
+    """First a group of all sequences with a single token, then a group for each longer chunk."""
     device = context.slots.device
     starts = [0]
     for length in context.query_lens:
@@ -102,10 +102,11 @@ def _divide(context: ForwardContext) -> tuple[_Group, ...]:
 
 
 def _gather(pools: Pools, group: _Group) -> torch.Tensor:
-    """[S, L, Hkv, D]: each sequence's cache, zeros after its end.
+    """[S, L, Hkv, D]: the cache of each sequence, followed by zeros.
 
-    After it, a block still has what its last owner wrote. A mask alone would not keep those old rows out: a
-    weight of zero times a NaN is a NaN, and one broken request would break another.
+    After a sequence's end, its last block still has what the block's last owner wrote. A mask alone would not
+    keep those old rows out: a weight of zero times a NaN is a NaN, and one broken request would break
+    another.
     """
     cached = pools.read(group.tables)
     beyond = torch.arange(cached.shape[1], device=cached.device) >= group.lens[:, 0]

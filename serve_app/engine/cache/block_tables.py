@@ -1,7 +1,8 @@
 """The block tables of sequences: admit, grow, fork, index, free.
 
 Records which block holds which tokens of which sequence. In a model with states, it updates the slots to
-match. It does not decide who runs (`scheduler`) and copies nothing itself: `grow` names the copies to make.
+match. It does not decide which sequence runs (`scheduler`) and copies nothing itself: `grow` names the copies
+to make.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class BlockTables:
         self._block_size = pool.block_size
 
     def known_prefix(self, sequence: Sequence) -> list[int]:
-        """The blocks at the start of a waiting sequence that some sequence has already computed.
+        """The blocks at the start of a waiting sequence that another sequence has already computed.
 
         In a model with states, the states after the last block must be known too. If more blocks are known
         than have states, the sequence will keep its states at the end of these blocks, for the next sequence.
@@ -45,8 +46,8 @@ class BlockTables:
         """Give a sequence blocks for all its tokens, known prefix blocks first.
 
         `hits` are the blocks of `known_prefix`; None: they are looked up. Sets `num_computed` to the number
-        of tokens that need no computing; the last token always needs it. Returns False, and changes nothing,
-        if fewer than `reserve` blocks would stay free.
+        of tokens that need not be computed; the last token is always computed. Returns False, and changes
+        nothing, if fewer than `reserve` blocks would stay free.
         """
         if hits is None:
             hits = self.known_prefix(sequence)
@@ -66,7 +67,7 @@ class BlockTables:
         return True
 
     def catch_up(self, sequence: Sequence) -> None:
-        """Let a sequence share the next blocks of its prompt if others have computed them meanwhile."""
+        """Let a sequence share the next blocks of its prompt if others have already computed these blocks."""
         first = sequence.num_computed // self._block_size
         if sequence.num_computed != first * self._block_size:
             return
@@ -96,7 +97,7 @@ class BlockTables:
         return i, sequence.block_keys[i]
 
     def awaits(self, sequence: Sequence, computing: Iterable[BlockKey]) -> bool:
-        """Whether the next block of `sequence` is among those that others compute in this step.
+        """Whether the next block of `sequence` is one that another prompt computes in this step.
 
         If so, all blocks before that block are known, because one key stands for a whole prefix.
         """
@@ -109,7 +110,7 @@ class BlockTables:
         return False
 
     def meet(self, sequence: Sequence, computing: Iterable[Sequence]) -> None:
-        """Let prompts that begin like that of `sequence` keep their states where `sequence` diverges."""
+        """Let prompts that begin like that of `sequence` keep their states where they diverge from it."""
         if self.states is None:
             return
         end = self._num_shareable(sequence)
@@ -123,12 +124,12 @@ class BlockTables:
                 other.branches.add(common)
 
     def blocks_to_grow(self, sequence: Sequence) -> int:
-        """Free blocks needed before the sequence can compute up to its last token."""
+        """How many free blocks a sequence needs to compute up to its last token."""
         missing = self._missing(sequence)
         return missing + (self._shared_tail(sequence) is not None)
 
     def blocks_to_grow_all(self, sequences: Iterable[Sequence]) -> int:
-        """Free blocks needed for several sequences, which may share the block that each will write."""
+        """How many free blocks several sequences need, if they may share the block that each will write."""
         needed = 0
         writers: dict[int, int] = {}  # of blocks that are shared
         for sequence in sequences:
@@ -159,14 +160,14 @@ class BlockTables:
         return copy
 
     def extend(self, sequence: Sequence, tokens: int) -> int:
-        """Add blocks for `tokens` further tokens while blocks are free; returns how many tokens fit."""
+        """Add blocks for `tokens` further tokens, as long as blocks are free; returns how many tokens fit."""
         most = (len(sequence.block_table) + self.pool.num_free) * self._block_size - sequence.num_tokens
         fitting = min(tokens, most)
         self._extend(sequence, self._blocks_for(sequence.num_tokens + fitting))
         return fitting
 
     def trim(self, sequence: Sequence) -> None:
-        """Release the blocks that an extension has left unused."""
+        """Release the blocks that an extension has added but not used."""
         while len(sequence.block_table) > self._blocks_for(sequence.num_tokens):
             self.pool.release(sequence.block_table.pop())
 
@@ -201,7 +202,7 @@ class BlockTables:
             self.states.forget(sequence, keep)
 
     def free(self, sequence: Sequence) -> None:
-        """Release all blocks, the last first, so that a prefix stays cached longer than what follows it."""
+        """Release all blocks, the last first, so that the blocks of a prefix stay cached longest."""
         for block in reversed(sequence.block_table):
             self.pool.release(block)
         sequence.block_table = []
@@ -233,7 +234,7 @@ class BlockTables:
             self.states.check_integrity(sequences, chunks)
 
     def _known_from(self, sequence: Sequence, first: int) -> list[int]:
-        """The known blocks of a sequence from its block `first` on, without a gap."""
+        """The known blocks of a sequence from its block `first` on, up to the first unknown one."""
         hits: list[int] = []
         for i in range(first, self._num_shareable(sequence)):
             block = self._find(sequence, i)
@@ -284,5 +285,5 @@ class BlockTables:
 
 
 def _digest(sequence: Sequence) -> str | None:
-    """The digest of the rows that the virtual tokens of a prompt stand for."""
+    """A digest of the embedding rows of a prompt's virtual tokens."""
     return None if sequence.prompt_rows is None else sequence.prompt_rows.digest

@@ -5,9 +5,9 @@ A free block is *unused*, *empty* or *cached*. An unused block has never been ha
 handed out from the first to the last. A cached block can be found through the prefix index until the block is
 needed for something else; the block that has been free the longest goes first.
 
-The system may not have backed an unused block with memory yet; then the first write to the block waits. If
-that wait is significant, cached blocks that no second sequence has found are taken first. The wait is longer
-for a block that is taken alone than for one in a run.
+The system may not have backed an unused block with memory yet; then the first write to it has to wait for
+memory. If that wait is significant, cached blocks that no second sequence has found are taken first. The wait
+is longer for a block that is taken alone than for one in a run.
 """
 
 from __future__ import annotations
@@ -87,9 +87,9 @@ class BlockPool:
     def allocate(self, after: int | None = None, together: int = 1) -> int:
         """A block with one reference, its old content dropped. `together`: how many blocks are taken at once.
 
-        Prefers the unused or empty block next to `after`, since attention reads adjacent
-        blocks in one run, and gives up cached prefixes last. If the wait for memory is significant, unused
-        blocks without memory come after all others except prefixes that were found again.
+        Prefers the unused or empty block next to `after`, since attention reads adjacent blocks in one run;
+        cached prefixes are given up last. If the wait for memory is significant, unused blocks without memory
+        come after all others except prefixes that were found again.
         """
         unused = self._first_unused
         if after is not None and after + 1 in self._empty:
@@ -120,7 +120,7 @@ class BlockPool:
         self._references[block] += 1
 
     def acquire_found(self, block: int) -> None:
-        """Add a reference, for a sequence that has found its own tokens in this block (in use or cached)."""
+        """Add a reference to a block, in use or cached, in which a sequence has found its own tokens."""
         if self._references[block] == 0:
             if block not in self._cached:
                 raise IntegrityError(f"block {block} was found while empty")
@@ -158,7 +158,7 @@ class BlockPool:
             self._empty[block] = None
 
     def check_integrity(self, tables: Iterable[Sequence[int]]) -> None:
-        """Raise IntegrityError unless `tables` match the existing references exactly."""
+        """Raise IntegrityError unless `tables` match the references that exist exactly."""
         held: Counter[int] = Counter()
         for table in tables:
             held.update(table)

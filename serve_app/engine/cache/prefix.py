@@ -1,4 +1,4 @@
-"""Finds the block with given tokens after a given prefix. References are counted in `blocks`, not here.
+"""Finds the block that has given tokens after a given prefix. References are counted in `blocks`, not here.
 
 A block's key is a keyed hash of its own tokens and the key of the block before it, so one key stands for a
 whole prefix. The chain starts at a key made of the tenant's salt and anything else that the cache depends on,
@@ -49,7 +49,7 @@ class PrefixIndex:
         return entry[0]
 
     def put(self, key: bytes, block: int, token_ids: Sequence[int]) -> None:
-        """Add `block` under `key`, unless either of them already has an entry."""
+        """Add `block` under `key`, unless the key or the block already has an entry."""
         if key not in self._entries and block not in self._keys:
             self._entries[key] = (block, tuple(token_ids))
             self._keys[block] = key
@@ -61,7 +61,7 @@ class PrefixIndex:
             del self._entries[key]
 
     def inconsistencies(self) -> Iterable[str]:
-        """Differences between the two maps; empty if they mirror each other."""
+        """Differences between the two maps; empty if each is the inverse of the other."""
         if len(self._entries) != len(self._keys):
             yield f"{len(self._entries)} prefix keys for {len(self._keys)} blocks"
         for key, (block, _) in self._entries.items():

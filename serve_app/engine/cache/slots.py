@@ -1,7 +1,7 @@
 """Slots for states: who uses them, which are free, and which free slots still have states of a known prefix.
 
-Integers only. The content of a slot is never changed while the slot is in use or known: each step writes to
-other slots than it reads. So sequences and prefixes share slots, and a step that failed can run again.
+Integers only. The content of a slot is never changed while the slot is in use or known: a step never writes
+to the slots that it reads. So sequences and prefixes share slots, and a step that failed can run again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SlotPool:
 
     def allocate(self) -> int:
         """A slot with one reference: an empty slot if there is one, else the known slot that has been free
-        the longest."""
+        longest."""
         if self._empty:
             slot = next(iter(self._empty))
             del self._empty[slot]
@@ -74,13 +74,13 @@ class SlotPool:
         return self._slots.get(key)
 
     def drop(self, key: bytes, *, unless_found: bool = False) -> None:
-        """Forget a key, if it is known; with `unless_found` only if no second sequence has found its slot."""
+        """Forget a key, if it is known; with `unless_found`, only if no second sequence found the slot."""
         slot = self._slots.get(key)
         if slot is not None and not (unless_found and slot in self._found):
             self._forget(slot)
 
     def check_integrity(self, held: Iterable[int]) -> None:
-        """Raise IntegrityError unless `held` matches the existing references exactly."""
+        """Raise IntegrityError unless `held` matches the references that exist exactly."""
         counted = Counter(held)
         for slot, count in enumerate(self._references):
             if counted[slot] != count:

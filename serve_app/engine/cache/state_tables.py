@@ -1,8 +1,9 @@
-"""The slots of sequences: found, given to a step, taken over by its commit, shared, kept and freed.
+"""The slots of sequences: found, given to a step, taken over when it is committed, shared, kept and freed.
 
 A sequence holds the slot of its states after `num_computed` tokens. A chunk gets slots for the states after
 its tokens, and holds them until its step is committed. States are kept for other requests at ends of blocks:
-at the end of a prompt, where another prompt diverges from it, and at the latest block of an answer.
+at the end of a prompt, at the point where another prompt diverges from it, and at the latest block of an
+answer.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class StateTables:
         self._block_size, self._keeps = block_size, prefix_cache
 
     def reach(self, sequence: Sequence, known: int, first: int = 0) -> int:
-        """The largest number of leading blocks, from `first` to `known`, after which the states are known
+        """The largest number of leading blocks, from `first` to `known`, at whose end the states are known
         too."""
         keys, find = sequence.block_keys, self.pool.find
         return next((i for i in range(known, first, -1) if find(keys[i - 1]) is not None), first)
@@ -42,7 +43,7 @@ class StateTables:
     def assign(self, chunks: Several[Chunk]) -> None:
         """Give the chunks of a step their slots: after their own tokens, and after each token of a draft.
 
-        The remaining slots are for states to keep inside the chunks.
+        The remaining slots are for states inside the chunks that are to be kept.
         """
         spare = self.spare(chunks)
         for chunk in chunks:
@@ -90,7 +91,7 @@ class StateTables:
         child.state = parent.state
 
     def forget(self, sequence: Sequence, keep: int) -> None:
-        """Stop others from finding states after more than the first `keep` tokens."""
+        """Make states after more than the first `keep` tokens impossible for others to find."""
         for key in sequence.block_keys[keep // self._block_size :]:
             self.pool.drop(key)
 

@@ -1,9 +1,9 @@
-"""Decoder layers on the native functions: one call for all layers, or a few calls for each.
+"""Decoder layers on the native functions: one call for all layers together, or a few calls for each layer.
 
 A stack of fused layers takes the place of the model's layers. If the cache is native and our kernels do all
 products, a step is a single native call. Otherwise (dry runs, other backends, products by oneDNN, rows with
-adapters) it runs layer by layer, with the same results. Activations are float32. Depends on neither batches
-nor cache layouts.
+adapters) the step runs layer by layer, with the same results. Activations are float32. Depends on neither
+batches nor cache layouts.
 """
 
 from __future__ import annotations

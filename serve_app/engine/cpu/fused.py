@@ -41,10 +41,10 @@ def accelerate_cpu(
 ) -> PreTrainedModel:
     """Make `model` fast on this CPU, in place, as far as that is possible; logs what it did.
 
-    Call it once, after loading and before anything else holds on to the model's
-    linears. `dtype` is the type of its weights. The model's forward keeps its signature;
-    it runs only inside `forward.active`. Raises UnsupportedModel, as a dry run does, and also if the format
-    `weights` cannot be used for all of the model's weights.
+    To be called once, after loading and before anything else keeps a reference to the model's linears.
+    `dtype` is the type of its weights. The model's forward keeps its signature; it runs only inside
+    `forward.active`. Raises UnsupportedModel for the reasons of a dry run, and also if the format `weights`
+    cannot be used for all of the model's weights.
     """
     pack = packer(model, weights, "cpu")
     kernels = native()

@@ -1,7 +1,7 @@
 """Packs the weights of a model whose layers stay transformers' own: linears, routers and experts.
 
-Either everything that can be packed is packed or, if that makes the logits of the first layers wrong,
-nothing.
+Either everything that can be packed is packed or, if the logits of the first layers then become wrong,
+nothing is.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Undo = list[Callable[[], object]]
 
 
 def pack_model(model: PreTrainedModel, weights: WeightFormat, pack: Pack) -> int:
-    """Pack all modules that can be packed, in the format `weights`, or none; returns how many were packed.
+    """Pack all modules that can be packed, in the format `weights`, or none; returns how many it packed.
 
     `pack` makes linears in that format. Raises UnsupportedModel if the format cannot be used for all weights.
     """
@@ -78,7 +78,8 @@ class _Packing:
     def apply(self, undo: Undo | None) -> int:
         """Pack the modules of the model that are not packed yet; returns how many.
 
-        Functions that undo the packing are added to `undo`. Without `undo`, originals are freed at once.
+        Functions that undo the packing are added to `undo`. Without `undo`, original modules are freed at
+        once.
         """
         count = 0
         for parent in list(self._model.modules()):

@@ -1,4 +1,4 @@
-"""Records steps as CUDA graphs, and measures which steps run faster as graphs."""
+"""Records steps as CUDA graphs, and measures for which steps that is faster."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class CudaGraphs:
 
 
 def pays(step: Step) -> bool:
-    """Whether a graph makes a step faster: whether launching its kernels takes as long as running them.
+    """Whether a graph makes a step faster: the step's kernels take as long to launch as to run.
 
     The step runs once before it is timed, so that its kernels are compiled.
     """

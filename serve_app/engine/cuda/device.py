@@ -1,4 +1,4 @@
-"""The `Device` for a GPU, used by `assemble`: fused layers and adapters in Triton, steps as graphs."""
+"""The `Device` for a GPU, used by `assemble`: fused layers and adapters in Triton, and steps as graphs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from serve_app.engine.weights.format import WeightFormat
 
 
 class TritonDevice:
-    """As `Device`. It can also be a CPU, in Triton's interpreter."""
+    """As `Device`. The device can also be a CPU, in Triton's interpreter."""
 
     kind: Final = "triton"
 

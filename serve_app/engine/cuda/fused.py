@@ -30,7 +30,7 @@ from serve_app.engine.weights.plain import PLAIN
 
 
 class TritonLayer(DecoderLayer[TritonKernels]):
-    """A decoder layer on the Triton kernels. Activations between its linears are of the weights' type."""
+    """A decoder layer on the Triton kernels. The activations between its linears are of the weights' type."""
 
     def _attend(self, qkv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         """[T, (H + 2 Hkv) D] -> [T, H, D]."""
@@ -88,9 +88,9 @@ def accelerate_cuda(
     """Make `model`, whose weights are of `dtype`, fast on its GPU, in place, as far as that is possible.
 
     Call it once, after loading. The model's forward keeps its signature; it runs only inside
-    `forward.active`. Weights that are to lie side by side are copied layer by layer, so memory must have room
-    for the model and one more layer. `experts`: those of layers that are not fused are computed by kernels.
-    This also works on a CPU, in Triton's interpreter.
+    `forward.active`. Weights are copied layer by layer, so that they lie side by side; memory must have room
+    for the model and one more layer. `experts`: kernels also compute the experts of layers that are not
+    fused. This also works on a CPU, in Triton's interpreter.
     """
     count = fuse(model, TritonParts(dtype), weights, packer(model, weights, "triton"))
     grouped = not count and experts and _group_experts(model)

@@ -46,7 +46,7 @@ Progress = Callable[[str], None]
 
 
 def buckets(most: int) -> tuple[int, ...]:
-    """The numbers of decodes that are recorded for steps of up to `most`, ascending."""
+    """The numbers of decodes for which graphs are recorded if steps have up to `most`, ascending."""
     most = min(most, BUCKETS[-1])
     return (*(each for each in BUCKETS if each < most), most)
 
@@ -65,10 +65,10 @@ class GraphedSteps:
         *,
         checked: bool = False,
     ) -> None:
-        """Nothing is recorded yet. With `adapters`, steps in which rows have adapters get separate graphs.
+        """Nothing is recorded yet. With `adapters`, steps that have rows with adapters get separate graphs.
 
-        `backend`: the one of the active steps; its kernels are Triton's. `checked`: a step must be recordable
-        by `watched`, and its graph must give the step's result, or recording raises NotRecordable.
+        `backend`: the backend of the active steps; its kernels are Triton's. `checked`: recording raises
+        NotRecordable unless `watched` finds the step recordable and its graph gives the step's result.
         """
         self._decode, self._backend, self._buffers = decode, backend, buffers
         self._adapters, self._states, self._checked = adapters, states, checked
@@ -81,7 +81,7 @@ class GraphedSteps:
     def record_rows(
         self, sizes: Sequence[int], record: Record, gains: Callable[[Step], bool], progress: Progress
     ) -> None:
-        """Record mixed steps of those `sizes` for which a graph is faster."""
+        """Record the mixed steps of those `sizes` for which a graph is faster."""
         with torch.inference_mode():
             chosen = self._gaining(sizes, gains)
             if len(chosen) < len(sizes):
@@ -125,8 +125,8 @@ class GraphedSteps:
             self._graphs.setdefault((prompts > 0, adapted), {})[size] = replay
 
     def _check(self, step: Step, replay: Step, size: int, prompts: int) -> None:
-        """Raise NotRecordable unless a graph gives the step's result for other numbers than it was recorded
-        with."""
+        """Raise NotRecordable unless a graph gives the step's result also for numbers other than those it was
+        recorded with."""
         self._buffers.pretend(size, prompts)
         want, got = step().float().clone(), replay().float()
         self._buffers.clear()
@@ -193,13 +193,13 @@ class GraphedSteps:
         return run
 
     def _most_parts(self, size: int) -> int:
-        """The largest number of parts that all decodes of a graph of `size` rows may have."""
+        """The largest number of parts that all decodes of a graph of `size` rows may have together."""
         count = min(size, self._buffers.sequences)
         return min(count * self._parts_of_one, count + self._parts_of_cache)
 
     @staticmethod
     def _parts(context: ForwardContext) -> int:
-        """The number of parts of all decodes in a step."""
+        """The number of parts of all decodes in a step together."""
         both = zip(context.lens, context.query_lens, strict=True)
         return sum(-(-length // plan.PART) for length, rows in both if rows == 1)
 
@@ -237,8 +237,8 @@ def _logits_of(
 
 
 def _check_chunks(module: PreTrainedModel, cache: CachePlan) -> None:
-    """Raise NotRecordable if layers attend within chunks of which a sequence may have several: the host
-    divides their steps."""
+    """Raise NotRecordable if layers attend within chunks and a sequence may have several chunks: the host
+    divides such steps."""
     config: Any = module.config.get_text_config()
     length = getattr(config, "attention_chunk_size", None)
     if length and cache.max_model_len > length and "chunked_attention" in (config.layer_types or ()):
@@ -256,7 +256,7 @@ def triton_of(backend: AttentionBackend) -> TritonAttention:
 
 
 def largest_graph(module: PreTrainedModel, tokens: int) -> int:
-    """Rows of the largest step with prompts that `graph_steps` may record; 0: it records none."""
+    """The rows of the largest step with prompts that `graph_steps` may record; 0 if it records none."""
     if stateful_functions(type(module)):
         return 0
     return max((each for each in ROWS if each <= tokens), default=0)
@@ -274,13 +274,13 @@ def graph_steps(
     tokens: int = 0,
     states: StatePools | None = None,
 ) -> bool:
-    """Make `module` replay graphs for its steps. Returns False, with a log line, if it cannot.
+    """Make `module` replay graphs for its steps. If that is impossible, logs the reason and returns False.
 
-    Graphs are for decodes of up to `sequences`, and for steps of up to `tokens` rows and as many sequences,
-    if the host needs as long to launch their kernels as the device to run them. Call it when the cache is
-    allocated. `record`: None for CUDA graphs; else all sizes are recorded. `adapters`: the model's table, if
-    steps with adapters are to have graphs, too; with a table of another kind they have none. `states`: those
-    of a model with layers that have a state; only its decodes have graphs.
+    Graphs are for decodes of up to `sequences`, and for steps of up to `tokens` rows and as many sequences.
+    They are recorded if the host needs as long to launch a step's kernels as the device needs to run them.
+    To be called when the cache is allocated. `record`: None for CUDA graphs; else all sizes are recorded.
+    `adapters`: the model's table, if steps with adapters are to have graphs as well; a table of another kind
+    allows none. `states`: those of a model with stateful layers, of which only decodes have graphs.
     """
     started, sizes = time.monotonic(), buckets(sequences)
     rows = tuple(each for each in ROWS if each <= tokens and states is None)

@@ -77,7 +77,7 @@ def normalise_part(
     PAD: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Replace SIZE numbers of one row, from FIRST on, with their RMSNorm."""
+    """Replace SIZE numbers of one row, starting at FIRST, with their RMSNorm."""
     place = x + tl.program_id(0).to(tl.int64) * WIDTH + FIRST + tl.arange(0, PAD)
     there = tl.arange(0, PAD) < SIZE
     weights = tl.load(weight + tl.arange(0, PAD), mask=there, other=0.0)

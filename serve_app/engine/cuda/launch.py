@@ -1,4 +1,4 @@
-"""Calls the kernels of fused layers: shapes are checked here, memory is allocated here."""
+"""Calls the kernels of fused layers, after checking shapes and allocating memory."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The decoder of a model whose layers are transformers' own, as a `Decode` of embedded rows.
+"""The decoder of a model with transformers' own layers, as a `Decode` of embedded rows.
 
-It takes the place of the decoder's forward: the embedding stays outside, and so does all that the model does
-with the decoder's output. So graphs of steps serve these models as they serve fused ones.
+It takes the place of the decoder's forward: the embedding stays outside, and so does all work on the
+decoder's output. So graphs of steps serve these models in the same way as fused ones.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class OwnLayers:
         return self._output(last_hidden_state=states[None])
 
     def _run(self, states: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor | None) -> torch.Tensor:
-        """As `Decode`, of all rows."""
+        """As `Decode`, but computes all rows."""
         places = {"position_ids": positions[None]} if self._takes_positions else {}
         out = self._own(inputs_embeds=states[None], use_cache=False, **places)
         self._output = type(out)

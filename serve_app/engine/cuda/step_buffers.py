@@ -1,4 +1,4 @@
-"""The inputs of a step, always in the same memory: what a graph reads."""
+"""The inputs of a step, always in the same memory, from which a graph reads them."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class StepBuffers:
         self._bounds = torch.zeros(most, 3, dtype=torch.int32, device=device)
 
     def decodes(self, count: int) -> ForwardContext:
-        """The context of `count` decodes, with whatever `fill` writes last."""
+        """The context of `count` decodes, with the inputs that `fill` wrote last."""
         return self._context(self._each[: count + 1], (1,) * count, count, count)
 
     def any(self, rows: int) -> ForwardContext:
-        """The context of `rows` rows of any sequences, with whatever `fill` writes last."""
+        """The context of `rows` rows of any sequences, with the inputs that `fill` wrote last."""
         count = min(rows, self.sequences)
         return self._context(self._starts[: count + 1], (), rows, count)
 
@@ -65,7 +65,7 @@ class StepBuffers:
         return count <= self.sequences and width <= self._tables.shape[1]
 
     def fill(self, states: torch.Tensor, positions: torch.Tensor, context: ForwardContext, rows: int) -> None:
-        """Write the rows of a step, and null rows up to `rows`; all further sequences are null."""
+        """Write the rows of a step, followed by null rows up to `rows`; all further sequences are null."""
         tokens, (count, width) = len(states), context.block_tables.shape
         self.states[:tokens].copy_(states)
         self.positions[:tokens].copy_(positions)
@@ -83,8 +83,8 @@ class StepBuffers:
             self._starts[count + 1 :].fill_(tokens)
 
     def pretend(self, rows: int, prompts: int) -> None:
-        """Fill `rows` rows with as few prompts as possible, at most `prompts`, none longer than allowed. With
-        0, they are decodes of one token each. They write nothing."""
+        """Fill `rows` rows with as few prompts as possible: at most `prompts`, each of an allowed length.
+        If `prompts` is 0, they are decodes of one token each. They write nothing."""
         self.clear()
         self.states[:rows].normal_()  # zeros are computed faster
         self.positions[:rows].random_(self._length)

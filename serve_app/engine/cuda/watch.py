@@ -1,8 +1,9 @@
 """Finds out whether a step can be recorded as a graph, by the operations of torch that it runs.
 
-A graph replays kernels, so nothing in a step may wait for a number that the device computes: no shape and no
-branch may depend on one. Recording such a step fails in the driver, which says neither what was wrong nor
-gives all memory back. A step that is watched fails before that, with a sentence.
+A graph replays kernels, so nothing in a step may wait for a number that the device computes: neither a shape
+nor a branch may depend on such a number. Recording such a step fails in the driver, which does not say what
+was wrong, and does not give all memory back. A step that is watched fails earlier, with a message that says
+why.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ class NotRecordable(Exception):
 
 
 def watched(step: Step) -> torch.Tensor:
-    """Run `step`. Raises NotRecordable if the host must wait for the device in it."""
+    """Run `step`. Raises NotRecordable if the host must wait for the device in the step."""
     with Watch():  # type: ignore[no-untyped-call]
         return step()
 
 
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Raises NotRecordable at an operation that the host cannot launch ahead of the device."""
+    """Raises NotRecordable at an operation that the host cannot launch without waiting for the device."""
 
     def __torch_dispatch__(
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -64,7 +65,7 @@ def _copies(func: Any, arguments: object) -> bool:
 
 
 def _depends(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether the host needs numbers of a call's inputs to know the shape of its result, or the result."""
+    """Whether the host must know numbers in a call's inputs to determine the result, or its shape."""
     if func.overloadpacket in BY_NUMBERS:  # by numbers of places; booleans become such numbers first
         return any(each is not None and each.dtype in BOOLEANS for each in args[1])
     if func is torch.ops.aten.repeat_interleave.Tensor:

@@ -1,8 +1,9 @@
 """Sequences of ids -> hidden states, by a transformers module, without padding.
 
-The fast way packs sequences into one row and uses our own attention; a test at load decides whether it gives
-the module's own results. If it does not (say, because the module adds biases to its attention), sequences of
-equal length are batched and run through the module itself. Either way, a sequence does not see the others.
+The fast way packs sequences into one row and uses our own attention; a test at load shows whether its results
+are those of the module itself. If they are not (say, because the module adds biases to its attention),
+sequences of equal length are batched and run through the module itself. Either way, a sequence does not see
+the others.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def packed_attention(
 ) -> tuple[torch.Tensor, None]:
     """Attend within each sequence; returns ([1, T, H, Dv], None) as transformers expects.
 
-    `sliding_window`: a query sees fewer than this many tokens on either side, itself included (if causal,
+    `sliding_window`: a query sees fewer than this many tokens on either side, counting itself (if causal,
     only on the left). Raises UnsupportedModel for any other option.
     """
     name = type(module).__name__
@@ -138,7 +139,7 @@ class Encoder(Protocol):
 
 
 class PackedEncoder:
-    """All sequences in one row, with the positions of each counted from `first_position`."""
+    """Packs all sequences into one row, with the positions of each counted from `first_position`."""
 
     def __init__(self, module: PreTrainedModel, first_position: int) -> None:
         self._module = module
@@ -164,7 +165,7 @@ class PackedEncoder:
 
 
 class EqualLengthEncoder:
-    """The module as it is, for sequences of one length at a time, so that no mask is needed."""
+    """Runs the module as it is, on sequences of one length at a time, so that no mask is needed."""
 
     def __init__(self, module: PreTrainedModel) -> None:
         self._module = module

@@ -1,4 +1,4 @@
-"""Hidden states -> one vector per sequence; each kind of pooling is as in sentence-transformers."""
+"""Hidden states -> one vector for each sequence, with the kinds of pooling that sentence-transformers has."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ POOLINGS: Final[Mapping[str, Callable[[torch.Tensor], torch.Tensor]]] = {
 
 
 class Pooler:
-    """One or more poolings, concatenated, then normalised to unit length if the model wants that."""
+    """One or more poolings, concatenated, then normalised to unit length if the model requires it."""
 
     def __init__(self, poolings: Sequence[str], *, normalized: bool) -> None:
         """Raises KeyError for a name that is not in POOLINGS."""

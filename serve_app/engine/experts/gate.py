@@ -35,7 +35,7 @@ class Gate:
 
 
 def interleaved(count: int) -> torch.Tensor:
-    """The indices of `count` gates and ups in alternation: first those of all gates, then of all ups."""
+    """The indices of `count` alternating gates and ups: first those of all gates, then those of all ups."""
     return torch.arange(count).view(-1, 2).T.flatten()
 
 

@@ -1,8 +1,8 @@
 """The experts of a layer on a CPU, with packed weights: a function behind transformers' experts interface.
 
 Rows are grouped by expert, so a step reads each chosen expert's weights once, for a prompt and for decodes
-alike. The experts of a row are added up in the order of their numbers, so the row's result does not depend on
-the other rows.
+alike. The outputs of a row's experts are added in the order of the experts' numbers, so the row's result does
+not depend on the other rows.
 """
 
 from __future__ import annotations

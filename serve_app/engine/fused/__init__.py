@@ -1,1 +1,1 @@
-"""A decoder's layers as one fused stack: models that can have it, structure, and checks. For any device."""
+"""Fuses a decoder's layers into one stack: models that allow it, structure, and checks. For any device."""

@@ -1,8 +1,8 @@
-"""Whether a model that was made fast still computes what transformers computes: a comparison end to end.
+"""Whether a model that was made fast still computes what transformers computes: an end-to-end comparison.
 
 A short random prompt goes through the model's first layers, from its embedding to its logits, once with
 transformers' own layers and once with the layers that will run. Enough first layers are taken to include
-every kind of layer. Depends on neither devices nor weight formats.
+every kind of layer. Does not depend on devices or weight formats.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class FirstLayers:
             self._want = self._compute(ReferenceAttention()) if self._calls and in_order else None
 
     def call_of(self, index: int) -> AttentionCall:
-        """How the layer with this index calls attention: in the same way as the first layer of its kind."""
+        """How the layer with this index calls attention: as the first layer of the same kind does."""
         call = self._calls[self._kinds.index(self._kinds[index])]
         return AttentionCall(call.scale, call.window, call.softcap, call.sinks)
 
@@ -84,7 +84,7 @@ class FirstLayers:
             decoder.layers = layers
 
     def wrong(self, backend: AttentionBackend, error: float) -> str | None:
-        """How much its logits differ from the original's, if by too much; None if they are right.
+        """How much its logits differ from the original's, if they differ too much; None if they are right.
 
         `error` is the relative error, by norm, that the weight format may add to rounding errors.
         """

@@ -1,4 +1,4 @@
-"""The forward of a fused model, without what transformers does around its layers.
+"""The forward of a fused model, without the work that transformers does around its layers.
 
 Transformers wraps every forward (defaults, captured outputs, masks), computes rotary factors
 anew, and normalises in six operations. On a CPU this work is a tenth of a decode step. `FusedForward`

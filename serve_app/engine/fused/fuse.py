@@ -1,6 +1,7 @@
 """Replaces a model's own layers and forward by fused ones: all of the layers or none.
 
-Only models of a declared family are fused, and only if their first fused layers give the original logits.
+Only models of a declared family are fused, and only if the first layers, once fused, give the original
+logits.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ PROGRESS: Final = 8  # layers between two lines of progress
 
 
 class Parts(Protocol):
-    """A device's parts of a fused model."""
+    """The parts of a fused model that a device provides."""
 
     @property
     def kernels(self) -> LayerKernels: ...
@@ -83,7 +84,8 @@ def fuse(
     """Replace layers, head and forward by those of `parts` in place; returns how many layers: all or 0.
 
     `pack` makes linears of the format `weights`. Original layers are freed as soon as their weights are
-    packed. Only the first ones stay, until the logits of the fused layers are compared with theirs.
+    packed. Only the first layers are kept, until the logits of the fused layers have been compared with
+    theirs.
     """
     family = known(model, parts.dtypes)
     if family is None:

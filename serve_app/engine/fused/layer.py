@@ -1,7 +1,7 @@
-"""The structure that fused layers have on every device; a device provides linears, kernels and attention.
+"""The device-independent structure of fused layers; a device provides linears, kernels and attention.
 
-One residual of float32 runs through all layers. A layer does not add its own output: it leaves it pending,
-and the next norm adds it. Depends on neither batches nor cache layouts.
+All layers share one residual, in float32. A layer does not add its own output to the residual: it leaves it
+pending, and the next norm adds it. Depends on neither batches nor cache layouts.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class DecoderLayer(nn.Module, Generic[KernelsT]):
     def last(
         self, residual: torch.Tensor, pending: Pending | None, factors: Sequence[Factors], rows: torch.Tensor
     ) -> tuple[torch.Tensor, Pending]:
-        """As `forward`, but with outputs for `rows` [R] only. Keys and values are written for all rows.
+        """As `forward`, but with outputs for `rows` [R] only. Keys and values are still written for all rows.
 
         The step's context must mark `rows` as wanted. No row may have an adapter. Returns the residual of
         `rows`, and what is still to be added to it.
@@ -152,7 +152,7 @@ class DecoderLayer(nn.Module, Generic[KernelsT]):
         )
 
     def _project(self, linear: PackedLinear, x: torch.Tensor) -> torch.Tensor:
-        """[T, K] -> [T, N], with the products of the step's adapters."""
+        """[T, K] -> [T, N]: a linear, plus the products of the step's adapters."""
         out = linear.project(x)
         adapters = current().adapters
         if adapters is not None:
@@ -167,9 +167,10 @@ class DecoderLayer(nn.Module, Generic[KernelsT]):
         widths: dict[str, int] | None = None,
         rows: torch.Tensor | None = None,
     ) -> PackedLinear:
-        """The linears of these names side by side, with outputs in the order of `rows`; records a site.
+        """One linear made of those with these names, its outputs in the order of `rows`; also records a site.
 
-        `widths`: the output width of each module that adapters can name; None if there is only one name.
+        `widths`: the output width of each module that adapters can name; None if the linear has only one
+        name.
         """
         made = pack(*(getattr(parent, name) for name in names), rows=rows)
         widths = widths or {names[0]: made.out_features}
@@ -189,8 +190,9 @@ class DecoderStack(nn.Module):
     ) -> tuple[torch.Tensor, Pending | None]:
         """residual [T, N] float32, which may be changed in place. `factors` by kind.
 
-        Returns the residual of `rows` [R], the rows that the step wants, or of all rows. The second value
-        returned is still to be added to the residual; None if nothing is.
+        Returns the residual of the rows that the step wants, `rows` [R]; of all rows if there is no such
+        selection. The second value returned is what is still to be added to the residual; None if there is
+        nothing.
         """
         pending: Pending | None = None
         narrow = rows is not None and len(rows) < len(residual) and current().adapters is None
@@ -209,7 +211,7 @@ class DecoderStack(nn.Module):
 
 
 def norm_of(norm: Any, family: Family) -> Norm:
-    """A norm of a model, in the form that kernels use."""
+    """A norm of a model, converted to the form that kernels use."""
     weight = norm.weight.detach().float()
     if family.norm is NormForm.ONE_PLUS_WEIGHT:
         weight = weight + 1
@@ -218,8 +220,8 @@ def norm_of(norm: Any, family: Family) -> Norm:
 
 
 def _rows_of(order: torch.Tensor, heads: int, kv_heads: int) -> torch.Tensor:
-    """The order of the rows of queries, keys and values, if the heads of queries and keys are ordered by
-    `order` [D]."""
+    """The order of the rows of queries, keys and values, given the order `order` [D] within heads of queries
+    and keys."""
     dim = len(order)
     turned = torch.arange(heads + kv_heads)[:, None] * dim + order
     return torch.cat([turned.flatten(), torch.arange(turned.numel(), turned.numel() + kv_heads * dim)])

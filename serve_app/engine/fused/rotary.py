@@ -1,9 +1,9 @@
 """Rotary positions: which numbers of a head are turned together, and the factors by position.
 
 Kernels rotate a whole head: they turn each number of the first half together with the number at the same
-place in the second half. For a family that turns neighbours, or only a part of the head, the rows of queries
-and keys are reordered once, at load. Products of queries with keys do not depend on the order. Pairs that are
-not turned have the factors one and zero.
+place in the second half. For a family that turns neighbouring numbers, or only a part of the head, the rows
+of queries and keys are reordered once, at load. Products of queries with keys do not depend on the order.
+Pairs that are not turned have the factors one and zero.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Rotary:
     order: torch.Tensor | None  # [D]: the numbers of a head in the order that kernels turn; None: as they are
 
     def ordered(self, weight: torch.Tensor) -> torch.Tensor:
-        """weight [D] or [H * D], with the numbers of each head reordered by `order`."""
+        """weight [D] or [H * D], with the numbers in each head reordered by `order`."""
         return weight if self.order is None else weight.view(-1, len(self.order))[:, self.order].flatten()
 
 
 class RotaryTable:
-    """The factors of one kind by position, as the model's own module computes them."""
+    """One kind of rotary factors by position, as computed by the model's own module."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Positions:
 
     @staticmethod
     def are_fixed(model: PreTrainedModel) -> bool:
-        """Whether factors depend on nothing but the position."""
+        """Whether the factors depend on the position alone."""
         kind = getattr(getattr(model.get_decoder(), "rotary_emb", None), "rope_type", None)
         return set(kind.values() if isinstance(kind, dict) else [kind]) <= FIXED
 

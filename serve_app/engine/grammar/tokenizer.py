@@ -55,10 +55,10 @@ def _is_control(token: dict[str, Any]) -> bool:
 
 
 def unspelled(tokenizer_json: str) -> str:
-    """The same tokens, but control tokens get names that no text contains.
+    """The same tokens, except that control tokens get names that no text contains.
 
-    In byte-level BPE, control tokens get the parser's own mark for a nameless token and become words of the
-    vocabulary. Else the parser's time would grow with the square of the number of added tokens (18 s for
+    In byte-level BPE, control tokens become words of the vocabulary with the parser's own mark for a nameless
+    token. Otherwise the parser's time would grow with the square of the number of added tokens (18 s for
     56,000). `tokenizer_json` may be invalid.
     """
     found: dict[str, Any] = json.loads(tokenizer_json)

@@ -1,9 +1,9 @@
 """Memory for weights and caches, in huge pages if the system has them.
 
 A decode step reads every weight once. With pages of 4 KiB, the processor spends part of that time on looking
-up pages. Weights that lie side by side in pages of 2 MiB are read about a quarter faster. The system also
-takes only a fraction of the time to provide a cache of gigabytes. The module does not depend on what the
-memory contains.
+up pages. Weights that lie side by side in pages of 2 MiB are read about a quarter faster. With huge pages,
+the system also needs only a fraction of the time to provide a cache of gigabytes. The module does not depend
+on what the memory contains.
 
 The system may take milliseconds to provide a huge page. So tensors that are filled in parallel, such as the
 layers of a cache, begin at different offsets in their huge pages. Then they do not all reach a new page in
@@ -31,7 +31,7 @@ _numbers = itertools.count()
 
 
 class Arena:
-    """Hands out pieces of large chunks, and takes none back. A chunk is freed with its last tensor."""
+    """Hands out pieces of large chunks, and takes none back. A chunk is freed with the last tensor in it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -51,8 +51,8 @@ class Arena:
 def zeros(count: int, dtype: torch.dtype) -> torch.Tensor:
     """A tensor [count] of zeros in memory of its own, which the system provides when it is touched.
 
-    It begins at the start of a page. Different calls get different offsets within a huge page. Raises OSError
-    if the system refuses to reserve that amount.
+    The tensor begins at the start of a page. Different calls get different offsets within a huge page. Raises
+    OSError if the system refuses to reserve that amount.
     """
     size = count * dtype.itemsize
     if size < HUGE_PAGE:

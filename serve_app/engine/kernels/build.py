@@ -2,8 +2,8 @@
 
 The library is kept in a folder that only its owner may enter. Its name is the hash of the sources, the
 compiler, the flags and the processor, so a stale library is never loaded. The module does not depend on the
-functions, and imports only the standard library: `make` runs it as a script, which compiles the sources while
-the packages are still being installed.
+functions, and imports only the standard library: `make` runs it as a script, to compile the sources while the
+packages are still being installed.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ def _compile(command: Sequence[str], path: Path) -> None:
 
 
 def main() -> None:
-    """Compile the objects, and say why they cannot be compiled."""
+    """Compile the objects; if that is impossible, say why."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
         compile_early()

@@ -1,7 +1,8 @@
 """Weights of bfloat16 in twelve bits, without loss (see compact.h).
 
-The weights of sixteen outputs have few different exponents. So the byte with sign and exponent becomes a code
-of four bits; the few weights without a code are kept in a list. A decode reads a quarter less memory.
+Groups of sixteen outputs have few different exponents in their weights. So the byte with sign and exponent
+becomes a code of four bits; the few weights without a code are kept in a list. A decode reads a quarter less
+memory.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class CompactWeight:
     inputs: int
 
     def fits(self, n: int, k: int) -> bool:
-        """Whether products may use it as a weight [n, k], with its inputs padded with zeros."""
+        """Whether products may use it as a weight [n, k] whose inputs are padded with zeros."""
         unit = INPUTS[torch.bfloat16]
         return (n, -(-k // unit)) == (self.outputs, -(-self.inputs // unit))
 
@@ -40,7 +41,7 @@ def empty_codes(n: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def compact_size(n: int, k: int, exceptions: torch.Tensor) -> int | None:
-    """The bytes of a compact weight [n, k] with `exceptions` [P]; None if the exceptions are unknown."""
+    """The bytes of a compact weight [n, k] that has `exceptions` [P]; None if the exceptions are unknown."""
     if bool((exceptions < 0).any()):
         return None
     tiles = packed_size(n, k, torch.bfloat16) * 3 // 2
@@ -49,7 +50,7 @@ def compact_size(n: int, k: int, exceptions: torch.Tensor) -> int | None:
 
 
 def write_codes(data: torch.Tensor, codes: torch.Tensor, exceptions: torch.Tensor) -> None:
-    """Write the part of a compact weight that follows its tiles, with empty lists of exceptions."""
+    """Write the part of a compact weight that follows its tiles, with the lists of exceptions still empty."""
     firsts = functional.pad((exceptions + 1).cumsum(0), (1, 0))
     room = int(firsts[-1]) * EXCEPTION
     data[-room:] = 255  # an exception beyond every panel

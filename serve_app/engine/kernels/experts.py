@@ -1,4 +1,4 @@
-"""The experts of one layer, in the form for native calls."""
+"""The experts of one layer, in the form that native calls need."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _Linears = ctypes.Array[LinearStruct]
 
 @dataclass(frozen=True, slots=True)
 class NativeExperts:
-    """An argument of `Native.run_experts`. The struct is valid as long as the weights of its linears."""
+    """An argument of `Native.run_experts`. The struct is valid as long as the weights of its linears live."""
 
     struct: ExpertsStruct
     linears: tuple[_Linears, _Linears]  # of gates and ups, and behind them: the struct leads here
@@ -27,7 +27,7 @@ class NativeExperts:
         return self.linears[0][0].inputs, self.linears[1][0].outputs
 
     def choices(self, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> ChoicesStruct:
-        """The experts of each row of x, with their weights; valid as long as `chosen` and `weights`."""
+        """The experts of each row of x, with their weights; valid as long as `chosen` and `weights` live."""
         check(x, torch.float32)
         check(chosen, torch.int64)
         check(weights, torch.float32)

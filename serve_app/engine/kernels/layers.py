@@ -1,4 +1,4 @@
-"""Decoder layers and their caches, in the form for native calls."""
+"""Decoder layers and their caches, in the form that native calls need."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class NativeCache:
         dtype: torch.dtype,
         product: Product,
     ) -> NativeCache:
-        """A cache of zeros, in huge pages. The system backs it with memory as blocks are written or touched.
+        """A cache of zeros, in huge pages. The system provides its memory as blocks are written or touched.
 
         `product`: how attention multiplies. With TILES and PAIRS, attention rounds to bfloat16 if key_dim is
         a multiple of 32; otherwise it multiplies in float32.
@@ -94,7 +94,7 @@ def _room(
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
     """Zeros for `dim` numbers a token, of `shape` [blocks, Hkv, block_size]: [blocks, Hkv, block_size * dim].
 
-    Then the scales after the numbers of each head, None where there are none; then both as one tensor.
+    Then the scales after the numbers of each head, None if there are none; then both as one tensor.
     """
     blocks, kv_heads, block_size = shape
     numbers = block_size * dim

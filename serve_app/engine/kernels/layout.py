@@ -1,7 +1,7 @@
 """C++ that compiles only if the headers agree with structs.py and exports.py.
 
 It is compiled with the kernels. So a library whose headers disagree with Python cannot be built, and is never
-loaded. The assertions cover the name, type, order and offset of every field; the number of fields and the
+loaded. The assertions compare the name, type, order and offset of every field; the number of fields and the
 size of a structure; values of enumerations; sizes of panels; results and arguments of functions, with all
 pointers as one type.
 """

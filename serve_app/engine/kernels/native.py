@@ -80,7 +80,7 @@ class Native:
     def simulate_preemption(self, whom: Preempted) -> int:
         """For tests: let one thread at a time act as if it had lost its core, until called with `NOBODY`.
 
-        Returns how many threads have done so since the last call. Results stay the same.
+        Returns how many threads have acted so since the last call. Results stay the same.
         """
         return int(self._library.simulate_preemption(whom))
 

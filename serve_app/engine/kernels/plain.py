@@ -1,8 +1,8 @@
 """The formulas of the native functions, in plain torch. The self-check compares the functions to these.
 
-They are written for readability. They compute in the dtype of their inputs, which is float64 in the
-self-check. T rows are the last T positions of a sequence of length L. There are H heads of queries, and Hkv
-heads of keys and values.
+They are written for readability. They compute in the dtype of their inputs; the self-check uses float64. T
+rows are the last T positions of a sequence of length L. There are H heads of queries, and Hkv heads of keys
+and values.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Quantised weights in plain torch: how codes are chosen, and the product that native functions reproduce.
 
-Weights become int8 codes, with a scale for each output. int4 weights are int8 codes too, but each group of
-sixteen codes lies on a lattice: a step times a four-bit number, minus an offset (the least). Activations
-become integers with a scale for each row: int8, or sixteen bits for the few numbers far outside the range of
-the others. Sums of codes are exact integers. All other operations have a fixed order. So every path gives the
-same result, bit for bit, whatever instructions it uses and whatever rows are in the batch.
+Weights become int8 codes, with a scale for each output. int4 weights are int8 codes too, but the codes of
+each group of sixteen lie on a lattice: a step times a four-bit number, minus an offset (the least).
+Activations become integers with a scale for each row: int8, or sixteen bits for the few numbers far outside
+the range of the others. Sums of codes are exact integers. All other operations have a fixed order. So every
+path gives the same result, bit for bit, no matter which instructions it uses and which rows are in the batch.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """x [M, K] float32 -> codes (as float32) and scales [M]; NaN for rows that are not finite.
 
     The largest magnitude of a row gets the code 127. If the mean magnitude of the row would then get a code
-    below an eighth of 127, the largest gets a code of up to 32,639 instead, such that 127 is eight times the
-    mean.
+    below an eighth of 127, the largest gets a code of up to 32,639 instead, so that 127 is eight times the
+    mean's code.
     """
     wide, _ = _codes(x, x.new_full((len(x),), MOST_CODE))
     # The mean is that of integers, so it does not depend on the order of a sum.
@@ -134,7 +134,7 @@ def cached_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _codes(x: torch.Tensor, most: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """As `quantize_rows`, but the largest magnitudes get the codes `most` [M]."""
+    """As `quantize_rows`, but the largest magnitudes of the rows get the codes `most` [M]."""
     finite = x.isfinite().all(1)
     peak = x.abs().amax(1)
     empty = ~finite | ~(peak >= LEAST_PEAK)
@@ -156,8 +156,8 @@ def _exact(codes: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 def _lattices(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """weight [N, K] from -127 to 127 -> codes near it [N, K]; steps and leasts [N, ceil(K / 16), 2].
 
-    It takes the one of a few lattices with the least squared error. Each lattice is shifted once, by its mean
-    error.
+    For each group, takes the lattice with the least squared error among a few. Each lattice is shifted once,
+    by its mean error.
     """
     n, k = weight.shape
     wanted = functional.pad(weight, (0, -k % INT4_INPUTS)).view(n, -1, INT4_INPUTS)
@@ -181,7 +181,7 @@ def _lattices(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _on_lattice(wanted: torch.Tensor, step: torch.Tensor, least: torch.Tensor) -> torch.Tensor:
-    """The codes nearest to `wanted`, at most 127."""
+    """The codes nearest to `wanted`, but at most 127."""
     q = (wanted + least).div_(step).round_().clamp_(0, MOST_Q)
     highest = ((127 + least) / step).floor_()
     return torch.minimum(q, highest, out=q).mul_(step).sub_(least)

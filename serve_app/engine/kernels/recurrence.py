@@ -1,4 +1,4 @@
-"""A recurrence over a matrix for each head, as a typed call of the native function."""
+"""A recurrence over one matrix per head, as a typed call of the native function."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from serve_app.engine.kernels.structs import RecurrenceStruct
 class Recurrence:
     """A token makes a head's matrix decay, adds an outer product with its key, and reads its query's value.
 
-    The product uses the value or, with `part`, this part of the difference between the value and what the
-    matrix has for the key. Each group of queries and keys is used by H / G heads. All are float32.
+    The outer product is of the key and the value or, with `part`, of the key and this part of the difference
+    between the value and what the matrix has for the key. Each group of queries and keys is used by H / G
+    heads. All are float32.
     """
 
     query: torch.Tensor  # [T, G, K]

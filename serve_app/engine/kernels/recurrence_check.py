@@ -17,7 +17,7 @@ SPANS = ((0, 5, 0, 2), (5, 1, 1, 3))  # first rows, lengths, slots before and sl
 def recurrence_results(
     native: Native, random: torch.Generator
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Pairs of computed and expected results, with decays by head and by key, corrected or not."""
+    """Pairs of computed and expected results, with decays by head and by key, with and without correction."""
     for decays, corrected in ((1, True), (KEYS, True), (1, False)):
         query, key = (torch.randn(6, GROUPS, KEYS, generator=random) for _ in range(2))
         value, pool = torch.randn(6, HEADS, VALUES, generator=random), torch.zeros(4, HEADS, KEYS, VALUES)

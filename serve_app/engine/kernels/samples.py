@@ -17,7 +17,7 @@ EPS: Final = 1e-6
 
 
 def linear_of(packed: torch.Tensor, weight: torch.Tensor, product: Product) -> LinearStruct:
-    """A linear without a bias; `packed` is the packed form of `weight` [N, K] that it multiplies by."""
+    """A linear without a bias; `packed` is the packed form of `weight` [N, K], by which it multiplies."""
     outputs, inputs = weight.shape
     return LinearStruct(
         weight=packed.data_ptr(), bias=None, outputs=outputs, inputs=inputs, product=product, compact=False
@@ -68,7 +68,7 @@ def native_layers(
 
 
 def context_of(length: int, tokens: int) -> ForwardContext:
-    """The last `tokens` positions of a sequence of `length` tokens, at most 96, with shuffled blocks."""
+    """The last `tokens` positions of a sequence of `length` tokens, at most 96, whose blocks are shuffled."""
     table = torch.tensor([[2, 0, 3, 5, 1, 4]], dtype=torch.int32)
     positions = torch.arange(length - tokens, length)
     return ForwardContext(

@@ -33,7 +33,7 @@ Check = Callable[[Native, torch.Generator], Iterator[float]]
 
 
 def wrong_results(native: Native) -> list[str]:
-    """The names of the exported functions with wrong results; empty if all results are right."""
+    """The names of the exported functions that compute wrong results; empty if all results are right."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # on such shapes, torch waits for its threads longer than it computes
     try:
@@ -70,7 +70,7 @@ def _linear(native: Native, random: torch.Generator) -> Iterator[float]:
 
 
 def _pack_compact(native: Native, random: torch.Generator) -> Iterator[float]:
-    """Products of a compact weight equal those of the original weight, bit for bit."""
+    """The product of a compact weight equals the product of the original weight, bit for bit."""
     weight = torch.randn(50, 326, generator=random).bfloat16()
     weight[::7, ::5] = 0.0
     weight[13, 17:20] = torch.tensor([1e30, -1e-30, 1e-39])  # exceptions
@@ -117,7 +117,7 @@ def _product_rank(native: Native, _: torch.Generator) -> Iterator[float]:
 
 
 def _add_norm(native: Native, random: torch.Generator) -> Iterator[float]:
-    """Every norm, alone and after the addition of a delta, which may have its own norm."""
+    """Every norm, on its own and after adding a delta, which may have its own norm."""
     x, delta = (torch.randn(5, 39, generator=random) for _ in range(2))
     weight, other = (torch.randn(39, generator=random) for _ in range(2))
     norms = (None, Norm(weight, EPS), Norm(other, EPS, centred=True))
@@ -251,7 +251,7 @@ def _run_layers(native: Native, random: torch.Generator) -> Iterator[float]:
 
 
 def _run_experts(native: Native, random: torch.Generator) -> Iterator[float]:
-    """Rows that choose two of three experts, with one number that chooses no expert; gates of each form."""
+    """Rows that choose two of three experts, with one number beyond the last expert; gates of each form."""
     width, inner, count, rows = 38, 48, 3, 5
     x, weights = (torch.randn(*shape, generator=random) for shape in ((rows, width), (rows, 2)))
     chosen = torch.tensor([[0, 2], [2, 1], [1, 3], [0, 1], [2, 0]])

@@ -50,7 +50,7 @@ class Product(IntEnum):
 
 
 class Preempted(IntEnum):
-    """The thread that a test makes act as if it had lost its core."""
+    """The thread that a test makes act as if its core had been taken away."""
 
     NOBODY = 0
     OWNER = 1  # the owner of a task, before it writes: a stand-in writes instead
@@ -70,7 +70,7 @@ class Part(IntEnum):
 
 
 class _Struct(ctypes.Structure):
-    """A structure that takes all its fields by name. Raises TypeError for a missing or unknown field."""
+    """A structure that takes all of its fields by name. Raises TypeError for a missing or unknown field."""
 
     _names: ClassVar[frozenset[str]]
 
@@ -121,7 +121,7 @@ class NormStruct(_Struct):
 
     @classmethod
     def of(cls, norm: Norm | None) -> NormStruct:
-        """It is valid as long as `norm`. Without `norm`, a norm that changes nothing."""
+        """It is valid as long as `norm`. Without `norm`, a norm that changes no number."""
         if norm is None:
             return cls(weight=None, centred=False, eps=0.0)
         return cls(weight=norm.weight.data_ptr(), centred=norm.centred, eps=norm.eps)

@@ -25,8 +25,8 @@ class Touching:
     def __init__(
         self, library: ctypes.CDLL, pieces: Sequence[torch.Tensor], *, at_once: int, seconds: float
     ) -> None:
-        """`at_once`: bytes that are touched without a break if that takes at most `seconds`. For all further
-        bytes the thread pauses while kernels run."""
+        """`at_once`: how many bytes are touched without a break, if that takes at most `seconds`. For all
+        further bytes the thread pauses while kernels run."""
         self._pieces = tuple(pieces)  # the memory must live as long as the thread
         self._progress = _Progress()  # and so must this
         begins, sizes = (
@@ -40,8 +40,8 @@ class Touching:
 
     @property
     def touched_bytes(self) -> int:
-        """How many bytes of each tensor, from its start, have been touched; tensors smaller than that are
-        touched whole."""
+        """How many bytes of each tensor, from its start, have been touched; a smaller tensor has been touched
+        whole."""
         return self._progress[_TOUCHED]
 
     @property

@@ -88,8 +88,8 @@ class AdapterTable(ABC, Generic[LoadedT]):
 
     @abstractmethod
     def _of_rows(self, spans: Mapping[str, list[range]], decodes: bool) -> RowAdapters:
-        """As `of_step`, given the rows of each adapter (by its key) in ascending order. `decodes`: each chunk
-        has one row."""
+        """As `of_step`, given for each adapter (by its key) the rows that use it, in ascending order.
+        `decodes`: each chunk has one row."""
 
     def _at_sites(self, updates: Iterable[LowRank]) -> Iterator[tuple[Site, list[LowRank]]]:
         """The updates of each site that has any, in the order of the site's modules."""

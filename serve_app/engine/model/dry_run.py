@@ -1,9 +1,9 @@
 """Learns the layers of a module from a forward without a cache, and refuses what we would compute wrongly.
 
-During a dry run attention and functions with a state return zeros. Every layer must call attention exactly
-once, or, in a model with states, at most once. And the logits of a token must not change with the tokens
-before it. If they do, something else mixes tokens (a convolution, a state, an attention of the module's own),
-and would mix those of different sequences in a packed batch.
+During a dry run, attention and stateful functions return zeros. Every layer must call attention exactly once,
+or, in a model with states, at most once. And a token's logits must not change when the tokens before it
+change. If they change, something else mixes tokens: a convolution, a state, or an attention of the module's
+own. In a packed batch, it would mix the tokens of different sequences.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TOKENS = 8
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """The needs of a model's layers in the cache, and the width of its logits."""
+    """What a model's layers need in the cache, and the width of its logits."""
 
     attention: tuple[LayerSpec, ...]  # of the layers that attend
     numbers: tuple[int, ...]  # of those layers in the model
@@ -40,8 +40,8 @@ class Layers:
 def learn_layers(forward: Forward, *, name: str, config: Any, device: torch.device) -> Layers:
     """What the layers of a module need.
 
-    `config` is the text configuration of the module, and `name` is its name in errors.
-    Raises UnsupportedModel, which names the feature of the module that we do not support.
+    `config` is the text configuration of the module, and `name` the module's name in errors. Raises
+    UnsupportedModel, which names the feature of the module that we do not support.
     """
     recorder, states = Recorder(), StateRecorder()
     positions = torch.arange(_TOKENS, device=device)

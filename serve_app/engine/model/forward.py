@@ -1,8 +1,8 @@
 """The bridge from a transformers module to our attention: one registered function.
 
 Transformers looks its attention up by name and hands it queries, keys and values with positions already
-applied. It cannot pass the places of our sequences in the batch and in the cache, so a step makes its backend
-and context *active* during one forward. This module does not depend on cache layouts, and computes nothing.
+applied. It cannot pass where our sequences are in the batch and in the cache, so a step makes its backend and
+context *active* during one forward. Does not depend on cache layouts, and computes nothing.
 
 No mask function is registered under our name, so transformers builds no mask at all; the backend alone
 decides what a query may see.
@@ -38,7 +38,7 @@ class UnsupportedModel(Exception):
 
 @dataclass(frozen=True)
 class ActiveStep:
-    """The step that the running forward belongs to."""
+    """The step that the running forward is part of."""
 
     backend: AttentionBackend
     context: ForwardContext
@@ -84,7 +84,7 @@ _active: ContextVar[ActiveStep | None] = ContextVar("active_step", default=None)
 
 
 def check_chunks(config: Any, block_size: int) -> None:
-    """Raise UnsupportedModel if a layer attends within chunks whose starts are not starts of blocks."""
+    """Raise UnsupportedModel if a layer attends within chunks that do not start where blocks start."""
     length = getattr(config, "attention_chunk_size", None)
     if length and length % block_size and "chunked_attention" in (config.layer_types or ()):
         raise UnsupportedModel(
@@ -98,7 +98,7 @@ def takes_positions(module: torch.nn.Module) -> bool:
 
 
 def check_takes_positions(module: torch.nn.Module) -> None:
-    """Raise UnsupportedModel unless every token's position, from 0, can be passed to the module's forward."""
+    """Raise UnsupportedModel unless the module's forward accepts the position, from 0, of every token."""
     kind = type(module).__name__
     if not takes_positions(module):
         raise UnsupportedModel(f"{kind} takes no positions, so it cannot be batched here")
@@ -118,8 +118,8 @@ def active(
     """Send every attention call of forwards inside the context manager to `backend`, with `context`.
 
     `adapters` are added to the outputs of the linears that they change. `states` are used for one forward
-    only. `positions` [T] are those of the rows in their sequences: they are needed where `context` knows only
-    the most that they can be.
+    only. `positions` [T] are those of the rows in their sequences: they are needed if `context` only knows an
+    upper bound of them.
     """
     token = _active.set(ActiveStep(backend, context, adapters, states, positions))
     try:

@@ -1,8 +1,9 @@
 """Runs a step so that failures are contained: a chunk only fails if it also fails when run by itself.
 
 Runs the chunks of a step as one batch. If that raises, each chunk runs again alone; chunks that still raise
-are reported, the others keep their logits. If all raise, a probe of our own (one token in a separate block)
-distinguishes bad requests from a broken device. Does not depend on requests, outputs or sampling.
+are reported, the others keep their logits. If all of them raise, a probe of our own (one token in a separate
+block) shows whether the requests are bad or the device is broken. Does not depend on requests, outputs or
+sampling.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ class DeviceBroken(Exception):
 
 @dataclass(slots=True)
 class StepResult:
-    """The results and failures of a step's chunks. A chunk that is neither in `results` nor in `failed` must
-    be scheduled again."""
+    """The results and failures of a step's chunks. A chunk that is in neither `results` nor `failed` must be
+    scheduled again."""
 
     results: list[ForwardResult]
     failed: list[Chunk]
@@ -66,7 +67,7 @@ class StepResult:
 
 
 class IsolatingRunner:
-    """A runner that never raises because of a single chunk."""
+    """A runner that never raises an exception because of a single chunk."""
 
     def __init__(self, runner: Runner, pool: BlockPool) -> None:
         self._runner = runner
@@ -100,7 +101,7 @@ class IsolatingRunner:
         return StepResult([], spoilt)
 
     def recompute(self, chunk: Chunk) -> torch.Tensor:
-        """The logits of a chunk that has run already, computed again and alone."""
+        """Compute the logits of a chunk that has run already again, and alone."""
         return self._forward([chunk]).logits
 
     def _attempt(self, chunks: list[Chunk]) -> StepResult:

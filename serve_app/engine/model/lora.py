@@ -1,4 +1,4 @@
-"""Low-rank adapters (LoRA): what one adds to a model. Does not depend on files, models or requests.
+"""Low-rank adapters (LoRA): what one adds to a model. Does not depend on files, models, or requests.
 
 An adapter adds `(x A^T) B^T` to the outputs of some linears, for its own rows of a step only.
 """
@@ -30,7 +30,7 @@ class LowRank:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Site:
-    """A linear as the model computes it: one module or several side by side."""
+    """A linear as the model computes it: one module, or several side by side."""
 
     layer: int
     features: int  # K
@@ -43,7 +43,7 @@ class Site:
         return sum(self.widths.values())
 
     def arranged(self, update: LowRank) -> LowRank:
-        """`update` with its outputs arranged in the site's order."""
+        """The outputs of `update`, arranged in the site's order."""
         if self.rows is None:
             return update
         place = dict(self.outputs())[update.module]

@@ -68,7 +68,7 @@ def plan_cache(
 
     The cache has `config.num_blocks` blocks, or `config.kv_cache_bytes` bytes, or else `share` of
     `free_bytes`, limited to `cap` and to what `max_sequences` full windows fill. The model's own window is
-    lowered to what fits in the blocks; a `config.max_model_len` that does not fit raises CacheTooSmall
+    lowered to what fits in the blocks. A `config.max_model_len` that does not fit raises CacheTooSmall
     instead. States take at most STATE_SHARE of the memory; if that is too little for `config.max_sequences`,
     fewer sequences run at once.
     """
@@ -118,8 +118,8 @@ def plan_cache(
 
 
 def _slots(slot_bytes: int, given: int, max_sequences: int) -> int:
-    """The number of slots of `slot_bytes` that fit in `given` bytes, at most enough for a full batch and
-    cached prefixes."""
+    """The number of slots of `slot_bytes` that fit in `given` bytes, but no more than a full batch and cached
+    prefixes can use."""
     if not slot_bytes:
         return 0
     fitting = given // slot_bytes - OWN_SLOTS
@@ -142,7 +142,7 @@ def plan_for_device(
     step_bytes: int = 0,
     adapter_bytes: int = 0,
 ) -> CachePlan:
-    """`plan_cache` with the share and the free memory of `device`, whose weights are already loaded.
+    """`plan_cache` with the share and the free memory of `device`, on which the weights are already loaded.
 
     On a GPU, which cannot swap, `step_bytes` are kept free for the largest steps, and `adapter_bytes` for the
     adapters that may be loaded while serving.
@@ -182,8 +182,8 @@ def keep_to_share(gpu_share: float | None) -> None:
 def free_memory(device: torch.device, gpu_share: float | None = None) -> int:
     """Bytes that may still be allocated on `device`; on a CPU, at most what the container still allows.
 
-    On a GPU, only the fraction CUDA_SHARE of the free memory counts. With `gpu_share`, this process may use
-    that part of the GPU, less what it has already allocated.
+    On a GPU, only the fraction CUDA_SHARE of the free memory counts. With `gpu_share`, the limit is that part
+    of the GPU, less what this process has already allocated.
     """
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)

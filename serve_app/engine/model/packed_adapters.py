@@ -1,8 +1,8 @@
 """Adapters as pairs of packed linears, on any device.
 
-Where the model computes several modules side by side, an adapter does too: its A matrices are stacked, and
-its B matrices form a block diagonal. A and B are packed like the model's own weights, so a row's result does
-not depend on the other rows.
+Where the model computes several modules side by side, an adapter does so too: its A matrices are stacked, and
+its B matrices form a block diagonal. A and B are packed like the model's own weights, so the result of a row
+does not depend on the other rows.
 """
 
 from __future__ import annotations

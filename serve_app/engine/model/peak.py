@@ -1,6 +1,6 @@
 """Measures the memory of the largest steps on a GPU, beside weights and cache, by running them.
 
-Depends on batches and torch's allocator, but not on who runs a batch or how large the cache will be.
+Depends on batches and torch's allocator, but not on what runs a batch or on the final size of the cache.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def largest_steps(
 ) -> tuple[Batch, ...]:
     """Prompts of `max_step_tokens` tokens with all logits wanted, and a decode of `max_sequences` sequences.
 
-    Between the two, unless `graphed` is 0, prompts of `graphed` tokens with one logit wanted each: the
-    largest graph. All sequences share the same blocks, so that the cache stays small; what they write there
-    does not matter.
+    Between the two, unless `graphed` is 0, the largest graph: prompts of `graphed` tokens in all, each with
+    one row of logits wanted. All sequences share the same blocks, so that the cache stays small; what they
+    write there does not matter.
     """
     longest = min(config.max_step_tokens, window)
     table = list(range(blocks_of_steps(config, window)))
@@ -61,7 +61,7 @@ def _pieces(tokens: int, longest: int) -> list[int]:
 
 
 def step_bytes(run: Run, steps: Iterable[Batch], device: torch.device) -> int:
-    """The peak memory of `run`, summed over `steps`: graphs keep the memory of the steps that they record.
+    """The peak memory of `run`, summed over `steps`: a graph keeps the memory of the step that it records.
 
     Afterwards torch holds no unused memory. Raises torch.OutOfMemoryError.
     """

@@ -1,8 +1,8 @@
 """Prompt tuning: the embeddings of a prompt's virtual tokens come from the request.
 
-The model's own embedding stays in place: it looks up some real token, and the rows of the
-virtual tokens are then written over the result. So every path of the model, fused or not, gets these rows
-like any other embeddings. Does not depend on the cache or on sampling.
+The model's own embedding stays in place: for a virtual token it looks up some real token, and the virtual
+token's row is then written over the result. So every path of the model, fused or not, gets these rows like
+any other embeddings. Does not depend on the cache or on sampling.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class EmbeddingRows:
 
     @contextmanager
     def written(self, step: StepRows | None) -> Iterator[None]:
-        """Forwards inside the context get these rows."""
+        """Inside the context, forwards get these rows."""
         self._step = step
         try:
             yield
@@ -78,7 +78,7 @@ class EmbeddingRows:
 
 
 def _only_embedding(module: PreTrainedModel, embedding: Any) -> bool:
-    """Whether `embedding` is the only table in which the model looks up a token. Some models have a table for
+    """Whether `embedding` is the only table in which the model looks tokens up. Some models have a table for
     each layer."""
     if not isinstance(embedding, nn.Embedding):
         return False

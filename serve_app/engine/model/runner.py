@@ -1,7 +1,7 @@
 """Batch -> logits. Owns the module and, through its attention backend, the KV cache.
 
-It learns the layers from a dry run, refuses a module that our attention would get
-wrong, and sizes the cache. Does not depend on requests, sampling or scheduling.
+The runner learns the layers from a dry run, refuses a module that our attention would get wrong, and sizes
+the cache. Does not depend on requests, sampling or scheduling.
 """
 
 from __future__ import annotations
@@ -34,10 +34,9 @@ class ModelRunner:
 
     `module` is a transformers causal LM in eval mode on `device`; its attention is replaced by ours. `dtype`
     is the type of its keys and values, and of the cache unless `config.kv_cache_dtype` says otherwise.
-    `context_window` is the model's own in tokens;
-    None: `max_position_embeddings`. `make_adapters` makes the table of its adapters. `graphed`: tokens of the
-    largest step with prompts that will be recorded as a graph. Raises UnsupportedModel and
-    `memory.CacheTooSmall`.
+    `context_window` is the model's own window in tokens; None: `max_position_embeddings`. `make_adapters`
+    makes the table of its adapters. `graphed`: tokens of the largest step with prompts that will be recorded
+    as a graph. Raises UnsupportedModel and `memory.CacheTooSmall`.
     """
 
     def __init__(

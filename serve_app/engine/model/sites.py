@@ -18,8 +18,8 @@ from serve_app.engine.weights.packed_linear import PackedLinear
 def find_sites(module: PreTrainedModel) -> Iterator[Site]:
     """The linears of the decoder's layers that adapters can change.
 
-    A fused layer lists its own. In any other layer, a hook is put on linears that have Llama's names
-    and exist once in a layer, which excludes experts.
+    A fused layer lists its own. In any other layer, hooks are put on the linears with Llama's names; a name
+    that occurs more than once in the layer, as experts' names do, is left out.
     """
     config = module.config.get_text_config()
     layers = getattr(module.get_decoder(), "layers", ())
@@ -58,7 +58,7 @@ def _is_linear(module: nn.Module) -> bool:
 
 
 def _widths(name: str, linear: Any, config: Any) -> dict[str, int] | None:
-    """The output width of each module in a linear of this name; None if adapters do not use the name."""
+    """The output width of each module in a linear of this name; None if no adapter can change the linear."""
     if name in MODULES:
         return {name: linear.out_features}
     if name == "gate_up_proj":

@@ -1,8 +1,8 @@
-"""The bridge from transformers' functions with a state to ours.
+"""The bridge from transformers' stateful functions to ours.
 
-A module of transformers calls such a function by its name in its own file, and there is no registry of them.
-So we put a function of our own into that file: it computes the states of the active step, or calls
-transformers' function if there are no states.
+A module of transformers calls such a function as a global name of its own file, and transformers has no
+registry of them. So we put a function of our own into that file: it computes the states of the active step,
+or calls transformers' function if there are no states.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LANES: Final = 32  # numbers that torch computes at once, at most
 
 
 def stateful_functions(kind: type[nn.Module]) -> list[str]:
-    """The names of the functions with a state in the file of a class of transformers."""
+    """The names of the stateful functions in the file of a class of transformers."""
     return [name for name in FUNCTIONS if hasattr(sys.modules[kind.__module__], name)]
 
 
@@ -41,7 +41,7 @@ def wants_positions(module: nn.Module) -> bool:
 
 
 def connect_states(module: nn.Module) -> None:
-    """Let the functions with a state in the files of `module` use the states of the active step."""
+    """Let the stateful functions in the files of `module` use the states of the active step."""
     for part in module.modules():
         heads = getattr(part, "num_v_heads", getattr(part, "num_heads", None))
         if isinstance(heads, int) and any(isinstance(child, nn.Conv1d) for child in part.children()):
@@ -66,8 +66,8 @@ def _connected(own: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..
 def _in_whole_vectors(forward: Callable[..., torch.Tensor], rows: int) -> Callable[..., torch.Tensor]:
     """The forward of a layer, with its rows padded to a multiple of `rows` on a CPU.
 
-    The layer computes one number for each head with functions of torch whose rounding depends on the
-    number of rows (see `engine.exact`). The added rows belong to no sequence.
+    For one number per head, the layer uses functions of torch whose rounding depends on the number of rows
+    (see `engine.exact`). The added rows belong to no sequence.
     """
 
     @wraps(forward)

@@ -22,7 +22,7 @@ class Model(Protocol):
 
 
 class RequestRules:
-    """Decides which requests can run at all. Thread-safe."""
+    """Decides whether a request can run at all. Thread-safe."""
 
     def __init__(
         self, config: EngineConfig, model: Model, max_model_len: int, end_tokens: int, *, grammars: bool

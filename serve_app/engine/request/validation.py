@@ -1,7 +1,7 @@
 """Static checks of a request to an engine, before anything is allocated.
 
-The last check before the batch: dialects check first and word errors in their own way, but nothing that could
-break a step may pass here. Does not depend on the load or on other requests.
+The last check before the batch: dialects check first, with error messages of their own, but here nothing may
+pass that could break a step. Does not depend on the load or on other requests.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _prompt(request: EngineRequest, vocab_size: int, window: int) -> None:
 
 
 def _prompt_logprobs(request: EngineRequest) -> None:
-    """The log-probabilities of all choices go to the gateway at once."""
+    """The log-probabilities of all choices go to the gateway in one message."""
     if request.prompt_logprobs is None:
         return
     listed = len(request.token_ids) * (1 + request.prompt_logprobs)

@@ -4,22 +4,22 @@ The score of a hypothesis is sum(log-probabilities) / length ** length_penalty, 
 The search of one group of beams is that of transformers' `generate`, step for step and tie for tie:
 
 - Of the width x V continuations, the best `width` x (1 + number of end tokens) are considered. A continuation
-that ends (by an end token or the length) becomes a hypothesis if it is among the best `width`; the best
-`width` that do not end are the next beams.
+that ends (by an end token or the length) becomes a hypothesis if it is among the best `width`. The best
+`width` of those that do not end are the next beams.
 - The search is over when there are `width` hypotheses and the best beam's promise is no higher than the worst
-score of these. The promise of a beam is its sum / length ** length_penalty
-  at its *present* length. With a positive penalty a longer hypothesis divides by more,
-  so this promise is too low: `NO` is a heuristic and may miss a better hypothesis.
-  With `NEVER` the promise is taken at the *longest* length, which is exact as long as no
-  edit makes a log-probability positive. `YES` ends the search as soon as there are `width` hypotheses.
+of their scores. The promise of a beam is its sum / length ** length_penalty
+  at its *present* length. With a positive penalty, a longer hypothesis has a larger divisor, so this promise
+  is too low: `NO` is a heuristic and may miss a better hypothesis.
+  With `NEVER` the promise is taken at the *longest* length, which is exact unless an edit makes a
+  log-probability positive. `YES` ends the search as soon as there are `width` hypotheses.
 - Ties are `torch.topk`'s.
 
 Log-probabilities are normalised first and then edited, as in transformers: a repetition
 penalty multiplies them, and masked tokens do not change the others.
 
-Several groups search side by side and each keeps its own hypotheses. At each step
-`diversity_penalty` is subtracted from a token's log-probability once for each earlier group in which a beam
-took that token; like every edit it stays in the sum.
+Several groups search side by side, and each keeps its own hypotheses. At each step `diversity_penalty` is
+subtracted from a token's log-probability once for each earlier group in which a beam took that token; like
+every edit it stays in the sum.
 
 Works on sequences that the caller forks, without blocks, queues or time.
 """
@@ -56,7 +56,7 @@ class Hypothesis:
 
 @dataclass(slots=True, frozen=True)
 class Branch:
-    """A beam of the next step: a beam of this step and one more token."""
+    """A beam of the next step: a beam of this step with one more token."""
 
     parent: Sequence
     token_id: int
@@ -92,8 +92,8 @@ class BeamGroup:
     def step(self, rows: abc.Mapping[Sequence, Scored], taken: abc.Mapping[int, int]) -> list[Branch]:
         """The next beams; none when the search is over.
 
-        `rows` has the scores of every beam. `taken` has, for each token, the number of earlier groups in
-        which a beam took that token in this step.
+        `rows` has the scores of every beam. `taken` counts, for each token, the earlier groups in which a
+        beam took that token in this step.
         """
         log_probs = torch.stack([rows[beam].log_probs for beam in self.beams])  # [width, V]
         if taken and self._options.diversity_penalty:
@@ -121,7 +121,7 @@ class BeamGroup:
         return [_with_scores(branches[i], rows) for i in chosen.tolist()]
 
     def _best_continuations(self, log_probs: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
-        """Sums [k] and places in the flat [width * V] of the best continuations, best first."""
+        """Sums [k] and places in the flat [width * V], for the best continuations, best first."""
         totals = (log_probs + self._sums.to(log_probs.device)[:, None]).flatten()
         best = totals.topk(min(self._num_candidates, totals.numel()))
         return best.values.cpu(), best.indices.tolist()
@@ -135,7 +135,7 @@ class BeamGroup:
         ended: torch.Tensor,
         length: int,
     ) -> None:
-        """Of the best `width` continuations, add those that have ended to the hypotheses."""
+        """Add those of the best `width` continuations that have ended to the hypotheses."""
         # A continuation of a beam that does not count yet repeats another continuation.
         ended = ended & (torch.arange(len(branches)) < self.width) & (sums > NOTHING / 2)
         scores = torch.cat([self._scores, sums / length**self._options.length_penalty + ~ended * NOTHING])
@@ -218,7 +218,7 @@ class BeamSearch:
 
 
 def _with_scores(branch: Branch, rows: abc.Mapping[Sequence, Scored]) -> Branch:
-    """The branch with its log-probability and its logits, if the request asked for them."""
+    """The branch, with its log-probability and, if the request asked for them, its logits."""
     scored = rows[branch.parent]
     return Branch(branch.parent, branch.token_id, scored.logprob_of(branch.token_id), scored.logits)
 

@@ -35,11 +35,11 @@ class Choice:
         errors: abc.Mapping[int, ErrorInfo] | None = None,
         nothing_left: abc.Callable[[int], ErrorInfo] = lambda row: NOT_FINITE_ERROR,
     ) -> None:
-        """`told` [R] int64 is `tokens`, or a code below 0. Starts to copy `told` to the host.
+        """`told` [R] int64: the ids in `tokens`, or codes below 0. Starts to copy `told` to the host.
 
-        `asking`: the rows that want log-probabilities, and the number of alternatives that each wants.
-        `logprobs` is what `RawLogprobs.of` returned for the tokens of these rows. `errors` has the errors of
-        rows whose token is meaningless; `nothing_left(r)` says why row r has no token left.
+        `asking`: for each row that wants log-probabilities, the number of alternatives. `logprobs` is what
+        `RawLogprobs.of` returned for the tokens of these rows. `errors` has the errors of rows whose token is
+        meaningless; `nothing_left(r)` says why row r has no token left.
         """
         self.tokens = tokens  # [R] int64, each inside the row, also where there is an error
         self._asking = asking or {}

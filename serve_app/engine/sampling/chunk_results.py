@@ -44,12 +44,12 @@ def not_finite() -> ErrorInfo:
 
 
 class RowSampler(Protocol):
-    """Chooses one token for each row; reports a bad row as an error of that row and does not raise."""
+    """Chooses one token for each row; reports a bad row as an error of that row, instead of raising one."""
 
     def sample(
         self, logits: torch.Tensor, sequences: abc.Sequence[Sequence], ahead: abc.Sequence[int] | None = None
     ) -> list[Sampled]:
-        """`ahead[r]`: how many tokens lie between the end of `sequences[r]` and row r's token; None: 0."""
+        """`ahead[r]`: how many tokens lie between the end of `sequences[r]` and the one of row r; None: 0."""
         ...
 
     def choose(self, logits: torch.Tensor, sequences: abc.Sequence[Sequence]) -> Choice:
@@ -57,7 +57,7 @@ class RowSampler(Protocol):
         ...
 
     def by_row(self, sequence: Sequence) -> bool:
-        """Whether each next token of a sequence depends only on its position and its row of logits."""
+        """Whether each next token of a sequence depends only on its position and its own row of logits."""
         ...
 
     def score(self, logits: torch.Tensor, sequences: abc.Sequence[Sequence]) -> list[Scored]:
@@ -84,7 +84,7 @@ class ChunkResult:
 
 @dataclass(slots=True)
 class ChosenTokens:
-    """The results of a step whose tokens are on the device, and are not needed by the host yet."""
+    """The results of a step whose tokens are on the device and not yet needed by the host."""
 
     results: list[ChunkResult]  # with tasks whose tokens are missing
     choice: Choice | None  # None: no chunk samples
@@ -117,9 +117,10 @@ class LogitsReader:
         members: abc.Callable[[Sequence], list[Sequence]],
         recompute: abc.Callable[[Chunk], torch.Tensor],
     ) -> None:
-        """`members(sequence)`: the sequences that get a token from the last row of `sequence`.
+        """`members(sequence)`: the sequences that each get a token from the last row of `sequence`.
 
-        `recompute(chunk)`: computes the logits of a chunk again, after a sampler has edited them and failed.
+        `recompute(chunk)`: computes the logits of a chunk again, after a sampler has edited the logits and
+        failed.
         """
         self._sampler = sampler
         self._members = members
@@ -201,7 +202,7 @@ class LogitsReader:
         return not told and not guessed and len(self._members(sequence)) == 1
 
     def _read_prompt(self, result: ChunkResult, logits: torch.Tensor) -> None:
-        """`logits` [k, V] are the logits of the positions `first_logit` .. `end-1`."""
+        """`logits` [k, V] are those of the positions `first_logit` .. `end-1`."""
         chunk, sequence = result.chunk, result.chunk.sequence
         logits = logits[: sequence.prompt_len - chunk.first_logit]
         known = len(sequence.prompt_logprobs)
@@ -270,7 +271,7 @@ class LogitsReader:
 
     @staticmethod
     def _keep_logits(result: ChunkResult, logits: torch.Tensor) -> None:
-        """Keep the raw rows from which the tokens were chosen, if the request asked for logits."""
+        """Keep the raw rows from which tokens were chosen, if the request asked for logits."""
         for task in result.tasks:
             end = task.first_row + len(task.sampled)
             rows = logits[task.first_row : end] if task.sequence.wants_logits else ()
@@ -291,7 +292,7 @@ class LogitsReader:
 
 
 def _is_late(chunk: Chunk) -> bool:
-    """Whether the grammar of a sequence needs more time for its mask. Always false for beams: these advance
+    """Whether the mask of a sequence's grammar needs more time. Always false for beams: these advance
     together, so they wait for a mask."""
     constraint, beam_set = chunk.sequence.constraint, chunk.sequence.beam_set
     return constraint is not None and beam_set is None and chunk.samples and constraint.late()

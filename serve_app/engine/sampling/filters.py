@@ -1,6 +1,6 @@
-"""Sampling filters and the draw, on rows that are independent of each other, although they are in one tensor.
+"""Sampling filters and the draw, for rows that share one tensor but are independent of each other.
 
-Candidates are in float64, likeliest first and lowest id on ties, and are padded with impossible tokens to a
+Candidates are in float64, likeliest first and lowest id on ties, and padded with impossible tokens to a
 multiple of 64. So a row's numbers do not depend on the width that other rows need. Sums on which a choice
 depends run over one row in a fixed order (`cumsum`, or blocks of 128). Draws overwrite their logits. Does not
 depend on sequences.
@@ -50,7 +50,7 @@ class FilterParams:
 
     @classmethod
     def of(cls, rows: Sequence[RowParams], table: torch.Tensor) -> FilterParams:
-        """`table` [R, 6] float64 contains the `rows`, on the same device as their logits."""
+        """`table` [R, 6] float64 has the parameters of the `rows`, on the same device as their logits."""
         return cls(
             *table.unsqueeze(-1).unbind(1),
             widest=max(row.top_k for row in rows),
@@ -113,9 +113,9 @@ def draw_top_k(x: torch.Tensor, params: FilterParams) -> torch.Tensor:
 def draw_top_p(x: torch.Tensor, params: FilterParams) -> torch.Tensor:
     """Sample ids [R] after filtering each row by top-p, then by min-p and typical-p.
 
-    On a CPU it looks at more and more of the likeliest tokens until they contain the nucleus, which avoids
-    sorting the vocabulary. The draw does not depend on how many it looked at. On a device it sorts, since
-    checking whether they contain the nucleus would mean waiting for the device.
+    On a CPU, it looks at more and more of the likeliest tokens until these contain the nucleus, so that it
+    need not sort the vocabulary. The draw does not depend on how many tokens it looked at. On a device it
+    sorts, since a check for the nucleus would have to wait for the device.
     """
     x = scale_(x, params.temperature)
     probs = torch.softmax(x, dim=-1)
@@ -151,7 +151,7 @@ def distribution(x: torch.Tensor, params: FilterParams) -> torch.Tensor:
 
 
 def _cut(values: torch.Tensor, params: FilterParams) -> torch.Tensor:
-    """Rule out, in place, everything after the `top_k` likeliest of `values` [R, k], which are sorted."""
+    """Rule out, in place, all but the `top_k` likeliest of `values` [R, k], which are sorted."""
     if params.narrowest >= values.shape[1]:
         return values
     return values.masked_fill_(torch.arange(values.shape[1], device=values.device) >= params.top_k, NEVER)
@@ -166,8 +166,8 @@ def _finish(
 ) -> torch.Tensor:
     """Filter candidates by top-p, min-p and typical-p, then draw ids [R].
 
-    `probs` [R, W] are likeliest first; `total` [R, 1] is the mass of the whole distribution; `probs` may be
-    only its head.
+    `probs` [R, W] are sorted, likeliest first, and may be only the head of the distribution; `total` [R, 1]
+    is the mass of the whole distribution.
     """
     mass = _filter(probs, total, params).cumsum(-1)
     position = (mass <= params.noise * mass[:, -1:]).sum(-1, keepdim=True)
@@ -175,7 +175,7 @@ def _finish(
 
 
 def _filter(probs: torch.Tensor, total: torch.Tensor, params: FilterParams) -> torch.Tensor:
-    """The candidates of `_finish`, with zeros in place of those filtered out."""
+    """The candidates as `_finish` leaves them, with zeros in place of those filtered out."""
     probs = _keep_nucleus(probs, total, params.top_p)
     probs = probs.masked_fill(probs < params.min_p * probs[:, :1], 0.0)
     return _keep_typical(probs, params.typical_p) if params.by_typical_p else probs

@@ -36,8 +36,8 @@ _LARGEST: Final = float(np.finfo(np.float32).max)
 class TokenCounts:
     """The distinct tokens of one sequence and how often each occurs, kept up to date as it grows.
 
-    Only `repetition_sees_prompt` and `penalize_prompt` look at the prompt. Tokens may be appended, or cut off
-    at the end; the remaining tokens are assumed to be unchanged.
+    Only `repetition_sees_prompt` and `penalize_prompt` take the prompt into account. Tokens may be appended,
+    or cut off at the end; the remaining tokens are assumed to be unchanged.
     """
 
     def __init__(self, sampling: SamplingParams, prompt_len: int, vocab_size: int) -> None:
@@ -56,7 +56,7 @@ class TokenCounts:
         self._counts: npt.NDArray[np.float32] = np.zeros(64, dtype=np.float32)
 
     def copy(self) -> TokenCounts:
-        """The counts for a fork, which grow independently."""
+        """The counts for a fork; they grow independently of these."""
         child = copy(self)
         child._slots = self._slots.copy()
         child._ids, child._counts = self._ids.copy(), self._counts.copy()
@@ -142,7 +142,7 @@ class Edits:
         return self.dense
 
     def copy(self) -> Edits:
-        """The edits for a fork, which share everything that does not change."""
+        """The edits for a fork; everything that does not change is shared."""
         child = copy(self)
         child.counts = None if self.counts is None else self.counts.copy()
         child._ngrams = None if self._ngrams is None else self._ngrams.copy()
@@ -188,8 +188,8 @@ def apply_edits(
 ) -> list[int]:
     """Edit `rows` of logits [R, V] in place; row `rows[i]` by `edits[i]` for `sequences[i]`.
 
-    Raw values must be finite or -inf. A finite logit stays finite, whatever the penalty.
-    Returns the rows whose own processor failed; their logits are then meaningless.
+    Raw logits must be finite or -inf. A finite logit stays finite, whatever the penalty. Returns the rows
+    whose own processor failed; the logits of these rows are then meaningless.
     """
     work = list(zip(rows, edits, sequences, strict=True))
 
@@ -311,5 +311,5 @@ def _bounded(x: torch.Tensor) -> torch.Tensor:
 def _put(
     logits: torch.Tensor, at: tuple[torch.Tensor, torch.Tensor], raw: torch.Tensor, value: torch.Tensor
 ) -> None:
-    """Store `value`, bounded, except where the model itself ruled the token out."""
+    """Store `value`, bounded, except where the model itself has ruled a token out."""
     logits[at] = torch.where(raw == NEVER, raw, _bounded(value))

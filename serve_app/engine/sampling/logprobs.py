@@ -56,7 +56,7 @@ class RawLogprobs:
         return [1 + count for count in before.sum(dim=1).tolist()]
 
     def entry(self, row: int, token_id: int) -> PositionLogprobs:
-        """The entry of one row for one token; a row may be asked for several tokens."""
+        """The entry of one row for one token; several tokens of a row may be asked for."""
         top = _alternatives(self._num_top[row], row, self._top_on_host)
         return PositionLogprobs(token_id, float(self._all[row, token_id]), top)
 
@@ -70,7 +70,7 @@ def entries(
 ) -> list[PositionLogprobs]:
     """One entry for each row; `told` is what `RawLogprobs.of` returned for these tokens, on the CPU.
 
-    Alternatives of probability zero are left out.
+    Alternatives with probability zero are left out.
     """
     values, tops = told[0].tolist(), [top.tolist() for top in told[1:]]
     return [
@@ -87,7 +87,7 @@ def _alternatives(wanted: int, row: int, tops: list[list[list[Any]]]) -> tuple[T
 
 
 def prompt_logprobs(logits: torch.Tensor, next_ids: list[int], num_top: int) -> list[PositionLogprobs]:
-    """Log-probabilities and ranks of `next_ids` [k] under logits [k, V], row r predicting `next_ids[r]`.
+    """Log-probabilities and ranks of `next_ids` [k] under logits [k, V]: row r predicts `next_ids[r]`.
 
     `num_top` is the number of likeliest alternatives per position, 0 .. 20. A row that is not finite results
     in NaN; its sequence fails when the row is sampled.

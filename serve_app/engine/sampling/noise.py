@@ -1,7 +1,7 @@
 """Counter-based noise: one uniform number for each (seed, sequence, position).
 
-A pure function of its key, so a sequence draws the same numbers alone or in a
-batch, preempted or not, on any device. It keeps no state and does not depend on logits.
+A pure function of its key, so a sequence draws the same numbers alone or in a batch, preempted or not, and on
+any device. It keeps no state and does not depend on logits.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _GOLDEN: Final = 0x9E3779B97F4A7C15  # 2**64 / golden ratio, odd: successive cou
 
 
 def _mix(x: int) -> int:
-    """A bijection of 64-bit integers in which every input bit affects every output bit (splitmix64)."""
+    """A bijection of 64-bit integers, in which every input bit affects every output bit (splitmix64)."""
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
     return x ^ (x >> 31)

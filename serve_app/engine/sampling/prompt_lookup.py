@@ -1,8 +1,8 @@
 """Prompt lookup: proposes the tokens that followed an earlier occurrence of the sequence's last tokens.
 
-It works for answers that quote their prompt or repeat themselves. With a fixed number of tokens, a failed
-proposal makes the following proposals shorter and rarer. `ForecastLookup` estimates how likely its proposals
-are right, and `DraftGain` decides which proposals are worth their cost.
+It works well for answers that quote their prompt or repeat themselves. If the number of proposed tokens is
+fixed, a failed proposal makes the following proposals shorter and rarer. `ForecastLookup` estimates the
+chances that its proposals are right, and `DraftGain` decides which proposals are worth their cost.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ SHARED_WEIGHT: Final = 0.01  # of a guess in the chances with which the next seq
 class PromptLookup:
     """The proposals for one sequence, at most `most` tokens each.
 
-    Reads each token once: the places of all short runs are kept in an index.
+    Reads each token once: an index keeps the places of all short runs.
     """
 
     def __init__(self, most: int, *, vocab_size: int, max_tokens: int) -> None:
-        """`max_tokens` is the limit of prompt and output together."""
+        """`max_tokens` limits prompt and output together."""
         self._most = most
         self._vocab_size = vocab_size
         self._max_tokens = max_tokens
@@ -65,7 +65,7 @@ class PromptLookup:
         """None: proposals are always made."""
 
     def learn(self, proposed: int, accepted: int) -> None:
-        """Propose more after a right proposal and less after a wrong one, and less often if all fail."""
+        """Propose more after a right proposal, less after a wrong one, and more rarely if all are wrong."""
         if accepted == proposed:
             self._length = min(self._most, 2 * self._length)
         else:
@@ -99,14 +99,14 @@ class Chances:
 
 
 class ForecastLookup:
-    """The proposals for one sequence, and how likely they are right.
+    """The proposals for one sequence, and the chances that they are right.
 
     It guesses every token before the token is known, whether or not the guess is computed as a draft. So
-    measuring chances costs no rows, and a text that begins to repeat itself is noticed within a few tokens.
+    measuring the chances costs no rows, and text that begins to repeat itself is noticed within a few tokens.
     """
 
     def __init__(self, shared: Chances, *, vocab_size: int, max_tokens: int) -> None:
-        """`max_tokens` is the limit of prompt and output together."""
+        """`max_tokens` limits prompt and output together."""
         self._shared = shared
         self._own = replace(shared)
         self._vocab_size = vocab_size
@@ -134,7 +134,7 @@ class ForecastLookup:
         return tuple(found[:known])
 
     def learn(self, proposed: int, accepted: int) -> None:
-        """Does nothing: `forecast` itself compares the guesses with the sequence."""
+        """Does nothing: `forecast` itself compares guesses with the sequence."""
 
     def _follow(self, tokens: list[int]) -> None:
         """Compare the guesses with the new tokens, and guess the next token."""
@@ -184,8 +184,8 @@ class PromptLookupFactory:
     def of(self, request: EngineRequest) -> Callable[[], PromptLookup | ForecastLookup] | None:
         """A function that makes the proposer of each sequence of a request; None: there are no proposals.
 
-        Returns None for a request with a client's draft, since that request's statistics must be about this
-        draft.
+        Returns None for a request with a client's draft, since that request's statistics must be about the
+        client's draft.
         """
         if not self.most or request.draft is not None:
             return None

@@ -1,7 +1,7 @@
 """Rejection sampling against a client's draft, whose tokens come with their distributions.
 
-The rule of Leviathan et al. 2023, algorithm 1. A draw depends only on the position, not on how
-many positions a step computes. Works on sequences and distributions, without logits or batches.
+The rule of Leviathan et al. 2023, algorithm 1. A draw depends only on its position, not on how many positions
+a step computes. Works on sequences and distributions, without logits or batches.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def draws_by_rejection(sequence: Sequence) -> bool:
 def draw_by_rejection(probs: torch.Tensor, sequence: Sequence) -> int:
     """The next token of `sequence`; `probs` [V] float64 is the model's final distribution p.
 
-    The drafted token is accepted with probability min(1, p / q), where q is the draft's distribution.
-    Otherwise a token is drawn from the part of p above q. Overall, this is equivalent to a draw from p.
+    The drafted token is accepted with probability min(1, p / q), where q is the draft's distribution. If it
+    is rejected, a token is drawn from the part of p above q. Overall, this is equivalent to a draw from p.
     """
     draft, position = sequence.client_draft, sequence.num_output
     if draft is None or draft.probs is None:

@@ -12,7 +12,7 @@ from serve_app.types import ErrorInfo, PositionLogprobs
 
 
 class Sampled(NamedTuple):
-    """The token chosen from one row; with `error` the id is -1 and the sequence must end."""
+    """The token chosen from one row; if there is an `error`, the id is -1 and the sequence must end."""
 
     token_id: int
     logprobs: PositionLogprobs | None = None
@@ -21,7 +21,7 @@ class Sampled(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class Scored:
-    """The scores of one beam's row, from which a search chooses; meaningless with `error`."""
+    """The scores of one beam's row, from which a search chooses; meaningless if there is an `error`."""
 
     log_probs: torch.Tensor  # [V] float32, edited
     error: ErrorInfo | None = None

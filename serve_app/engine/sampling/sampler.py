@@ -2,8 +2,8 @@
 
 The order of operations: bias, penalties, processors, masks, watermark (logits.py); then the greedy
 choice, or temperature, top-k, top-p, min-p, typical-p and one draw (filters.py) with noise keyed by
-(seed, sequence, position) (noise.py). The token of a row depends on nothing but its own logits and
-sequence. Does not depend on scheduling, text or stopping.
+(seed, sequence, position) (noise.py). The token of a row depends only on the row's own logits and sequence.
+Does not depend on scheduling, text or stopping.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class _DrawnTogether:
     sent: Place  # `params` on the device
 
     def tokens(self, logits: torch.Tensor) -> torch.Tensor:
-        """The tokens [k] of the group's rows; logits [R, V] are those of all rows."""
+        """The tokens [k] of the group's rows; logits [R, V] are the logits of all rows."""
         x, sent = _take(logits, self.at()), self.sent()
         if self.draw is None or sent is None:
             return highest(x)[1]
@@ -79,8 +79,8 @@ class _DrawnTogether:
 class Sampler:
     """Chooses the next token of every row of a batch.
 
-    Not thread-safe: logits are edited in place, and there is state for each sequence, which is
-    dropped with the sequence.
+    Not thread-safe: logits are edited in place. There is state for each sequence, which is dropped together
+    with the sequence.
     """
 
     def __init__(
@@ -99,8 +99,9 @@ class Sampler:
         """One outcome for each row of logits [R, V] float32, which may be edited in place.
 
         Row r belongs to `sequences[r]`, and its token comes after `ahead[r]` others that are not yet in the
-        sequence. None: no row has such tokens, which is required unless sequences are drawn `by_row`. A row
-        that holds NaN or +inf, or that leaves nothing to choose, has an error; the others are unaffected.
+        sequence. `ahead` None: no row has such tokens, which is required unless sequences are drawn `by_row`.
+        A row that contains NaN or +inf, or that leaves no token to choose, gets an error; the others are
+        unaffected.
         """
         return self.choose(logits, sequences, ahead).read() if sequences else []
 
@@ -109,7 +110,7 @@ class Sampler:
     ) -> Choice:
         """As `sample`, for at least one row, without waiting for the device.
 
-        Rows with an operator's processors and drafts with probabilities are exceptions: for these it waits.
+        It does wait for rows with an operator's processors, and for drafts with probabilities.
         """
         plans = self._plans_of(sequences, logits.shape[1])
         spoilt = self._strip_padding(logits)
@@ -192,7 +193,7 @@ class Sampler:
         return made
 
     def by_row(self, sequence: Sequence) -> bool:
-        """Whether each next token of a sequence depends only on its position and its row of logits."""
+        """Whether each next token of a sequence depends only on its position and its own row of logits."""
         plan = self._plans_of((sequence,), self._width)[0]
         return not (
             plan.edits.follows(sequence) or _decays(sequence.sampling) or draws_by_rejection(sequence)
@@ -229,7 +230,7 @@ class Sampler:
         ]
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
-        """Copy the state of `parent` for `child`, which is currently equal to `parent`."""
+        """Copy the state of `parent` for `child`, which is equal to `parent` at this moment."""
         plan = self._plans.get(parent)
         if plan is not None:
             self._plans[child] = replace(plan, edits=plan.edits.copy())
@@ -251,7 +252,7 @@ class Sampler:
         return _RowWork(Edits(sequence, vocab_size, self._eos_token_ids, self._watermark_key), draw, width)
 
     def _strip_padding(self, logits: torch.Tensor) -> torch.Tensor | None:
-        """Rule out the padded ids; returns which rows [R] had NaN or +inf in the padding, or None without
+        """Rule out the padded ids; returns which rows [R] had NaN or +inf in the padding; None without
         padding."""
         padding = logits[:, self._vocab_size :]
         if not padding.shape[1]:
@@ -279,7 +280,7 @@ def _place(parcel: Parcel, rows: abc.Sequence[int], count: int) -> Place:
 def _groups(
     plans: abc.Sequence[_RowWork], rows: abc.Iterable[int]
 ) -> list[tuple[tuple[Draw | None, int], list[int]]]:
-    """The groups of rows that are drawn together, because they need the same work."""
+    """The groups of rows that need the same work, so that each group is drawn together."""
     groups: dict[tuple[Draw | None, int], list[int]] = {}
     for r in rows:
         groups.setdefault((plans[r].draw, plans[r].width), []).append(r)
@@ -289,8 +290,7 @@ def _groups(
 def _draw_drafted(
     logits: torch.Tensor, rows: abc.Sequence[int], sequences: abc.Sequence[Sequence]
 ) -> torch.Tensor:
-    """The tokens [k] of `rows`, which are drawn against a client's draft; `logits` [k, V] are the logits of
-    these rows."""
+    """The tokens [k] of `rows`, drawn against a client's draft; `logits` [k, V] are those of these rows."""
     known = _row_params(sequences, [0] * len(sequences), rows, logits.shape[1])
     probs = distribution(logits, FilterParams.of(known, *send(logits.device, np.array(known))))
     drawn = [draw_by_rejection(row, sequences[r]) for row, r in zip(probs, rows, strict=True)]
@@ -351,7 +351,7 @@ def _row_params(
 def _top_p(sequence: Sequence) -> float:
     """`top_p` for the next token of a sequence, with its decay: the rule of TensorRT-LLM's runtime.
 
-    Every token multiplies `top_p` by the decay, down to a minimum; the reset token restores it.
+    Every token multiplies `top_p` by the decay, down to a minimum; the reset token restores `top_p`.
     """
     p = sequence.sampling
     if not _decays(p):
@@ -369,12 +369,12 @@ def _decays(sampling: SamplingParams) -> bool:
 
 
 def _take(x: torch.Tensor, rows: torch.Tensor | None) -> torch.Tensor:
-    """Some rows [k] of x [R, ...], in order; None: x itself, with all rows."""
+    """Some rows [k] of x [R, ...], in order; None stands for x itself, with all rows."""
     return x if rows is None else x[rows]
 
 
 def _together(parts: abc.Sequence[tuple[torch.Tensor | None, torch.Tensor]], count: int) -> torch.Tensor:
-    """The tokens [count] of all rows, put together from groups of some rows each; None means all rows."""
+    """The tokens [count] of all rows, put together from groups of rows; a group None means all rows."""
     if parts[0][0] is None:
         return parts[0][1]
     tokens = torch.empty(count, dtype=torch.int64, device=parts[0][1].device)

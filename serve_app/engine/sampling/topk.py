@@ -1,4 +1,4 @@
-"""The total order of tokens, likeliest first and lowest id on ties, without sorting a vocabulary.
+"""The total order of tokens (likeliest first, lowest id on ties), without sorting a vocabulary.
 
 It is shared by greedy choice, top-k, top-p and the log-probabilities. Every result depends only on its own
 row: maxima are exact in any order of evaluation, and ties never depend on an algorithm's choice.
@@ -29,7 +29,7 @@ def blocks(x: torch.Tensor, size: int, fill: float) -> torch.Tensor:
 def highest(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Largest value [R] of each row of x [R, V] and the lowest id [R] with it; NaN for a row with a NaN.
 
-    Without our kernels it goes by blocks, because `max` with indices is several times slower than `amax`.
+    Without our kernels it is found by blocks, because `max` with indices is several times slower than `amax`.
     """
     kernels = native() if x.is_cpu and x.dtype == torch.float32 and x.is_contiguous() else None
     if kernels is not None:
@@ -79,7 +79,7 @@ def _first(values: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _any_largest(x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """`topk` with ties in any order: only the k blocks with the largest maxima can hold the k largest."""
+    """`topk` with ties in any order: only the k blocks with the largest maxima need to be searched."""
     split = blocks(x, _TOP_BLOCK, NEVER)
     if k * 4 >= split.shape[1]:
         best = x.topk(k, dim=-1)
@@ -93,10 +93,10 @@ def _any_largest(x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def largest_by_keys(x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """As `largest`, for float32 x and k below V. Keys have no ties, so no step depends on x's values.
+    """As `largest`, for float32 x and k below V. Keys have no ties, so no step depends on the values of x.
 
-    The first k blocks, ordered by their maxima and then by their place, contain the first k tokens: every
-    block before a token's own block has at least one token that comes before this token.
+    The first k blocks, ordered by their maxima and then by their place, contain the first k tokens: each
+    block that is ordered before a token's own block has at least one token that comes before that token.
     """
     split = blocks(x, _TOP_BLOCK, NEVER)  # [R, B, 32]
     peaks = split.amax(-1)

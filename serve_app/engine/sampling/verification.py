@@ -1,10 +1,10 @@
 """Verification of drafts: how one forward pass yields several tokens of a sequence.
 
-A step may compute the rows of a sequence and of a draft after it. `sample_tokens` walks along the draft for
-as long as each draft token is the token that would have been sampled anyway. Every token is drawn by the same
-sampler, in the same state and with the same noise as without a draft. So a draft changes when tokens are
-generated, but not which tokens. What a rejected draft left in the KV cache is overwritten later. If a token
-depends only on its row and position, the rows of a whole draft are read at once.
+A step may compute the rows of a sequence and those of a draft after it. `sample_tokens` walks along the draft
+for as long as each draft token is the token that would have been sampled anyway. Every token is drawn by the
+same sampler, in the same state and with the same noise, as without a draft. So a draft changes when tokens
+are generated, but not which tokens. What a rejected draft left in the KV cache is overwritten later. If a
+token depends only on its row and position, the rows of a whole draft are read at once.
 
 Depends on rows and sequences, but not on blocks or scheduling.
 """
@@ -41,7 +41,7 @@ def sample_tokens(
 ) -> None:
     """Fill `sampled` of every task: one token, and one more for each draft token that was right.
 
-    `by_row`: whether each next token of a sequence depends only on its position and its row of logits.
+    `by_row`: whether each next token of a sequence depends only on its position and its own row of logits.
     The sequences are unchanged when this returns or raises.
     """
     lengths = [len(task.sequence.token_ids) for task in tasks]
@@ -63,7 +63,7 @@ def sample_tokens(
 
 
 def _follow(task: SamplingTask, outcomes: list[Sampled]) -> bool:
-    """Note tokens up to the first that differs from the draft; returns whether all were the draft's."""
+    """Record tokens up to the first one that differs from the draft; returns whether all were the draft's."""
     return all(_accept(task, outcome) for outcome in outcomes)
 
 

@@ -2,8 +2,8 @@
 
 After each token half of the vocabulary is green, chosen by a generator seeded with (previous token x key) mod
 2**64. A watermarked request adds DELTA to green logits before a token is chosen. In text without the mark,
-half of the tokens are green, so with the key one can tell the mark by the share of green tokens. The
-generator is splitmix64, and each of its words decides eight tokens, one byte per token. So the marks do not
+half of the tokens are green. So with the key, the share of green tokens shows whether text has the mark. The
+generator is splitmix64; each of its words decides on eight tokens, one byte per token. So the marks do not
 depend on the size of the vocabulary, and the detector need not know that size.
 
 The scheme of Kirchenbauer et al., "A Watermark for Large Language Models" (2023),
@@ -51,8 +51,8 @@ def green(previous: Sequence[int], vocab_size: int, key: int = WATERMARK_KEY) ->
 def detect(token_ids: Sequence[int], *, key: int = WATERMARK_KEY) -> Detection:
     """Count the green tokens of a text of token ids, from its second token on.
 
-    Each pair of neighbours counts once, since a repeated pair is no new evidence. A text
-    without pairs has a score of 0.
+    Each pair of neighbours counts only once, since a repeated pair is no new evidence. A text without pairs
+    has a score of 0.
     """
     pairs = list(dict.fromkeys(pairwise(token_ids)))
     count = len(pairs)

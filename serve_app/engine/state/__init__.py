@@ -1,4 +1,4 @@
-"""Layers with a state: convolutions and recurrences over the tokens of a sequence, in a packed batch.
+"""Stateful layers: convolutions and recurrences over the tokens of a sequence, in a packed batch.
 
 A state is the memory of one such function after a number of tokens, and a slot holds all states of a
 sequence at one position. A step reads one slot and writes another, so a step that runs twice gives the
@@ -29,7 +29,7 @@ class StateSpec:
 
 
 class States(Protocol):
-    """The states of one forward, as used by the functions of `functions`."""
+    """The states of one forward, as the functions of `functions` use them."""
 
     @property
     def waves(self) -> Sequence[Wave]:
@@ -43,7 +43,7 @@ class States(Protocol):
 
 
 class StateRecorder:
-    """The states of a dry run: it records the specs, and has no sequences, so functions return zeros."""
+    """The states of a dry run: they record the specs, and have no sequences, so functions return zeros."""
 
     waves: Sequence[Wave] = ()
 

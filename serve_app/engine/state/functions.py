@@ -1,7 +1,8 @@
 """The kinds of states: maps the name of a function in transformers' modules to our function that replaces it.
 
-Our function takes the `States` of the forward, then the arguments of transformers' function for a packed
-batch, and returns what transformers' function returns. A new kind is a file beside this one and a line here.
+Our function gets the `States` of the forward, then the arguments of transformers' function for a packed
+batch, and returns what transformers' function would return. A new kind is a file beside this one and a line
+in this file.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def gated_delta_rule(
     use_qk_l2norm_in_kernel: bool = False,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Returns ([1, T, H, V], None): the states stay here."""
+    """Returns ([1, T, H, V], None): new states are not returned, but kept here."""
     q, k, v, decay, part = (x[0].float() for x in (query, key, value, g, beta))
     heads, width = v.shape[1], k.shape[2]
     if use_qk_l2norm_in_kernel:

@@ -1,6 +1,7 @@
-"""A matrix for each head that maps keys to values: native on a CPU, else in plain torch.
+"""One matrix per head that maps keys to values: native on a CPU, else in plain torch.
 
-For each token the matrix decays, a product with the token's key is added, and the query's value is read.
+For each token, the matrix decays, a product with the token's key is added, and the value for the token's
+query is read.
 """
 
 from __future__ import annotations

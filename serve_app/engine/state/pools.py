@@ -57,14 +57,14 @@ class LastingDecodes:
         self._waves: dict[int, Wave] = {}
 
     def of(self, count: int) -> StepStates:
-        """The states of one forward of `count` decodes, whatever `fill` writes."""
+        """The states of one forward of `count` decodes, for whatever slots `fill` writes."""
         if count not in self._waves:
             spans = [Span(row, 1, *self._null) for row in range(count)]
             self._waves[count] = Wave(spans, self._table.device, self._table[:, :count])
         return StepStates(self._pools, [self._waves[count]])
 
     def fill(self, states: States | None, count: int) -> None:
-        """Write the slots of a step of decodes, and up to `count` the slots of null sequences."""
+        """Write the slots of a step of decodes, and for the rest of `count` the slots of null sequences."""
         tokens = 0
         if states is not None:
             (wave,) = states.waves

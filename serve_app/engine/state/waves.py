@@ -1,7 +1,8 @@
-"""Where the states of a step lie: spans of rows between two slots, in waves that run one after another.
+"""Where the states of a step are: spans of rows between two slots, in waves that run one after another.
 
-A chunk is one span, or several if states inside it are kept: at a boundary that another request may
-share, or after each token of a draft. The n-th spans of all chunks are one wave, whose spans run as a batch.
+A chunk is one span, or several spans if states inside it are kept: at a boundary that another request may
+share, or after each token of a draft. The n-th spans of all chunks are one wave; the spans of a wave run as a
+batch.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Wave:
         self._windows: dict[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = {}
 
     def tokens(self) -> Iterator[torch.Tensor]:
-        """The rows [n] of the n spans that have an i-th token, for i = 0, 1, ..."""
+        """For i = 0, 1, ...: the rows [n] of the n spans that have an i-th token."""
         count = len(self.spans)
         for i in range(self.longest):
             while self.spans[count - 1].length <= i:
@@ -50,8 +51,8 @@ class Wave:
             yield self.firsts[:count] + i
 
     def windows(self, width: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Indices for a convolution over `width` tokens, into the histories [S * (width - 1)] of the spans
-        followed by all rows of the batch.
+        """Indices for a convolution over `width` tokens. They point into the histories [S * (width - 1)] of
+        the spans, followed by all rows of the batch.
 
         Returns the rows [R] of the wave, the window [R, width] of each, and the new history [S, width - 1].
         """

@@ -1,4 +1,4 @@
-"""What a weight format is: the interface between the weights of linear layers and the products of a device.
+"""The interface of a weight format, between the weights of linear layers and the products of a device.
 
 A format loads weights, multiplies by them on every device that it supports, and describes them to native
 code. Its name, which is part of a model's fingerprint, and its size are in `config/quantization.py`: both are

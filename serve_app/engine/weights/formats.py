@@ -22,7 +22,7 @@ FORMATS: Final[Mapping[str, WeightFormat]] = {each.name: each for each in (PLAIN
 def packer(model: PreTrainedModel, weights: WeightFormat, device: str) -> Pack:
     """A function that packs linears of `model` into one layer, in the format `weights` for `device`.
 
-    Linears that influence answers most may have another format: `config/quantization.py` says which.
+    Linears that influence answers most may get another format: `config/quantization.py` says which.
     """
     size, head = SIZES[weights.name], id(model.get_output_embeddings())
     names = WeakKeyDictionary((each, name) for name, each in model.named_modules())  # keeps no weight alive

@@ -1,8 +1,8 @@
-"""Which linears of a model can be packed: those whose weights the model uses only by calling the linear.
+"""Which linears of a model can be packed: the model may use their weights only by calling them.
 
 A packed linear no longer has a `weight`. Some models do not call a linear, but multiply by its weight in
-another type, or they read the weight's type. One watched forward shows which linears are used like that.
-Linears whose names differ only in numbers (layers, experts) count as one, since one forward does not use
+another type, or they read the weight's type. One watched forward shows which linears are used in such a way.
+Linears whose names differ only in numbers (layers, experts) count as one, since a single forward does not use
 every expert. Does not depend on the model's structure.
 """
 
@@ -20,8 +20,7 @@ _NUMBER: Final = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
 
 def packable_linears(model: nn.Module, run: Callable[[], object]) -> frozenset[nn.Module]:
-    """The plain linears of `model` that are used only by calling them during `run`, which must make one
-    forward."""
+    """The plain linears whose weights `model` uses only by calling them; `run` has to make one forward."""
     called: set[nn.Module] = set()
     read: set[nn.Module] = set()
 

@@ -94,9 +94,9 @@ def side_by_side(
 def apart(x: torch.Tensor) -> torch.Tensor:
     """The same numbers, spread so that no two are neighbours in memory.
 
-    Torch computes sigmoid and similar functions on about sixteen neighbours at a time by another method than
-    on the numbers left over. The last bit may differ, so a router's result for a row would depend on the rows
-    beside it. Numbers that are not neighbours are computed one by one.
+    Torch computes sigmoid and similar functions on about sixteen neighbours at a time, and by another method
+    on the numbers left over. The last bit may differ between the two, so a router's result for a row would
+    depend on the rows beside it. Numbers that are not neighbours are computed one by one.
     """
     return x.new_empty(*x.shape, 2)[..., 0].copy_(x)
 
@@ -112,5 +112,5 @@ def as_linear(weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Linear:
 
 
 def can_be_packed(weight: torch.Tensor) -> bool:
-    """Whether such a weight can be packed: if it is of one of these types and on a CPU."""
+    """Whether such a weight can be packed: it is on a CPU, and of one of these types."""
     return weight.dtype in TYPES and weight.device.type == "cpu"

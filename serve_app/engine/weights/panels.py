@@ -1,6 +1,6 @@
 """Weights of float32 or bfloat16 in panels of sixteen outputs, for the native product on a CPU.
 
-bfloat16 weights are stored in twelve bits if the processor can decode them as fast as it reads (see
+bfloat16 weights are stored in twelve bits if the processor can decode them as fast as it reads memory (see
 kernels/compact.py).
 """
 
@@ -58,5 +58,5 @@ class PanelWeight:
 
 
 def padded_bias(bias: torch.Tensor | None) -> torch.Tensor | None:
-    """bias [N] in the form for native products: float32, padded to whole panels."""
+    """bias [N] in the form that native products need: float32, padded to whole panels."""
     return None if bias is None else functional.pad(bias.detach().float(), (0, -len(bias) % LANES))

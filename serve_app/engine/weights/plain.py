@@ -14,7 +14,7 @@ from serve_app.engine.weights.torch_weight import OnednnWeight, TorchWeight
 
 
 def load_on_cpu(weight: torch.Tensor, bias: torch.Tensor | None, *, lasting: bool = True) -> Weight:
-    """Implements `Load`, with our own kernels, else oneDNN, else plain torch."""
+    """Implements `Load`: with our own kernels, else with oneDNN, else in plain torch."""
     if weight.dtype in TYPES and (kernels := native()) is not None:
         return PanelWeight(weight, bias, kernels, lasting=lasting)
     kind = OnednnWeight if weight.dtype in TYPES and OnednnWeight.supports(weight.dtype) else TorchWeight
@@ -22,7 +22,7 @@ def load_on_cpu(weight: torch.Tensor, bias: torch.Tensor | None, *, lasting: boo
 
 
 def load_on_gpu(weight: torch.Tensor, bias: torch.Tensor | None, *, lasting: bool = True) -> Weight:
-    """Implements `Load`, with torch's cuBLAS, and a kernel of our own for a single row."""
+    """Implements `Load`: with torch's cuBLAS, and for a single row with a kernel of our own."""
     from serve_app.engine.weights.row_product import RowWeight
 
     return RowWeight(weight, bias)

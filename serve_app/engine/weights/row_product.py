@@ -1,4 +1,4 @@
-"""Weights in their own type on a GPU, where a product of one row reads the matrix at full speed."""
+"""Weights in their own type on a GPU, where the product of a single row reads the matrix at full speed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MULTIPLY_ROW = Launcher(kernels.multiply_row)
 
 
 class RowWeight(TorchWeight):
-    """A weight for which cuBLAS computes products of several rows, and our own kernel those of one row."""
+    """A weight that cuBLAS multiplies by several rows, and our own kernel by a single row."""
 
     def multiply(self, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         if len(x) == 1 and x.dtype == dtype == self._weight.dtype:

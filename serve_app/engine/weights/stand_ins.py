@@ -1,4 +1,4 @@
-"""Stand-ins for weights that a model's own code multiplies by: routers, and experts that it loops over.
+"""Stand-ins for weights that a model's own code multiplies by: those of routers, and of experts in a loop.
 
 Such code passes a parameter, or one matrix of a parameter, to `functional.linear`. A stand-in takes the place
 of the parameter and multiplies by a packed weight. A watched forward first shows which parameters the code
@@ -54,7 +54,7 @@ class LinearWeight:
 
 
 class LinearWeights:
-    """Stands in for weights [E, N, K] if the code multiplies by one of the E matrices at a time."""
+    """Stands in for weights [E, N, K], for code that multiplies by one of the E matrices at a time."""
 
     def __init__(self, linears: Iterable[PackedLinear]) -> None:
         self._weights = [LinearWeight(linear) for linear in linears]
@@ -64,7 +64,7 @@ class LinearWeights:
 
 
 class _Watched:
-    """Stands in for a parameter in a watched forward, and records whether it is used for anything but
+    """Stands in for a parameter in a watched forward, and records whether the code uses it for anything but
     multiplying."""
 
     def __init__(self, weight: torch.Tensor, note: Callable[[bool], None]) -> None:
@@ -106,7 +106,7 @@ class _Watched:
 def multiplied_weights(
     candidates: Sequence[tuple[str, Place]], run: Callable[[], object]
 ) -> frozenset[Place]:
-    """The `candidates` (places with their names) that `run` uses only for multiplying; `run` makes one
+    """The `candidates` (places with their names) that `run` only multiplies by; `run` has to make one
     forward."""
     used: dict[str, bool] = {}
 

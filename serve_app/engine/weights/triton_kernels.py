@@ -25,7 +25,7 @@ def multiply_row(
 ):
     """Compute ROWS numbers of the product of one row with a matrix, summed in float32.
 
-    The weights are loaded early: the previous kernel, which computes the row, is then still running.
+    Weights are loaded early, while the previous kernel, which computes the row, is still running.
     """
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     dims = tl.arange(0, STEP)

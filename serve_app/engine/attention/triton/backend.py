@@ -146,11 +146,11 @@ class TritonAttention(BlockPools):
         return out
 
     def begin_lasting(self, context: ForwardContext, most_parts: int, prompts: int = 0) -> None:
-        """Prepare the step `context`, which may be recorded in a graph and replayed.
+        """Prepare the step `context` so that it can be recorded in a graph and replayed.
 
-        Up to `prompts` of its sequences have several rows. If `prompts` is 0, all sequences have one row, and
-        a sequence of length 0 is empty: nothing is read for it, and its row is zeros. Otherwise a sequence
-        without rows is empty, and the results of rows that belong to no sequence are meaningless.
+        Up to `prompts` of its sequences may have several rows. If `prompts` is 0, all sequences have one row,
+        and a sequence of length 0 is empty: nothing is read for it, and its row is zeros. Otherwise a
+        sequence without rows is empty, and the results of rows that belong to no sequence are meaningless.
         `most_parts` bounds the number of parts (of `plan.PART` tokens) of all one-row sequences together.
         """
         self._context, self._tiles, self._lasting_prompts = context, {}, prompts

@@ -20,8 +20,8 @@ ROUNDER = tl.constexpr(12582912.0)  # 1.5 * 2^23: a sum with it is rounded to an
 
 @triton.jit
 def peaks_of(numbers):
-    """[R, N] float32 -> [R] int32: the bits of the largest magnitude; as integers they sort like the
-    magnitudes."""
+    """[R, N] float32 -> [R] int32: the bits of the largest magnitude; compared as integers, they are in the
+    order of the magnitudes."""
     return tl.max(numbers.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 1)
 
 

@@ -25,8 +25,8 @@ def divide(
 ):
     """Writes AT_ONCE parts; the first program also writes the decodes.
 
-    Without PAIRS and STARTS each sequence is its own row. With STARTS, a sequence that is not a decode gets
-    no parts, and row -1.
+    Without PAIRS and STARTS, sequence i is row i. With STARTS, a sequence that is not a decode gets no parts,
+    and row -1.
     """
     each = tl.arange(0, SIZE)
     there = each < D

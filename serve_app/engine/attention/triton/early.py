@@ -2,7 +2,7 @@
 
 A kernel takes a microsecond or two to start on the whole device, and a decode step has hundreds of them.
 Every kernel that is launched with `early_start` calls `after_previous` before it touches memory that another
-kernel reads or writes. So when a kernel continues after that call, all kernels before it have ended. Weights
+kernel reads or writes. So when a kernel goes on after that call, all kernels before it have ended. Weights
 are never written, so a kernel may read them earlier.
 """
 

@@ -64,8 +64,8 @@ def _attend(
 ):
     """Add keys `first` to `end`. Without MASKED, every row sees all of these keys, a multiple of N.
 
-    MASKED changes no bit of a row's result: it depends on the tile, and the tile on how the prompt was cut
-    into pieces.
+    MASKED must not change a bit of a row's result, since it depends on the tile, and the tile depends on how
+    the prompt was cut into pieces.
     """
     factor = softcap if SOFTCAP else scale
     key_dims = tl.arange(0, KEY_PAD)[None, :]
@@ -144,7 +144,7 @@ def prompts(
     CODES: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """One tile: compute M / GROUP_PAD rows of one sequence, for all query heads of one KV head."""
+    """One tile: compute M / GROUP_PAD rows of one sequence, for all query heads that share one KV head."""
     GROUP: tl.constexpr = HEADS // KV_HEADS
     after_previous(EARLY)
     tile = tl.program_id(0) // KV_HEADS
@@ -241,7 +241,7 @@ def decode_parts(
 ):
     """Parts of PART tokens of decoding sequences, one after the other, for the query heads of one KV head.
 
-    Parts begin at multiples of PART, so the other sequences of the batch change no sum.
+    Parts begin at multiples of PART, so the other sequences of the batch do not change any sum.
     """
     GROUP: tl.constexpr = HEADS // KV_HEADS
     kv_head = tl.program_id(0) % KV_HEADS
@@ -307,7 +307,7 @@ def decode_join(
 ):
     """Join the parts of one query head of one decoding sequence, in order; zeros for a length of 0.
 
-    Nothing is written for a decode whose row is below 0.
+    Nothing is written for a decode whose row number is below 0.
     """
     after_previous(EARLY)
     decode, head = tl.program_id(0), tl.program_id(1)

@@ -68,8 +68,8 @@ def decodes_of(context: ForwardContext) -> Decodes | None:
 def lasting_decodes(context: ForwardContext, most_parts: int, *, mixed: bool = False) -> Decodes:
     """Computed on the device. `mixed`: sequences may have several rows; otherwise all of them have one.
 
-    When a recorded graph is replayed, it divides the lengths that are then in the context's tensors, into at
-    most `most_parts` parts.
+    When a recorded graph is replayed, it divides the lengths that the context's tensors have at that time,
+    into at most `most_parts` parts.
     """
     return _divide(context.context_lens, None, most_parts, context.query_start if mixed else None)
 
@@ -96,9 +96,10 @@ def lasting_tiles(context: ForwardContext, rows_a_tile: int, prompts: int) -> to
 def _divide(
     lens: torch.Tensor, pairs: torch.Tensor | None, most_parts: int, starts: torch.Tensor | None = None
 ) -> Decodes:
-    """`pairs` [D, 2] int32: a sequence, and its row in the batch; None: each sequence is its own row.
+    """`pairs` [D, 2] int32: a sequence, and its row in the batch; None: sequence i is row i.
 
-    `starts` [S+1]: where sequences begin. Then the sequences with one row are the decodes, and D is S.
+    `starts` [S+1]: the rows at which sequences begin. Then the decodes are the sequences with one row, and
+    their number D is S.
     """
     decodes = len(lens if pairs is None else pairs)
     made = Decodes(*(lens.new_empty(size) for size in ((decodes, 4), (most_parts, 4), (1,))))
@@ -117,7 +118,7 @@ def _divide(
 
 
 def _search(sequences: int) -> tuple[int, int]:
-    """How many lengths a program reads (a power of two), and how many parts or tiles it finds."""
+    """How many lengths a program reads at a time (a power of two), and how many parts or tiles it writes."""
     size = triton.next_power_of_2(sequences)
     return size, max(1, min(PARTS, CELLS // size))
 

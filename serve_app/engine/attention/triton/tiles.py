@@ -1,8 +1,8 @@
 """The sizes of the attention kernels' programs, by the width of heads and the type of numbers.
 
 They are chosen by the compiler's report for an H100: no register is spilled, a program uses less than the 227
-KiB of shared memory available, and keys and values are loaded while earlier ones are used. Sizes do not
-change results, except that `keys` decides the order of sums. Works on numbers only.
+KiB of shared memory available, and keys and values are loaded while the previous ones are used. The sizes do
+not change results, except for `keys`, which decides the order of sums. Works on numbers only.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Low-rank adapters on a GPU: all of them in one piece of memory, and kernels that find each row's own."""
+"""Low-rank adapters on a GPU, in one piece of memory, and kernels that find the adapter of each row."""

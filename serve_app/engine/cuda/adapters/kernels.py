@@ -1,4 +1,4 @@
-"""The two products of low-rank adapters, in Triton: each tile of rows uses the matrices of its adapter.
+"""The two products of low-rank adapters, in Triton: each tile of rows uses the matrices of its own adapter.
 
 Sums are in float32. Everything here depends only on tensors: `slots.py` calls these functions, on a device
 or, for tests, in Triton's interpreter.
@@ -27,7 +27,7 @@ def shrink(
     RANKS: tl.constexpr,
     STEP: tl.constexpr,  # inputs at once
 ):
-    """RANKS sums (none above the slot's rank) of a tile's rows over one of several parts of the inputs."""
+    """RANKS sums (none above the slot's rank) of a tile's rows, over one of several parts of the inputs."""
     tile = tl.program_id(0)
     column = tl.program_id(1) * RANKS
     split = tl.program_id(2)

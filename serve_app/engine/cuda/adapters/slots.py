@@ -30,7 +30,7 @@ _SHRINK, _EXPAND = map(Launcher, (kernels.shrink, kernels.expand))
 
 
 class SiteStack:
-    """Room for `slots` adapters of ranks up to `max_rank` at one site. Contiguous tensors of `dtype`."""
+    """Room at one site for `slots` adapters of ranks up to `max_rank`. Contiguous tensors of `dtype`."""
 
     def __init__(
         self, site: Site, slots: int, max_rank: int, dtype: torch.dtype, device: torch.device
@@ -47,7 +47,7 @@ class SiteStack:
         return self._a.nbytes + self._b.nbytes
 
     def put(self, slot: int, parts: Iterable[LowRank]) -> None:
-        """Fill a slot with one adapter's updates of this site, if it has any."""
+        """Fill a slot with the updates that one adapter has for this site, if any."""
         self._a[slot].zero_()
         self._b[slot].zero_()
         largest = 0
@@ -108,7 +108,8 @@ class TiledAdapters:
 class StackedTable(AdapterTable[Updates]):
     """Slots for as many adapters as the settings allow, all of the largest rank.
 
-    The device works in order: steps that were launched before an adapter leaves its slot still find it.
+    The device works in order, so steps that were launched before an adapter leaves its slot still find the
+    adapter.
     """
 
     def __init__(

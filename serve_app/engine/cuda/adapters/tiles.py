@@ -1,4 +1,4 @@
-"""Which rows of a step have which adapter, as kernels read it: tiles of rows of one adapter each."""
+"""Which rows of a step have which adapter, as tiles that kernels read: rows of one adapter each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Tiles:
 
 
 def most_tiles(rows: int, size: int, adapters: int) -> int:
-    """The most tiles, of at most `size` rows, that `rows` rows of up to `adapters` adapters can need."""
+    """The most tiles of up to `size` rows that `rows` rows with up to `adapters` adapters can need."""
     return min(rows, rows // size + adapters)
 
 

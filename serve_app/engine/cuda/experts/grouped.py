@@ -1,8 +1,8 @@
 """The experts of a layer on a GPU: a function behind transformers' experts interface, over its own weights.
 
-Rows are sorted by expert on the device, and one launch multiplies all of them: by gates and ups, with what
-lies between the products, and one more by the weights down. The number of launches and their sizes depend on
-the number of rows alone, so graphs record them.
+Rows are sorted by expert on the device. One launch multiplies all of them by gates and ups, and applies what
+lies between the products; another one multiplies by the weights down. The number and the sizes of launches
+depend only on the number of rows, so graphs can record them.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ class Pairs:
     ) -> torch.Tensor:
         """x [P / share, K] times matrix [E, N, K] or, if `transposed`, [E, K, N], plus bias [E, N] -> [P, N].
 
-        With a `gate` the result is [P, N / 2], of gates that come before ups, or `in_turn` with them. `scale`
-        [P]: of each pair. What a pair without an expert gets is not written.
+        With a `gate` the result is [P, N / 2]: the gates come before the ups, or `in_turn` with them. `scale`
+        [P]: a factor for each pair. The result of a pair without an expert is not written.
         """
         if transposed:
             matrix = matrix.mT

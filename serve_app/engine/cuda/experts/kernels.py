@@ -1,8 +1,8 @@
 """The products of a layer's experts in Triton, and how rows are sorted by expert for them.
 
-A pair is a row and one of its experts: pair p is row p // K with its expert number p % K. Sums are in
-float32, in an order that depends on no other row. Everything here depends only on tensors: `grouped.py` calls
-these functions, on a device or, for tests, in Triton's interpreter.
+A pair is a row and one of its experts: pair p is row p // K and the expert at place p % K in the row's list.
+Sums are in float32, in an order that depends on no other row. Everything here depends only on tensors:
+`grouped.py` calls these functions, on a device or, for tests, in Triton's interpreter.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def multiply_pairs(
     STEP: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """N numbers of the results of one tile's pairs, which have one expert."""
+    """N numbers of the results of one tile's pairs, which all have the same expert."""
     after_previous(EARLY)
     tile = tl.program_id(0)
     count = tl.load(tiles + tile * 3 + 2)
@@ -152,7 +152,7 @@ def add_pairs(
     STEP: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """STEP numbers of one row: the sum of its pairs in their order, without those of no expert."""
+    """STEP numbers of one row: the sum of its pairs in their order, leaving out pairs without an expert."""
     after_previous(EARLY)
     row = tl.program_id(0).to(tl.int64)
     dims = tl.program_id(1) * STEP + tl.arange(0, STEP)

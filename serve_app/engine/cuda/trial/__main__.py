@@ -2,7 +2,7 @@
 
     python -m serve_app.engine.cuda.trial < question.json
 
-It uses GPU memory, so it ends by itself when it takes too long or its parent is gone.
+The process uses GPU memory, so it ends by itself when it takes too long or its parent is gone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LOOK_S: Final = 0.5  # between two checks of the parent
 
 
 def end_with_parent() -> None:
-    """End this process once its parent has ended, which shows as a change of parent."""
+    """End this process once its parent has ended, that is, once its parent's process id changes."""
     parent = os.getppid()
 
     def watch() -> None:

@@ -1,6 +1,7 @@
 """What `attention: auto` is on a GPU: Triton's kernels, once a trial on it found nothing wrong with them.
 
-Kernels that are right but for adapters or experts serve without these: they then run in plain torch.
+If only the kernels for adapters or experts are wrong, the others serve, and adapters or experts run in plain
+torch.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def choose_kernels(
     config: ModelConfig,
     progress: Callable[[str], None],
 ) -> Choice:
-    """The choice by a trial; the reason is passed to `progress`. Takes minutes on the first start.
+    """The choice that a trial leads to; the reason is passed to `progress`. Takes minutes on the first start.
 
     `module`: loaded, still with transformers' own layers.
     """

@@ -87,7 +87,7 @@ def attention_fault(
 
 
 def experts_fault(use: ExpertsUse, dtype: torch.dtype, device: torch.device) -> str | None:
-    """As `find_fault`, for one kind of experts, of which there are fewer: their weights take memory."""
+    """As `find_fault`, for one kind of experts, but with fewer experts: their weights take memory."""
     experts, chosen = min(use.experts, EXPERTS), min(use.chosen, EXPERTS)
     columns = use.inner * (2 if use.has_gate else 1)
 
@@ -146,7 +146,7 @@ def model_fault(model: PreTrainedModel, question: Question, record: Record | Non
 
 
 def _small_model(name: str, config: str, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
-    """A random model, its weights large enough for errors to show."""
+    """A random model; its weights are large enough for errors to show."""
     kind: Any = getattr(transformers, name)
     with device:
         # As a loaded model is: parameters of the type, buffers as the class wants them.
@@ -193,8 +193,8 @@ def _runner(
 
 
 def _random_updates(table: Adapters, number: int, rank: int) -> list[LowRank]:
-    """An adapter with numbers about as large as the weights. All after the first have a lower rank, and
-    change only SOME modules."""
+    """An adapter with numbers about as large as the weights. All adapters after the first have a lower rank,
+    and change only SOME modules."""
     random, rank = torch.Generator().manual_seed(number), -(-rank // (1 + number))
     updates = []
     for (layer, module), (outputs, inputs) in table.shapes.items():

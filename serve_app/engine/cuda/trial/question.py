@@ -62,7 +62,7 @@ class ExpertsUse:
 
     @classmethod
     def of(cls, module: nn.Module, config: Any) -> ExpertsUse:
-        """`config`: of the model's text."""
+        """`config`: the configuration of the model's text part."""
         part: Any = module
         matrix = part.down_proj
         inner, width = matrix.shape[1:] if part.is_transposed else matrix.shape[:0:-1]
@@ -131,7 +131,7 @@ def ask_about(
 
 
 def _small_config(module: PreTrainedModel) -> str:
-    """The configuration of a model with few layers, each built like one of `module`'s."""
+    """The configuration of a model with few layers, each of which is built like one of `module`'s."""
     config: Any = copy.deepcopy(module.config)
     count = config.num_hidden_layers
     kinds = getattr(config, "layer_types", None)

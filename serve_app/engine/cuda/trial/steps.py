@@ -25,7 +25,7 @@ ADAPTERS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """The prompts of a trial, and the blocks that a KV cache needs for them and their decodes."""
+    """The prompts of a trial, and the blocks that a KV cache needs for these prompts and their decodes."""
 
     lengths: tuple[int, ...]  # in tokens; the last is the longest
     block_size: int
@@ -46,11 +46,11 @@ class Prompts:
 def steps_of(
     prompts: Prompts, vocab_size: int, device: torch.device, adapted: bool = False
 ) -> Iterator[Batch]:
-    """Steps over sequences whose blocks lie scattered, in the order in which they must run.
+    """Steps over sequences whose blocks are scattered, in the order in which the steps must run.
 
     Each decode has fewer sequences than the one before. The longest sequence is in all of the decodes. In the
-    last step prompts join the sequences that decoded last. `adapted`: the sequences have ADAPTERS, except in
-    the last step.
+    last step, prompts join the sequences of the last decode. `adapted`: the sequences have ADAPTERS, except
+    in the last step.
     """
     random = torch.Generator().manual_seed(0)
     tables = torch.randperm(prompts.num_blocks, generator=random).view(len(prompts.lengths), -1).tolist()

@@ -1,8 +1,8 @@
-"""The verdict of a trial: found in a separate process, and remembered for this machine.
+"""The verdict of a trial, which runs in a separate process; the verdict is remembered for this machine.
 
 A faulty kernel may end the process, or make CUDA unusable for the rest of the process. So no kernel runs in
-this process. The trial's process also compiles the kernels, so Triton's cache has them when the model is
-served. A trial without a fault is remembered; a trial that found a fault is repeated at the next start.
+this process. The trial's process also compiles the kernels, so they are in Triton's cache when the model is
+served. A verdict without a fault is remembered; after a fault, the trial is repeated at the next start.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def cache_folder() -> Path:
 
 @contextlib.contextmanager
 def _locked(passed: Path) -> Iterator[None]:
-    """Allow one trial of a question at a time on this machine; any number without a writable folder."""
+    """Let only one trial of a question run at a time on this machine; any number if no folder is writable."""
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
             passed.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
