@@ -145,11 +145,11 @@ class Journal(Protocol):
         ...
 
     def opened(self, record: UsageRecord) -> None:
-        """A request was admitted. If this process dies, its usage is that in `record`."""
+        """A request was admitted. If this process dies, `record` has the request's usage."""
         ...
 
     def progressed(self, record: UsageRecord) -> None:
-        """An open request has used more. If this process dies, its usage is that in `record`."""
+        """An open request has used more. If this process dies, `record` has the request's usage."""
         ...
 
     def closed(self, record: UsageRecord) -> None:
@@ -187,7 +187,7 @@ class Payloads(Protocol):
 
 
 class Management(Protocol):
-    """The control plane's interface to the routes of one gateway."""
+    """The control plane, as the routes of one gateway use it."""
 
     @property
     def problem(self) -> str | None:

@@ -62,7 +62,7 @@ class Directory:
         self._grants = dict(grants)
 
     def expect(self, unready: Mapping[str, str]) -> None:
-        """Replace the endpoints that have no serving model, each given with the reason."""
+        """Replace the list of endpoints without a serving model, each with the reason."""
         self._unready = unready
 
     def seen_by(self, caller: Caller | None) -> CallerView:
@@ -121,9 +121,9 @@ class CallerView:
     def resolve(self, name: str, backend: Backend) -> tuple[Endpoint, str | None]:
         """The endpoint that `name` refers to, and the adapter of its model, if `name` includes one.
 
-        Tried in this order: an endpoint's own name; ENDPOINT:ADAPTER, without checking that the model has the
-        adapter; an adapter's name alone (MindIE's `model` has no colon), which stands for the first endpoint
-        whose model has that adapter. Same errors as `find`.
+        `name` may be an endpoint's own name; else ENDPOINT:ADAPTER, without checking that the model has the
+        adapter; else an adapter's name alone (MindIE's `model` has no colon), for the first endpoint whose
+        model has it. Same errors as `find`.
         """
         base, _, adapter = name.rpartition(":")
         if self._level(name) is None:

@@ -58,7 +58,7 @@ class Ingress(FastAPI):
         self._layers = layers(Router(self.routes, redirect_slashes=False))
 
     def openapi(self) -> dict[str, Any]:
-        """The OpenAPI document. FastAPI cannot write it, since these routes read their bodies themselves."""
+        """The OpenAPI document, which FastAPI cannot write, since the routes read their bodies themselves."""
         return self._document()
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:

@@ -1,4 +1,4 @@
-"""What every route of one gateway shares, over HTTP and gRPC: models, endpoints, callers, budgets, counts."""
+"""What all routes of one gateway share, over HTTP and gRPC: models, endpoints, callers, budgets, counts."""
 
 from __future__ import annotations
 

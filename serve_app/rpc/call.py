@@ -1,8 +1,8 @@
 """One gRPC call as its methods see it: the caller, messages in and out, and its end.
 
-Metadata are to a gRPC call what headers are to an HTTP request. They are put into a scope of the same form,
-so that the code for credentials, ids and the traffic split can read them like headers. Messages are bytes
-here; no message is read before the caller is authenticated.
+Metadata are to a gRPC call what headers are to an HTTP request. The metadata are put into a scope of the same
+form, so that the code for credentials, ids and the traffic split can read them like headers. Messages are
+bytes here; no message is read before the caller is authenticated.
 """
 
 from __future__ import annotations

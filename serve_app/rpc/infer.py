@@ -91,7 +91,7 @@ class Stream:
             raise ClientGone from None
 
     async def _one(self, inbox: list[bytes]) -> None:
-        """Answer the message in `inbox`, and remove it there."""
+        """Take the one message out of `inbox`, and answer it."""
         services, scope = self._services, {**self._call.scope}
         outer, context = context_of(scope), open_context(scope, render_error)
         context.caller, context.route = outer.caller, outer.route
@@ -210,7 +210,7 @@ async def _inference(
 ) -> Inference | None:
     """The inference that a message requests, recorded if its endpoint has an inference table.
 
-    None: the message was a stop request or was for the tokenizer, and is answered already. Raises
+    None: the message was a stop request or was for the tokenizer, and has been answered. Raises
     ModelNotFound first, then InvalidField or UnsupportedField.
     """
     meant = meaning(services, scope, message.model_name)

@@ -94,7 +94,7 @@ async def _unload(services: Services, scope: AsgiScope, message: Any) -> Mapping
 
 
 async def _health(call: RpcCall, services: Services) -> None:
-    """gRPC's standard check. Its message is not read: it needs no caller, and there is only one service."""
+    """gRPC's standard check. It needs no caller. The message is not read, since there is only one service."""
     kinds = health_pb2.HealthCheckResponse
     status = kinds.SERVING if condition(services).is_ready else kinds.NOT_SERVING
     await call.write(kinds(status=status).SerializeToString())

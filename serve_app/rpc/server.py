@@ -2,7 +2,7 @@
 
 On the wire, a call with one message looks like a call with many, so all methods are served as streams of
 bytes. This way a caller without permission is refused before anything is read, parsed or looked up. Deny by
-default: all methods except the standard health check need a caller, even unknown methods.
+default: all methods, even unknown ones, need a caller; only the standard health check does not.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The contract: the data that crosses process boundaries, defined in one place.
 
 Only plain frozen data, so that every layer can import this module and `msgspec` can carry it as bytes. The
-types are standard dataclasses, or `msgspec` structs (a tenth of the time to create) for objects created per
-token. `msgspec.structs.replace` changes these. Nothing here depends on torch, pydantic or HTTP.
+types are standard dataclasses; for objects created per token, they are `msgspec` structs, which are ten times
+faster to create. `msgspec.structs.replace` changes these. Nothing here depends on torch, pydantic or HTTP.
 
     HTTP body --dialect.parse--> GenerateRequest --replica--> EngineRequest
     EngineOutput --replica--> TokenDelta --dialect.render--> bytes

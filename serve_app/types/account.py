@@ -50,7 +50,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draw:
-    """What a request takes from one budget: a bucket that fills steadily and never overflows."""
+    """What a request draws from one budget, which is a bucket that fills steadily and never overflows."""
 
     bucket: str  # names caller and unit: unique in the cluster, never shown
     unit: str  # "requests", "input-tokens", "output-tokens", "tokens" or "cost"

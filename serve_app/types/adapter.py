@@ -1,4 +1,4 @@
-"""The low-rank adapter (LoRA) of a request, and the weights that it may bring along."""
+"""The low-rank adapter (LoRA) of a request, and the weights that the request may bring along."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ class Draft:
 
     Without logits, and in greedy decoding, a token is accepted if it equals the token that would be generated
     without a draft, so the answer is the same. With logits, sampled tokens are accepted or rejected so that
-    the answer has the same distribution. The logits must be the ones that the draft was sampled from, after
-    temperature and filters (-inf: impossible).
+    the answer has the same distribution as without a draft. The logits must be the ones that the draft was
+    sampled from, after temperature and filters (-inf: impossible).
     """
 
     token_ids: tuple[int, ...]  # at least one, fewer than max_tokens

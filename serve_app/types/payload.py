@@ -33,7 +33,7 @@ class TextBodies:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Payload:
-    """One request that ended. It never leaves its process, and contains no headers and no API key."""
+    """One request that ended. This object never leaves its process, and has neither headers nor API key."""
 
     folder: tuple[str, str, str]  # catalogue, schema and table
     id: str  # ours, as in the usage journal and in the ids of answers
@@ -56,5 +56,5 @@ class Payload:
 
     @property
     def size(self) -> int:
-        """About how many bytes of memory it takes."""
+        """The approximate size of the object in memory, in bytes."""
         return 1024 + len(self.request or b"") + sum(map(len, self.response or ()))

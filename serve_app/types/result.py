@@ -10,7 +10,7 @@ import msgspec
 
 
 class FinishReason(StrEnum):
-    """Why a sequence ended. Each dialect has its own names for these."""
+    """Why a sequence ended. Each dialect has its own names for these reasons."""
 
     EOS = "eos"  # the model's end-of-sequence token
     STOP = "stop"  # a stop string or stop token of the client

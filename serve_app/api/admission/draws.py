@@ -1,7 +1,7 @@
 """A request's draws from budgets: its key's limits or bought throughput, the AI gateway's rate limits
 (for the endpoint, users, groups and service principals), and its key's money.
 
-The endpoint's own rate limits count for every caller. For calls and for tokens, one other limit applies each:
+The endpoint's own rate limits count for every caller. Besides, one limit on calls and one on tokens apply:
 the caller's own limit, otherwise the largest of its groups' limits, otherwise the default limit per user.
 Depends neither on how budgets are stored nor on when a request ends.
 """

@@ -78,12 +78,12 @@ class Admission:
         return self._is_closed
 
     def close(self) -> None:
-        """Admit nothing more. Requests that have permits keep them."""
+        """Admit nothing more. Requests keep the permits that they have."""
         self._is_closed = True
         self.when_closed()
 
     def check(self, count: int = 1) -> None:
-        """Raises Overloaded unless there is room for `count` more prompts, Unavailable after `close`."""
+        """Raises Overloaded if `count` more prompts would be too many; Unavailable after `close`."""
         if self._is_closed:
             raise Unavailable(STOPPING, retry_after_s=RETRY_ELSEWHERE_S)
         if self._in_flight + count > self._max:

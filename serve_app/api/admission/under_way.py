@@ -33,7 +33,7 @@ class TokenCounts:
 
 
 class UnderWay:
-    """The admitted requests of one gateway. `take` takes time proportional to their number."""
+    """The admitted requests of one gateway. The time of `take` is proportional to their number."""
 
     def __init__(self) -> None:
         self._counted: dict[Working, Usage] = {}  # -> its usage at the last `take`

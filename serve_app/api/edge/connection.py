@@ -84,7 +84,7 @@ class Writer:
         return self._since is not None
 
     async def send(self, message: Message) -> None:
-        """Raises ClientGone if the connection broke. For a slow client, the `with` block raises it."""
+        """Raises ClientGone if the connection broke. The `with` block raises it for a slow client."""
         self._since = self._loop.time()
         try:
             await self._send(message)
@@ -141,8 +141,8 @@ class JsonPage:
 
 
 async def reply_in_parts(send: Send, status: int, headers: dict[str, str], parts: Iterable[bytes]) -> None:
-    """Send a long response in parts. Each is made after the previous one was sent; other requests run in
-    between."""
+    """Send a long response in parts. Each part is made after the previous part was sent; other requests run
+    in between."""
     await send(head(status, headers))
     for part in parts:
         await send({"type": "http.response.body", "body": part, "more_body": True})

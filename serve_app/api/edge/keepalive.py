@@ -19,7 +19,7 @@ COMMENT: Final = b":\n\n"  # a line of server-sent events that begins with a col
 class KeptAlive(Writer):
     """A writer that sends a comment whenever nothing was sent for `seconds`, once comments are allowed.
 
-    The first comment begins the answer if nothing else has; later failures cannot set the status then.
+    If nothing else has begun the answer, the first comment does; then a later failure cannot set the status.
     """
 
     def __init__(self, send: Send, seconds: float, timeout_s: float = WRITE_TIMEOUT_S) -> None:

@@ -32,7 +32,7 @@ INTERNAL: Final = "an internal error occurred; the request may be retried"
 
 
 class Edge:
-    """Every request gets a context and every failure a public answer."""
+    """Every request gets a context, and every failure gets a public answer."""
 
     def __init__(
         self,

@@ -61,7 +61,7 @@ class RouteGuide:
     def wrong_method(self, method: str, path: str) -> MethodNotAllowed | RouteNotFound:
         """The error for a path whose routes have other methods.
 
-        A path parameter that may contain slashes also matches all paths below, which callers do not mean.
+        Matches in which a path parameter has a slash do not count, since callers do not mean such routes.
         """
         found = [(known, pattern.match(path)) for known, _, pattern in self._routes]
         meant = [(known, match) for known, match in found if match is not None]

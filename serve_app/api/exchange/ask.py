@@ -162,7 +162,7 @@ class QuestionRoute:
         self._render_error = render_error
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
-        """Raises ServeError before the answer, ClientGone at any time."""
+        """Raises ServeError only before the answer, but ClientGone at any time."""
         if self._render_error is not None:
             context_of(scope).render_error = self._render_error
 

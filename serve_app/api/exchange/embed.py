@@ -36,7 +36,7 @@ class EmbedRoute:
         self._services = services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Raises ServeError before the first byte of the answer, ClientGone at any time."""
+        """Raises ServeError only before the answer's first byte, but ClientGone at any time."""
         await EmbedExchange(self._dialect, self._services, scope, receive, send).run()
 
 

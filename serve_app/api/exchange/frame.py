@@ -58,7 +58,7 @@ class Exchange(ABC, Generic[WorkT]):
     async def run(self, endpoint: str | None = None, entity: str | None = None) -> None:
         """Read, answer and account for the request. `endpoint` and `entity` are set if the path names them.
 
-        Raises ServeError before the first byte of the answer, ClientGone at any time.
+        Raises ServeError only before the answer's first byte, but ClientGone at any time.
         """
         parse = partial(self._dialect.parse, endpoint=endpoint)
         answer = partial(self._answer, entity=entity)
@@ -85,7 +85,7 @@ async def exchange(
 ) -> None:
     """Read a body of at most `max_bytes`, parse it, and answer it while its client is connected.
 
-    Raises ServeError before the first byte of the answer, ClientGone at any time.
+    Raises ServeError only before the answer's first byte, but ClientGone at any time.
     """
     services.admission.check()  # a flood is refused before its bodies are read
     with services.bodies.lease() as lease:
@@ -105,7 +105,7 @@ async def exchange(
 
 @contextmanager
 def admitted(services: Services, work: Work) -> Iterator[None]:
-    """Hold the permits of `work`. Errors in the block name its fields as the client does."""
+    """Hold the permits of `work`. Errors in the block use the client's names of fields."""
     with in_words_of(work.names), services.admission.permits(work.num_prompts):
         yield
 

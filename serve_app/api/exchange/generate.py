@@ -50,7 +50,7 @@ class GenerateRoute:
         self._services = services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Raises ServeError before the first byte of the answer, ClientGone at any time."""
+        """Raises ServeError only before the answer's first byte, but ClientGone at any time."""
         await GenerateExchange(self._dialect, self._services, scope, receive, send).run()
 
 
@@ -88,7 +88,7 @@ class GenerateExchange(Exchange[Call]):
                 await writer.body(renderer.broken(error))
 
     async def _send_answer(self, call: Call, writer: Writer, attempt: Attempt, deadline: float) -> None:
-        """Raises ServeError only before the first byte, ClientGone at any time."""
+        """Raises ServeError only before the first byte, but ClientGone at any time."""
         metrics, context = self._services.metrics, self._context
         renderer, headers = self._renderer(call, attempt.entity, attempt.info), self._headers(call)
         headers[ANSWERED_BY] = attempt.entity.name

@@ -47,7 +47,7 @@ class ModelJudge:
         self._deadline = deadline
 
     async def __call__(self, inquest: Inquest, text: str) -> bool:
-        """Whether `text` passes. Raises Unavailable, or DeadlineExceeded with the request's own deadline."""
+        """Whether `text` passes. Raises Unavailable, or DeadlineExceeded if the request's deadline passed."""
         try:
             return await self._passes(inquest, text)
         except ServeError as error:

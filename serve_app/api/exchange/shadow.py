@@ -127,7 +127,7 @@ def _copy(
     size: Callable[[], int],
     work: Work,
 ) -> None:
-    """Start `work` for the shadow of `endpoint`, if there is one and it did not itself answer.
+    """Start `work` for the shadow of `endpoint`, if there is one and it was not `answered` itself.
 
     `size` estimates how many bytes the copy keeps in memory.
     """

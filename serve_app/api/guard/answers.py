@@ -136,7 +136,7 @@ class GuardedStream:
     def cut(self) -> list[PromptDelta]:
         """As `CallStream.cut`, without text that no model has judged yet.
 
-        Text that passed while another choice was judged comes first.
+        The text that passed while another choice was being judged comes first.
         """
         if not self._may_cut:
             return []

@@ -53,7 +53,7 @@ class Rules:
         return self._finder is not None
 
     def masked(self, text: str) -> str:
-        """`text` with its personal data masked, even if the rules would block it."""
+        """`text` with its personal data masked, even if the rules would block such a text."""
         return text if self._finder is None else masked(text, self._finder)
 
     def filter(self, *, masks: bool = True, is_json: bool = False) -> TextFilter:

@@ -72,7 +72,7 @@ def checked(name: str, datatype: object, shape: Sequence[object], data: bytes) -
 
 
 def checked_shape(name: str, shape: Sequence[object]) -> tuple[int, ...]:
-    """Check a shape. Raises InvalidField unless it is a list of sizes."""
+    """Check a shape. Raises InvalidField unless `shape` is a list of sizes."""
     sizes = tuple(size for size in shape if type(size) is int and 0 <= size < 2**31)
     if len(sizes) != len(shape) or len(sizes) > MAX_RANK:
         raise InvalidField(name, f"shape must be a list of up to {MAX_RANK} integers from 0 to {2**31 - 1}")

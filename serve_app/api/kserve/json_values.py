@@ -89,7 +89,7 @@ def shape_of(value: object) -> tuple[int, ...]:
 
 
 def to_json(name: str, tensor: Tensor) -> msgspec.Raw:
-    """The elements of a tensor of ours as a flat JSON list. Raises InvalidField for too many."""
+    """The elements of a tensor of ours as a flat JSON list. Raises InvalidField for too many elements."""
     if tensor.dtype == BYTES:
         return msgspec.Raw(msgspec.json.encode(strings(name, tensor)))
     if tensor.dtype == "BOOL":

@@ -1,7 +1,7 @@
 """Tensors as an inference table keeps them: in the JSON form of /infer, whatever the transport.
 
 Binary data are written as elements. A tensor that does not fit in the text is written without elements, but
-with the number of its bytes, `binary_data_size`. Independent of tables, and of transports but HTTP.
+with the number of its bytes, `binary_data_size`. Independent of tables, and of all transports but HTTP.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Pulse:
         self.on_slot: Callable[[], None] = lambda: None  # called when `slots` has a new one
 
     def wake(self) -> None:
-        """Start the timer, since something happens. Call it on the event loop."""
+        """Start the timer, unless it runs. To be called on the event loop as soon as something happens."""
         if self._timer is None:
             self._set_timer()
 

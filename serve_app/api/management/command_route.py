@@ -55,7 +55,7 @@ class Asked(Generic[BodyT]):
         return self.services.directory.seen_by(self.caller)
 
     async def endpoint(self) -> EndpointShown:
-        """The endpoint that the path names. Raises ModelNotFound, even if only the caller may not see it."""
+        """The endpoint that the path names. Raises ModelNotFound if there is none that the caller may see."""
         name = self.path["endpoint"]
         if not self.view.shows(name):
             raise ModelNotFound("name", f"there is no endpoint {name!r}")

@@ -348,5 +348,5 @@ _MESSAGES: Final[Mapping[Condition, str]] = {
 
 
 def _phrase(status: int) -> str:
-    """The reason phrase of a status. HTTP has none for 529, Anthropic's status for a full queue."""
+    """The reason phrase of a status. HTTP has no phrase for 529, Anthropic's status for a full queue."""
     return "Overloaded" if status == 529 else HTTPStatus(status).phrase

@@ -78,7 +78,7 @@ def schemas(types: Mapping[Hashable, Any]) -> tuple[dict[Hashable, dict[str, Any
 
 
 def _short(name: str) -> str:
-    """A component's short name. If several modules define the name, its protocol is put before it."""
+    """A component's short name. If several modules define the name, it is prefixed with the protocol."""
     found = _LONG.fullmatch(name)
     if found is None:
         return name

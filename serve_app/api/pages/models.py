@@ -1,6 +1,6 @@
 """GET /v1/models and /v1/models/{name}: the endpoints that can answer, in OpenAI's shape or in Anthropic's.
 
-An adapter of an endpoint's model is listed beside it, as ENDPOINT:ADAPTER, once the model is known.
+An adapter of an endpoint's model is listed beside it, as ENDPOINT:ADAPTER, once the model's facts are known.
 """
 
 from __future__ import annotations

@@ -231,7 +231,7 @@ class Dialect(Parser[Call], Protocol):
 
 
 class ChosenDialect:
-    """Stands for another dialect during one request; the body may still choose a different dialect."""
+    """Passes one request on to a dialect, which the body may still replace by another."""
 
     def __init__(self, dialect: Dialect) -> None:
         self._chosen = dialect

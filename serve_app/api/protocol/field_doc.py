@@ -22,7 +22,7 @@ class FieldDoc:
 
     @property
     def meaning(self) -> str:
-        """What the field does, its default first."""
+        """A description of the field, which begins with its default."""
         if self.default is None:
             return self.does
         spelt = str(self.default).lower()
@@ -30,7 +30,7 @@ class FieldDoc:
         return f"default {spelt}{between}{self.does}"
 
     def accepted(self, known_range: str) -> str:
-        """What the field accepts; `known_range` is what its type says, or empty."""
+        """The values that the field accepts; `known_range` is the range from its type, or empty."""
         needed = "; required" if self.required and "required" not in self.accepts else ""
         if self.accepts and self.accepts[0] not in ";, (":
             return self.accepts + needed
@@ -42,7 +42,7 @@ class FieldDoc:
         return ". ".join(word for word in (self.meaning, self.accepts.lstrip(";, ")) if word)
 
     def __call__(self, schema: dict[str, Any]) -> None:
-        """Add the description to a field's JSON Schema, and its default if that is a single value."""
+        """Add the description to a field's JSON Schema, and the field's default if it is a single value."""
         if self.text:
             schema["description"] = self.text
         if self.default is not None:

@@ -47,7 +47,7 @@ class Mark(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Sets:
-    """The name, in a replica's errors, of the request's field that this field sets."""
+    """The request's field that this field sets, by its name in a replica's errors."""
 
     name: str
 
@@ -178,7 +178,7 @@ def Integers(count: int, low: int, high: int) -> PlainValidator:
 
 
 def Biases(count: int, high_id: int, bound: float) -> PlainValidator:
-    """A map of up to `count` token ids, as decimal strings, to numbers of at most `bound` in size."""
+    """A map of up to `count` token ids, as decimal strings, to numbers from -`bound` to `bound`."""
     told = f"must map up to {count} token ids, as strings, to numbers from {-bound:g} to {bound:g}"
 
     def check(value: Any) -> tuple[tuple[int, float], ...]:

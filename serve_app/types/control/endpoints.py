@@ -28,7 +28,7 @@ class EntityWanted:
 
     @property
     def is_sized(self) -> bool:
-        """Whether the entity has its own replicas, in a fixed number."""
+        """Whether the entity has replicas of its own, and a fixed number of them."""
         return any(
             each is not None
             for each in (

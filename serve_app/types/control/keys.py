@@ -9,7 +9,7 @@ from serve_app.types.control.command import Change, Command, Done
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyShown:
-    """A key without its secret. Only lists have the ledger's figures: `last_used` and `spent`."""
+    """A key without its secret. The ledger's figures are set only in lists: `last_used` and `spent`."""
 
     id: str
     name: str  # unique among keys in force; in logs and usage
@@ -94,6 +94,6 @@ class ListKeys(Command[KeyList]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevokeKey(Change[Done]):
-    """Revoke a key, by its id or its name, with its former secrets. It stops working on every gateway."""
+    """Revoke a key, by its id or its name, with its former secrets, on every gateway."""
 
     id: str

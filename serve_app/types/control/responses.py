@@ -35,7 +35,7 @@ class KeepResponse(Command[Done]):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecallResponses(Command[KeptResponses]):
     """Fetch the responses `ids`, and the response `last` with all responses before it. An empty `last` names
-    none."""
+    no response."""
 
     ids: tuple[str, ...] = ()
     last: str = ""

@@ -136,6 +136,6 @@ class CompareEntities(Command[ComparisonReport]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutShadow(EndpointChange[Done]):
-    """Copy a share of an endpoint's requests to one of its entities, see endpoints.ai_gateway.Shadow."""
+    """Copy a share of an endpoint's requests to one of its entities: see endpoints.ai_gateway.Shadow."""
 
     shadow: dict[str, Any] | None  # None: copy nothing from now on

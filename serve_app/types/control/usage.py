@@ -29,7 +29,7 @@ class ShipUsage(Command[Shipped]):
 
     The order of commands does not matter either. `ended` are requests that their own gateway closed; these
     are final. `lost` are requests of dead gateways, read from the gateways' journals, and `settled` are the
-    reports of replicas about such requests. The row of such a request gets the larger of the two numbers.
+    reports of replicas about such requests. Such a request's row gets the larger of the two counts.
     """
 
     ended: tuple[UsageRecord, ...] = ()

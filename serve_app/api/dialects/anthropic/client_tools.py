@@ -1,7 +1,7 @@
 """Anthropic's tools that the client runs: each is offered to the model as a function with the known schema.
 
-A call is an ordinary `tool_use` block, whose input has the members that the client reads. The type of a tool
-ends with a date, on which the members depend.
+A call is an ordinary `tool_use` block, whose input has the members that the client reads. A tool's type ends
+with a date, and the members depend on that date.
 """
 
 from __future__ import annotations

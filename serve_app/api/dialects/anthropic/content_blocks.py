@@ -44,7 +44,7 @@ def parse_blocks(value: Any, where: str, kinds: Collection[str]) -> Iterator[tup
 
 
 def parse_texts(value: Any, where: str, kinds: Collection[str] = (TEXT,)) -> str:
-    """The text of a content whose blocks must all be of `kinds`. Raises InvalidField or UnsupportedField."""
+    """The text of blocks, which must all be of `kinds`. Raises InvalidField or UnsupportedField."""
     return "\n".join(read_text(block, at) for block, at in parse_blocks(value, where, kinds))
 
 

@@ -1,4 +1,4 @@
-"""Errors in Anthropic's shape: one table from condition to type. Depends on no route."""
+"""Errors in Anthropic's shape: one table maps conditions to types. Depends on no route."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class ThinkingBlock:
         return {"type": "thinking", "thinking": shown, "signature": self._signature()}
 
     def _signature(self) -> str:
-        """A signature, as clients drop thoughts that have none. It is only a digest and is never checked."""
+        """A signature, since clients drop thoughts without one. It is only a digest and is never checked."""
         return b64encode(hashlib.sha256("".join(self._texts).encode()).digest()).decode()
 
 

@@ -76,7 +76,7 @@ class MessageRenderer:
         return errors.broken(error)
 
     def _begin(self, usage: Usage) -> bytes:
-        """The event that begins the message, without content; empty once it has been sent."""
+        """The event that begins the message, without content; empty if it was sent before."""
         if self._has_begun:
             return b""
         self._has_begun = True

@@ -43,7 +43,7 @@ def function_of(tool: dict[str, Any], where: str) -> dict[str, Any]:
 def with_grammars(
     offered: tuple[dict[str, Any], ...], customs: Sequence[_Placed]
 ) -> tuple[dict[str, Any], ...]:
-    """The tools `offered`; those in `customs` get their grammars as a member. Raises InvalidField."""
+    """The tools `offered`, where each tool in `customs` has its grammar as a member. Raises InvalidField."""
     grammars: dict[str, dict[str, Any]] = {}
     for tool, where in customs:
         syntax, definition, _ = _grammar_of(tool, where)
@@ -91,14 +91,14 @@ def text_of(arguments: str) -> str:
 
 
 class HeldCalls:
-    """Holds the calls of custom tools in the streams of some choices until the calls are complete."""
+    """Holds back the calls of custom tools in streams until each call is complete."""
 
     def __init__(self, names: Collection[str]) -> None:
         self._names = names
         self._held: dict[tuple[int, int], list[str]] = {}  # a choice and a call of it -> its arguments so far
 
     def takes(self, choice: int, piece: ToolCallDelta) -> bool:
-        """Whether the piece belongs to a call of a custom tool; if so, it is held."""
+        """Hold back the piece if it belongs to a call of a custom tool; returns whether it does."""
         place = choice, piece.index
         if piece.name in self._names:
             self._held[place] = []
@@ -108,7 +108,7 @@ class HeldCalls:
         return True
 
     def ended(self, choice: int, but: int | None = None) -> Iterator[tuple[int, str]]:
-        """The numbers and texts of a choice's complete calls, all except `but`, which has not ended yet."""
+        """The numbers and texts of a choice's held calls, except call number `but`, which has not ended."""
         for place in [each for each in self._held if each[0] == choice and each[1] != but]:
             yield place[1], text_of("".join(self._held.pop(place)))
 
@@ -116,7 +116,7 @@ class HeldCalls:
 def _grammar_of(tool: dict[str, Any], where: str) -> tuple[str, str, str]:
     """The syntax, the definition and the definition's place in a format; an empty syntax means any text.
 
-    In chats both lie below `grammar`; in responses they lie beside `type`. Raises InvalidField.
+    In chats, syntax and definition lie below `grammar`; in responses, beside `type`. Raises InvalidField.
     """
     form = tool.get(FORMAT)
     if form is None:

@@ -11,7 +11,7 @@ from serve_app.types import TextLogprob
 
 
 class LegacyLogprobs:
-    """Follows one choice, because an offset depends on all tokens before it."""
+    """One object per choice, because an offset depends on all tokens before it."""
 
     def __init__(self, num_top: int, offset: int = 0, *, by_id: bool = False) -> None:
         """`num_top` alternatives are listed, and the chosen token in addition if it is not one of them.

@@ -15,7 +15,7 @@ FIELD: Final = "repetition_detection"
 
 
 class RepetitionDetection(WireModel):
-    """The pattern that may not be repeated, and how often. None: the field is absent."""
+    """The length of repeated patterns, and the count that ends an answer. None: the field is absent."""
 
     max_pattern_size: Annotated[int | None, Integer(0, limits.MAX_LOOP_TOKENS)] = doc(
         "tokens of a pattern at most; 0 is off", default=0

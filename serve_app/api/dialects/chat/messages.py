@@ -24,7 +24,7 @@ _REASONING: Final = ("reasoning_content", "reasoning")
 
 
 def parse_messages(value: Any, *, customs: bool = False) -> tuple[dict[str, Any], ...]:
-    """Checked and flattened messages. `customs`: earlier calls may be calls of custom tools.
+    """Checked and flattened messages. `customs`: whether earlier calls may be of custom tools.
 
     Raises InvalidField or UnsupportedField.
     """

@@ -32,7 +32,7 @@ _WORDS: Final = {"tool_choice": ("auto", "none", "required"), "function_call": (
 
 @dataclass(frozen=True, slots=True)
 class ToolForm:
-    """The differences between protocols in how a tool is written."""
+    """How a protocol writes a tool, as far as protocols differ."""
 
     parameters: str = "parameters"  # the member with the schema, for errors; it is passed as `parameters`
     max_name_chars: int = MAX_NAME_CHARS
@@ -126,7 +126,7 @@ def allowed_of(
 ) -> tuple[tuple[dict[str, Any], ...], str]:
     """The offered tools that may be called, and the mode: `auto`, or `required` if one must be called.
 
-    `named`: finds the member of an item that has the tool's name. Raises InvalidField.
+    `named`: gets, from an item, the object whose `name` is the tool's. Raises InvalidField.
     """
     if not isinstance(value, dict):
         raise InvalidField(field, "is required and must be an object")

@@ -30,7 +30,7 @@ encode = _encoder.encode
 
 
 def as_given(value: Any) -> msgspec.Raw:
-    """A client's JSON for an answer that repeats it; numbers are written as the client wrote them."""
+    """A client's JSON, as an answer repeats it: numbers are written as the client wrote them."""
     return msgspec.Raw(dumps(value).encode("utf-8", "surrogatepass"))
 
 

@@ -176,7 +176,7 @@ class ChatDialect:
 
 
 def _opened(messages: tuple[dict[str, Any], ...], system_prompt: str | None) -> tuple[dict[str, Any], ...]:
-    """The messages. If they have no system prompt, the endpoint's own comes first."""
+    """The messages. If the messages have no system prompt, the endpoint's own comes first."""
     if system_prompt is None or messages[0]["role"] == "system":
         return messages
     return ({"role": "system", "content": system_prompt}, *messages)

@@ -64,7 +64,7 @@ class CompletionBody(GenerationFields):
 
     @property
     def truncates(self) -> bool:
-        """Whether a prompt that is too long, or an answer that is too slow, is cut instead of refused."""
+        """Whether too long a prompt, or an answer that takes too long, is cut off instead of failing."""
         return self.error_behavior == "truncate"
 
     def prompts(self) -> tuple[str, ...]:
@@ -139,7 +139,7 @@ class CompletionRenderer(Renderer):
     """Writes completions and their chunks. A choice's index is prompt * n + i."""
 
     def __init__(self, id: str, info: ModelInfo, body: CompletionBody, prompts: tuple[str, ...]) -> None:
-        """`prompts` has, for each prompt, the text that its completions begin with."""
+        """`prompts`: for each prompt, the text that its completions begin with."""
         total = body.choices * len(prompts)
         super().__init__("text_completion", f"cmpl-{id}", info, total, body.include_usage)
         self._body = body

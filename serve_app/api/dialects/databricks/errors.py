@@ -1,7 +1,7 @@
-"""Errors in Databricks' shape: one table from condition to code. Depends on no route.
+"""Errors in Databricks' shape: one table maps conditions to codes. Depends on no route.
 
-Clients of OpenAI's protocol also send requests below /serving-endpoints. Some of them
-(openai-node, the AI SDK) read only the member `error`, so errors have it besides Databricks' members.
+Clients of OpenAI's protocol also send requests below /serving-endpoints. Some clients (openai-node, the AI
+SDK) read only the member `error`, so errors have that member besides Databricks' own.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ SUBJECT: Final[Mapping[Task, str]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class RouteContext:
-    """The facts that a route knows before it reads a body."""
+    """The facts that are available before the body is read."""
 
     find: Callable[[str], Endpoint]  # by name; raises ModelNotFound
     accepts_events: bool  # the client asks for a stream by its header `Accept`
@@ -79,7 +79,7 @@ class TaskFields(WireModel):
     def endpoint(self, target: RouteContext, of_path: str | None) -> Endpoint:
         """The endpoint that the path names, or else the one in the body.
 
-        Raises InvalidField, ModelNotFound, or InvalidBody if the endpoint has another task.
+        Raises InvalidField or ModelNotFound; raises InvalidBody if the endpoint has another task.
         """
         name = self.model if of_path is None else of_path
         if not isinstance(name, str) or not 1 <= len(name) <= limits.MAX_MODEL_NAME_CHARS:

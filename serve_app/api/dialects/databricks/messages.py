@@ -1,7 +1,7 @@
 """Chat messages of Databricks -> plain mappings for a chat template.
 
-Stricter than OpenAI's: roles must come in a fixed order, and a tool's answer must belong
-to a call in the preceding assistant message. Messages that pass are flattened as OpenAI's are.
+The rules are stricter than OpenAI's: roles must come in a fixed order, and a tool's answer must belong
+to a call in the preceding assistant message. Valid messages are flattened in the same way as OpenAI's.
 
     conversation := [system] user ( turn )*
     turn         := assistant(text) user | assistant(tool_calls) tool+ [ assistant(text) user ]
@@ -90,7 +90,7 @@ def _check(message: Any, where: str) -> None:
 
 
 def _check_calls(calls: Any, where: str) -> None:
-    """Check the members of calls that are optional in OpenAI's protocol."""
+    """Check those members of calls that OpenAI's protocol makes optional."""
     if not isinstance(calls, list):
         raise InvalidField(where, "must be a list of tool calls")
     for i, call in enumerate(calls):
@@ -106,7 +106,7 @@ def _check_calls(calls: Any, where: str) -> None:
 
 
 def _with_text_arguments(message: dict[str, Any]) -> dict[str, Any]:
-    """The message with the arguments of its calls as JSON text; clients may also send an object."""
+    """The message with the arguments of its calls as JSON text; clients may also send them as an object."""
     calls = message.get("tool_calls")
     if not calls:
         return message

@@ -28,7 +28,7 @@ class Renderer:
     """Writes answers. Each chunk of a stream is about one choice, except for a last chunk with the usage."""
 
     def __init__(self, kind: str, id: str, info: ModelInfo, choices: int, include_usage: bool | None) -> None:
-        """`include_usage`: see `GenerationFields.include_usage`; `choices`: the total for all prompts."""
+        """`include_usage`: see `GenerationFields.include_usage`; `choices`: how many for all prompts."""
         self._head = head(kind, id, info.name)
         self._opening = b"data: " + encode(self._head)[:-1] + b',"choices":[{"index":'
         self._begun: set[int] = set()  # choices that have had a chunk

@@ -50,7 +50,7 @@ _UNKNOWN: Final = "A field that is not known, and not null, is an error."
 
 
 def task_operation(task: Task, *, names_model: bool = True) -> Operation:
-    """The operation of a task, whose body names the endpoint, or of an invocation of this task."""
+    """A task's OpenAPI operation: of its own route, whose body names the endpoint, or of an invocation."""
     body, examples = _BODIES[task]
     required = ("model",) if names_model else ()
     return asking(

@@ -20,7 +20,7 @@ _SUMMARY: Final = "summary_text"
 
 
 def templating(thinking: ThinkingOptions | None, effort: str | None) -> Templating:
-    """The template variables that the two fields set."""
+    """The template variables that `thinking` and `effort` set."""
     return with_thinking(with_effort(Templating(), effort), None if thinking is None else thinking.is_on)
 
 
@@ -30,7 +30,7 @@ def tells_parts(thinking: ThinkingOptions | None) -> bool:
 
 
 def thoughts_part(text: str) -> ThoughtPart:
-    """Thoughts, or a piece of them, as a part."""
+    """Thoughts, or a piece of them, as a part of the content."""
     return {"type": "reasoning", "summary": [{"type": "summary_text", "text": text}]}
 
 

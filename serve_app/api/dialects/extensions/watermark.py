@@ -24,7 +24,7 @@ DETECTED_Z: Final = 4.0  # standard deviations: one unmarked text in 30 000 has 
 
 
 class Detected(TypedDict):
-    """How far the number of green tokens in a text is from chance, in standard deviations."""
+    """How far a text's number of green tokens is from what chance would give, in standard deviations."""
 
     z_score: float
     green_fraction: float

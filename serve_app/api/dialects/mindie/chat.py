@@ -144,7 +144,7 @@ class ChatBody(SharedFields):
 
 
 class GreedyChatBody(ChatBody):
-    """The body if the operator allows a temperature of 0, which means greedy decoding."""
+    """The body for servers that allow a temperature of 0, which means greedy decoding."""
 
     temperature: Annotated[float | None, Number(0, 2)] = None
 
@@ -208,7 +208,7 @@ class ChatDialect:
 
 
 class ChatRenderer:
-    """Writes chat completions and their chunks. The model has the name that the client used."""
+    """Writes chat completions and their chunks. The model is called by the name that the client used."""
 
     def __init__(self, id: str, info: ModelInfo, body: ChatBody) -> None:
         kind = "chat.completion.chunk" if body.stream else "chat.completion"

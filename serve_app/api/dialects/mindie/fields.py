@@ -46,7 +46,7 @@ class SharedFields(WireModel):
 
     @property
     def engine_priority(self) -> int:
-        """The priority in a replica's terms, where a larger number runs earlier."""
+        """The priority on a replica's scale, on which larger numbers run earlier."""
         return LOWEST_PRIORITY - (self.priority or LOWEST_PRIORITY)
 
     def sampling(self, max_tokens: int | None, top_k: int) -> SamplingParams:
@@ -54,7 +54,7 @@ class SharedFields(WireModel):
 
 
 def fit_output(request: GenerateRequest, info: ModelInfo, *, clamp: bool) -> GenerateRequest:
-    """The request within the model's output limit. A larger length is reduced if `clamp`, otherwise refused.
+    """The request within the model's output limit. With `clamp`, a larger length is reduced, else refused.
 
     Raises InvalidField.
     """

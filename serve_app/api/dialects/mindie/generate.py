@@ -72,7 +72,7 @@ class Parameters(SharedFields):
     )
 
     def samples(self, *, infer: bool) -> bool:
-        """Whether tokens are sampled. With `infer`, other fields decide if `do_sample` is absent."""
+        """Whether tokens are sampled. With `infer`, other fields decide this if `do_sample` is absent."""
         if self.do_sample is None and infer:
             named = (self.temperature, self.top_k, self.top_p, self.typical_p, self.seed)
             return any(value is not None for value in named)
@@ -100,7 +100,7 @@ class TextBody(WireModel):
 
 
 def check_id(id: str | None) -> None:
-    """Raises InvalidField for a client's id that is malformed; it may be absent."""
+    """Raises InvalidField for a malformed id; the id may be absent."""
     if id is not None and not _ID.fullmatch(id):
         raise InvalidField("id", "must be 1 to 256 characters of A-Z a-z 0-9 _ -")
 

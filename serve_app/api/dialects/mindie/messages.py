@@ -1,7 +1,7 @@
 """Chat messages of MindIE -> plain mappings for a chat template.
 
-Stricter than OpenAI's: only a message that calls tools may have an empty content, and the characters of all
-contents together are limited.
+The rules are stricter than OpenAI's: only a message that calls tools may be empty, and the total number of
+characters is limited.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def parse_messages(value: Any, max_chars: int) -> tuple[dict[str, Any], ...]:
 
 
 def _check(message: Any, where: str) -> None:
-    """Check the requirements on a message that OpenAI's protocol does not have."""
+    """Check what MindIE, unlike OpenAI, requires of a message."""
     if not isinstance(message, dict):
         raise InvalidField(where, "must be an object")
     role = message.get("role")

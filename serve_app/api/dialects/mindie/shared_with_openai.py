@@ -60,7 +60,7 @@ class ChatRoute:
         self._services = services
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
-        """Raises ServeError before the first byte of the answer, ClientGone at any time."""
+        """Raises ServeError only before the answer's first byte, but ClientGone at any time."""
         await GenerateExchange(self._dialect(scope), self._services, scope, receive, send).run()
 
     def _dialect(self, scope: AsgiScope) -> Dialect:
@@ -89,7 +89,7 @@ def routes(services: Services) -> Iterator[Entry]:
 
 
 def _model_of(raw: bytes) -> str:
-    """The model's name in a body. If there is none, the name is empty, which the dialect refuses."""
+    """The model's name in a body. If the body has none, the name is empty, which the dialect refuses."""
     try:
         model = msgspec.json.decode(raw, type=_Named).model
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -50,7 +50,7 @@ class EitherDialect(KnownModel):
         self._media = media
 
     def parse(self, raw: bytes, endpoint: str | None = None) -> Call | Referring[Call]:
-        """Raises ModelNotFound, InvalidBody for a Content-Type other than JSON, or errors of the dialect."""
+        """Raises ModelNotFound or errors of the dialect; InvalidBody if the Content-Type is not JSON."""
         if is_tritons(raw):
             self._chosen = self._triton
         self._find()
@@ -65,7 +65,7 @@ class SharedRoute(ValuesRoute):
     """
 
     def meaning(self, scope: AsgiScope) -> Meaning:
-        """In MindIE's protocol, only the names of endpoints are names of models."""
+        """In MindIE's protocol, a model's name is always an endpoint's, never an alias."""
         if context_of(scope).is_forced:
             return Meaning(scope["path_params"]["model"], Role.TENSORS)
         return super().meaning(scope)
@@ -106,7 +106,7 @@ def is_tritons(raw: bytes) -> bool:
     """Whether a body on the shared route is Triton's, rather than MindIE's.
 
     A body is Triton's if it has a key that MindIE's bodies never have, at the top or among the parameters.
-    Malformed JSON counts as MindIE's, unless a name that only Triton has appears in it as a key.
+    Malformed JSON counts as MindIE's, unless it contains a key that only Triton's bodies have.
     """
     try:
         body = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])

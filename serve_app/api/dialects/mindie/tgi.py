@@ -1,6 +1,6 @@
 """POST /infer of MindIE; POST /generate, /generate_stream and / of Text Generation Inference (TGI).
 
-These requests name no model: the caller's first endpoint that generates answers them.
+These requests name no model, so they go to the caller's first endpoint that generates text.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class ContinueRoute:
         self._services, self._target = services, target
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Raises ServeError before the first byte of the answer, ClientGone at any time."""
+        """Raises ServeError only before the answer's first byte, but ClientGone at any time."""
         endpoint = self._services.endpoints(scope).first_generating() or ""
         dialect = ContinueDialect(self._services.config.mindie, self._target, endpoint)
         await GenerateExchange(dialect, self._services, scope, receive, send).run()

@@ -108,7 +108,7 @@ class ContinueParameters(Parameters):
     def drawn(self, *, infer: bool, sees_prompt: bool) -> SamplingParams:
         """How tokens are drawn. An absent seed is replaced by a random one, which the details can report.
 
-        `infer`: if `do_sample` is absent, tokens are sampled when any sampling field is set.
+        `infer`: without `do_sample`, tokens are sampled if any sampling field is set.
         `sees_prompt`: the repetition penalty counts the prompt's tokens.
         """
         sampling = self.sampling(self.max_new_tokens or DEFAULT_MAX_TOKENS, self.top_k or 0)

@@ -1,4 +1,4 @@
-"""Errors in OpenAI's shape: one table from condition to type and code."""
+"""Errors in OpenAI's shape: one table maps conditions to types and codes."""
 
 from __future__ import annotations
 

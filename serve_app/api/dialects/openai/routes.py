@@ -1,6 +1,6 @@
 """OpenAI's routes: chat, completions, embeddings and responses.
 
-Its chat below /v1 shares the path with MindIE's: see `mindie/shared_with_openai`.
+Chat below /v1 shares its path with MindIE's: see `mindie/shared_with_openai`.
 """
 
 from __future__ import annotations

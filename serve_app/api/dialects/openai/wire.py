@@ -43,7 +43,7 @@ def usage_chunk(head: answers.NamedBegun, usage: Usage) -> bytes:
 
 
 def stop_reason(finish: FinishReason | None, stop: str | int | None) -> str | int | None:
-    """vLLM's member of a choice: which of the client's stop strings or tokens ended it; None: none did."""
+    """vLLM's member of a choice: the client's stop string or token that ended it, or None."""
     return _REPEATED if finish is FinishReason.REPETITION else stop if finish is FinishReason.STOP else None
 
 

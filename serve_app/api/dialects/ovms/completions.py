@@ -28,7 +28,7 @@ from serve_app.types import GenerateRequest, ModelInfo, Prompt, TextLogprob, Tok
 
 
 class CompletionBody(SharedFields):
-    """A completion request. Answers are numbered by choice, so a body has only one prompt."""
+    """A completion request. An answer numbers only choices, not prompts, so a body has only one prompt."""
 
     prompt: Annotated[
         Any, Described(shapes.PromptText | shapes.TokenIds), Mark.UNANSWERED, Mark.SELF_CHECKED

@@ -14,7 +14,7 @@ def render_error(error: ServeError, *, malformed_json: int = Condition.INVALID_B
 
 
 class OvmsDialect:
-    """The base of OpenVINO Model Server's dialects. One of their settings affects errors."""
+    """The base of OpenVINO Model Server's dialects. A setting determines the status for malformed JSON."""
 
     stream_type = "text/event-stream"
 

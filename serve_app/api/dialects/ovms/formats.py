@@ -77,7 +77,7 @@ class _Translator:
         self._count = 0
 
     def format(self, value: Any, at: str, *, last: bool) -> str:
-        """The expression of a format; `at`: its place; `last`: the answer ends with this format."""
+        """The expression of a format; `at`: its place; `last`: whether the answer ends with this format."""
         self._count += 1
         if at.count(".") > 2 * MAX_DEPTH or self._count > MAX_PARTS:
             raise _wrong("", f"must hold at most {MAX_PARTS} formats, at most {MAX_DEPTH} inside one another")

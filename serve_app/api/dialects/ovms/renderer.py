@@ -21,7 +21,7 @@ from serve_app.types import ModelInfo, Usage
 
 
 class Renderer(ABC):
-    """Writes answers. The model has the name that the client used."""
+    """Writes answers. The model is called by the name that the client used."""
 
     def __init__(self, kind: str, id: str, model: str, info: ModelInfo, body: SharedFields) -> None:
         """`kind` is the value of the answer's member `object`."""
@@ -33,7 +33,7 @@ class Renderer(ABC):
         self._tail = b"}]," + encode(self._head)[1:-1] + usage + b"}\n\n"
 
     def _piece(self, index: int, content: bytes, *, finish: str | None = None, logprobs: Any = None) -> bytes:
-        """The event of one choice; `content` has the choice's last members."""
+        """The event of one choice; `content`: the JSON of the choice's remaining members."""
         return b'data: {"choices":[{"finish_reason":%b,"index":%d,"logprobs":%b,%b%b' % (
             encode(finish),
             index,

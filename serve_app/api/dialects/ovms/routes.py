@@ -42,7 +42,7 @@ def errors(config: OvmsConfig) -> Errors:
 
 
 def routes(services: Services) -> Iterator[Entry]:
-    """All routes of the protocol. The last two exist only below OpenVINO Model Server's own base paths."""
+    """All routes of the protocol. Rerank and tokenize exist only below the protocol's own base paths."""
     config, notes = services.config.ovms, services.config.pictures == "note"
     failures = errors(config)
 

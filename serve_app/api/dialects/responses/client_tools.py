@@ -27,7 +27,7 @@ _LOCAL: Final = "local"  # where a shell may run: at the client
 
 @dataclass(frozen=True, slots=True)
 class ClientTool:
-    """A tool that the client runs. Its name is its type."""
+    """A tool that the client runs. The tool's name is its type."""
 
     description: str
     properties: Mapping[str, Any]

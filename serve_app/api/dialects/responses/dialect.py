@@ -19,7 +19,7 @@ from serve_app.types import GenerateRequest, ModelInfo
 
 
 def response_operation(tag: str, errors: Errors) -> Operation:
-    """The operation of OpenAI's responses, with the tag and the errors of the route's protocol."""
+    """OpenAI's responses in the OpenAPI document, with the tag and errors of the route's protocol."""
     return asking(
         tag,
         errors,

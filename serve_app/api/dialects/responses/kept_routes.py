@@ -124,9 +124,9 @@ async def _remove(store: ResponseStore, caller: Caller, id: str, query: Query) -
 
 
 async def _list_input(store: ResponseStore, caller: Caller, id: str, query: Query) -> InputItems:
-    """A page of the response's input, including the items of the responses that it continues.
+    """A page of the response's input, including the items of all responses before it.
 
-    Raises NotKept, or InvalidField for the query.
+    Raises NotKept, or InvalidField for an invalid query.
     """
     limit = integer(query, "limit", 1, MAX_LISTED_ITEMS) or _LIMIT
     order, after = query.get("order", "desc"), query.get("after")

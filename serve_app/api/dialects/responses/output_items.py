@@ -51,7 +51,7 @@ class TextItem(ABC):
 
     @abstractmethod
     def take(self, tokens: Sequence[TextLogprob]) -> Fields:
-        """Take log-probabilities of tokens; returns the members that they add to their text's event."""
+        """Take log-probabilities of tokens; returns their members of the event with the tokens' text."""
 
     @abstractmethod
     def part(self) -> Fields:
@@ -75,11 +75,11 @@ class TextItem(ABC):
         yield f"{self.part_type}.done", {**self.place(), "part": self.part()}
 
     def place(self) -> Fields:
-        """The members that locate the item's text in events about it."""
+        """The members of events about the item's text that say where that text is."""
         return {"item_id": self.id, "content_index": 0}
 
     def _beside(self) -> Fields:
-        """The members that the event of the whole text has besides the text."""
+        """The further members of the event that has the whole text."""
         return {}
 
 
@@ -163,7 +163,7 @@ class Call:
     is_told_late: ClassVar[bool] = False  # its item is added once the call is whole
 
     def __init__(self, id: str, piece: ToolCallDelta, namespace: str | None = None) -> None:
-        """`piece`: the call's first piece. Its part of the arguments is added later, by `add`."""
+        """`piece`: the call's first piece. The piece's arguments are added later, by `add`."""
         self.id = id
         self._namespace = {} if namespace is None else {"namespace": namespace}
         self.status = IN_PROGRESS

@@ -65,7 +65,7 @@ class References:
         return tuple(dict.fromkeys(f"resp_{match[1]}" for match in found))
 
     def found(self, kept: Mapping[str, KeptResponse]) -> Earlier:
-        """Resolve the references in `kept`. Raises NotKept for a missing response."""
+        """Look up the references in `kept`. Raises NotKept for a missing response."""
         wanted: set[str] = set(self.responses)
         outputs = {id: unpacked(kept[id].response)["output"] for id in wanted & kept.keys()}
         items = {item["id"]: item for output in outputs.values() for item in output}
@@ -104,7 +104,7 @@ class Earlier:
 
 
 def reference_of(item: Any, where: str) -> str | None:
-    """The id in an item that refers to another item. None: it does not. Raises InvalidField."""
+    """The id that an item refers to; None if it does not refer to another item. Raises InvalidField."""
     if not isinstance(item, dict):
         return None
     kind = item.get("type")

@@ -60,7 +60,7 @@ class ResponseRenderer:
         return self._begin() + self._event("response.failed", response=response) + self._wire.end
 
     def _begin(self) -> bytes:
-        """The events that begin a response, without output; empty once they have been sent."""
+        """The events that begin a response, without output; empty if they were sent before."""
         if self._sequence:
             return b""
         response = self._wire.response(items.IN_PROGRESS, [])

@@ -139,12 +139,12 @@ def _grouped(group: dict[str, Any], where: str) -> list[_Placed]:
 
 
 def _named_in(tool: dict[str, Any]) -> Any:
-    """The part of an allowed tool that has the tool's name."""
+    """The object with the allowed tool's `name`."""
     return {"name": tool["type"]} if tool.get("type") in client_tools.TOOLS else tool
 
 
 def client_run(tools: Any) -> frozenset[str]:
-    """The names of the tools that have items of their own. `tools` are checked."""
+    """The names of the tools whose calls are items of their own type. `tools` are checked."""
     return frozenset(item["type"] for item, _ in _flat(tools)[0] if item.get("type") in client_tools.TOOLS)
 
 

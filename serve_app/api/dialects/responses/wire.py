@@ -25,7 +25,7 @@ class Wire(Protocol):
         ...
 
     def call(self, piece: ToolCallDelta) -> Call:
-        """The next item, for a call. The piece's part of the arguments is added later, by `add`."""
+        """The next item, for a call. The piece's arguments are added later, by `add`."""
         ...
 
     def event(self, kind: str, members: Fields) -> bytes:
@@ -37,7 +37,7 @@ class Wire(Protocol):
         ...
 
     def end_members(self, finish: FinishReason | None, usage: Usage) -> Fields:
-        """The members that a response gets when it ends; `finish` decides on its status."""
+        """The members that a response gets when it ends; `finish` determines the status."""
         ...
 
 

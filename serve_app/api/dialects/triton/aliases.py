@@ -1,7 +1,7 @@
 """Triton's aliases of an endpoint, and the part of the endpoint that each means.
 
 TensorRT-LLM's backend serves one model under several names: one for tensors, one for texts (the ensemble),
-and one for each step between the two. The usual names are settings. An endpoint of that name comes first.
+and one for each step between the two. Settings list the aliases. An endpoint with such a name comes first.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class NotReady(TypedDict):
 
 
 class TensorMetadata(TypedDict):
-    """A tensor. Its first dimension is that of the batch; -1 means any size."""
+    """A tensor. The first dimension is the batch; -1 means any size."""
 
     name: str
     datatype: Datatype

@@ -71,7 +71,7 @@ _TENSORS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """A request to end the running request with this id. It gets an empty answer."""
+    """A request to end the running request with this id. This request gets an empty answer."""
 
     model: str
     id: str
@@ -193,7 +193,7 @@ def _check_stream(row: BatchRow, streaming: bool, can_stream: bool) -> None:
 
 
 def _is_stop(tensors: Mapping[str, Tensor]) -> bool:
-    """Whether the request is to end another one. If it is, its other tensors are ignored."""
+    """Whether the request is to end another one. If so, all tensors but `stop` are ignored."""
     tensor = tensors.get("stop")
     if tensor is None:
         return False

@@ -78,7 +78,7 @@ class Found(NamedTuple):
 
 
 def find(services: Services, scope: Scope, names: Mapping[str, str]) -> Found:
-    """The model. Raises ModelNotFound, also if the model takes no tensors, or VersionNotFound."""
+    """The model. Raises VersionNotFound, or ModelNotFound (also for a model without tensors)."""
     name, wanted = names["model"], names.get("version")
     if len(name) > MAX_MODEL_NAME_CHARS:
         raise ModelNotFound("model", "no such model")
@@ -165,7 +165,7 @@ def _config(name: str, datatype: str, dims: tuple[int, ...]) -> answers.OutputCo
 
 
 def _parameters(info: ModelInfo | None, config: TrtllmConfig) -> dict[str, object]:
-    """The parameters of a configuration. Most are missing until the model is known."""
+    """The parameters of a configuration. Most are missing until facts about the model are available."""
     own: dict[str, object] = {"exclude_input_in_output": str(config.exclude_input_in_output).lower()}
     if info is None:
         return own

@@ -29,7 +29,7 @@ class IndexBody(WireModel):
 
 @with_config(extra="forbid")
 class NoParameters(TypedDict, total=False):
-    """The accepted parameters of a load request. None has an effect: the deploy file configures models."""
+    """The accepted parameters of a load request. They have no effect: the deploy file configures models."""
 
     unload_dependents: Any
 

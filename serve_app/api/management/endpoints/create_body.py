@@ -68,7 +68,7 @@ class EndpointFields(StrictBody):
         return {} if self.ai_gateway is None else self.ai_gateway.settings("ai_gateway.")
 
     def stored(self) -> dict[str, Any]:
-        """The fields that are stored and have no effect."""
+        """The fields that are stored but have no effect."""
         return stored_of(self, STORED)
 
 

@@ -164,7 +164,7 @@ def _wanted_of(config: ConfigShown | None) -> ConfigWanted | None:
 
 @contextmanager
 def _in_words_of_body(prefix: str) -> Iterator[None]:
-    """Make errors about a configuration name the body's fields: `config.served_entities.0`."""
+    """In errors about a configuration, use the body's names of fields: `config.served_entities.0`."""
     try:
         yield
     except FieldError as error:

@@ -1,8 +1,8 @@
 """What `strict` requires of a schema, so that an answer is guaranteed to match it.
 
-In all protocols, decoding must enforce every keyword of the schema. OpenAI's protocol allows only a
-subset, in which every object is closed and requires all of its properties. Without `strict` a schema is
-followed as far as possible, and the keywords that are not enforced are reported. Depends neither on
+In all protocols, `strict` requires that decoding can enforce every keyword of the schema. OpenAI's protocol
+allows only a subset, in which every object is closed and requires all of its properties. Without `strict` a
+schema is followed as far as possible, and the keywords that are not enforced are reported. Depends neither on
 requests nor on grammars.
 """
 

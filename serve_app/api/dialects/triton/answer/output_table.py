@@ -24,7 +24,7 @@ GENERATION: Final = "generation_logits"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """One tensor. An answer includes it if the input `flag` asks for it; None: always."""
+    """One tensor. An answer has the tensor if the input `flag` asks for it; if `flag` is None, always."""
 
     datatype: str
     shape: tuple[int, ...]  # the dimension of the batch comes first; -1: any size

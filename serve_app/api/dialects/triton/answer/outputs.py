@@ -87,7 +87,7 @@ class ResponseBuilder:
         self._running = answer.sequences * len(answer.prompts)
 
     def push(self, row: int, delta: TokenDelta) -> list[InferResponse]:
-        """The responses to a row's delta in a stream, one for each token. The last one of all is final.
+        """The responses to a row's delta in a stream, one for each token. The very last one is final.
 
         The first and the last response of a row contain the logits of the prompt. An end without a token,
         as after a cancellation, is a final response without outputs.

@@ -83,7 +83,7 @@ class _Asked:
     pad_id: int | None
 
     def texts(self) -> Iterator[tuple[str, bool]]:
-        """The texts to tokenise. True stands for a prompt, which gets special tokens around it."""
+        """The texts to tokenise. True marks a prompt, which gets special tokens around it."""
         yield self.query, True
         if self.decoder_query is not None:
             yield self.decoder_query, True

@@ -18,7 +18,7 @@ from serve_app.types import ModelInfo, Question, Tensor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnsembleStep:
-    """A checked request to one of the models around generation."""
+    """A checked request to the model `preprocessing` or `postprocessing`."""
 
     request: InferRequest
     questions: tuple[Question[Any], ...]

@@ -1,4 +1,4 @@
-"""How a request to a model around generation is served: body, permit, questions, answer."""
+"""How a request to a pre- or postprocessing model is served: body, permit, questions, answer."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def exchange_steps(
     *,
     max_bytes: int = MAX_BODY_BYTES,
 ) -> None:
-    """One request and its answer. Raises ServeError before the answer, ClientGone at any time."""
+    """One request and its answer. Raises ServeError only before the answer, but ClientGone at any time."""
     context_of(scope).render_error = render_error
 
     def parse(raw: bytes) -> EnsembleStep:

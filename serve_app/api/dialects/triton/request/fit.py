@@ -1,4 +1,4 @@
-"""Checks that need the model: token ids against the model's vocabulary, widths against its sizes.
+"""Checks that need the model: token ids against the model's vocabulary, widths of tensors against its sizes.
 
 Errors name tensors. The engine checks lengths against the context window.
 """
@@ -21,7 +21,7 @@ class Fit:
     has_one_end: bool = False  # only the tokenizer's own end token ends an answer
 
     def __call__(self, request: GenerateRequest, info: ModelInfo) -> GenerateRequest:
-        """The request, in which only the end tokens may have changed. Raises InvalidField."""
+        """The request, unchanged except perhaps for its end tokens. Raises InvalidField."""
         vocab, sampling = info.vocab_size, request.sampling
         table = request.prompt_table
         self._ids("input_ids", request.prompt.token_ids or (), vocab + (table.used if table else 0))

@@ -1,7 +1,7 @@
 """One row of tensors -> one generation request: sampling or beams, words, adapter, prompt table, draft.
 
-If top-k and top-p are both 0, the likeliest token is taken. If one of them is set, a token is drawn from the
-tokens that it selects. If both are set, top-k is applied first. A beam width of 1 means no beam search.
+If top-k and top-p are both 0, the likeliest token is taken. If one of the two is set, a token is drawn from
+those that it selects. If both are set, top-k is applied first. A beam width of 1 means no beam search.
 """
 
 from __future__ import annotations
