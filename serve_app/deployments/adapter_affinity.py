@@ -1,10 +1,10 @@
-"""Sends the requests of one adapter task to one replica, which probably has the task's adapter.
+"""Sends the requests of one adapter task to the same replica, which probably has the task's adapter.
 
-A replica keeps the adapters that clients sent to it, and has no access to those of other replicas. So
-tasks are hashed into buckets, and each bucket is what Serve calls a multiplexed model. Serve's router prefers
-replicas that have the bucket's weights, and gives a new bucket to the replica with the fewest. It skips busy
-and dead replicas; the replica that gets the request instead may then have to ask the client for the weights.
-The number of buckets is bounded, since Serve keeps every name that it ever saw.
+A replica keeps the adapters that clients sent to it, and cannot use those of other replicas. So tasks are
+hashed into buckets, and each bucket is what Serve calls a multiplexed model. Serve's router prefers replicas
+that have the bucket's weights, and gives a new bucket to the replica with the fewest buckets. The router
+skips busy and dead replicas; the replica that gets the request instead may then have to ask the client for
+the weights. The number of buckets is bounded, since Serve keeps every name that it ever saw.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BUCKET_BYTES: Final = 1  # 256 buckets
 def toward(handle: DeploymentHandle, request: GenerateRequest) -> DeploymentHandle:
     """The handle to call for `request`: that of its task's bucket, or `handle` if it has no task.
 
-    Every replica can load the adapters of the operator's folders.
+    A request for an adapter in one of the operator's folders has no task, since every replica can load it.
     """
     if request.adapter is None or not request.adapter.is_task:
         return handle
@@ -33,7 +33,7 @@ def toward(handle: DeploymentHandle, request: GenerateRequest) -> DeploymentHand
 
 
 async def arrived(request: GenerateRequest) -> None:
-    """If the request contains weights, tell Serve that this replica now has the bucket of `request`.
+    """If `request` contains weights, tell Serve that this replica now has its bucket.
 
     To be called in a replica, within the call of the request.
     """

@@ -49,7 +49,7 @@ def build_model_app(config: ModelConfig) -> Application:
 
 
 def system_app(endpoints: Sequence[Endpoint], config: GatewayConfig | None = None) -> Application:
-    """Like `build_system_app`, but with the given endpoints. Raises CatalogueError, a ValueError."""
+    """Like `build_system_app`, but the endpoints are passed. Raises CatalogueError, a ValueError."""
     config = config or GatewayConfig()
     catalogue = Catalogue(endpoints=tuple(endpoints))
     check_judges(catalogue, config.guardrails_model)

@@ -12,12 +12,12 @@
 Both clients take the model's name, and a version if the model has several. Requests take as keyword arguments
 the fields of `Prompt` for the input (`text`, `messages`, `token_ids`, `tools`, `templating`, `suffix`) and
 any field of `GenerateRequest` (`sampling`, `n`, `beam`, `grammar`, `stop`, ...). Without `sampling`, the
-defaults of the model's own generation_config.json apply. `ask` sends a question with one reply:
+defaults in the model's generation_config.json apply. `ask` sends a question that has one reply:
 `client.ask(EmbedRequest(id="", inputs=("text",)))`. Both clients raise the errors of errors.py.
 
-Unlike an answer through a gateway, an answer here is never moved to another replica: a stopping replica
-finishes it, and if a replica dies, it ends with GenerationFailed. The reason is that Serve's streams report
-neither a replica's weights nor that it is stopping.
+Unlike an answer through a gateway, an answer here never moves to another replica: a stopping replica finishes
+the answer, and if the replica dies, the answer ends with GenerationFailed. The reason is that Serve's streams
+report neither the weights of a replica nor that it is stopping.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _PROMPT_FIELDS = tuple(Prompt.__dataclass_fields__)
 
 @dataclass(slots=True)
 class Answer(Choice):
-    """All of one choice: text, thoughts, calls, tokens, log-probabilities, and how it ended."""
+    """One whole choice: text, thoughts, calls, tokens, log-probabilities, and how it ended."""
 
     stop: str | int | None = None  # the stop string or token that matched
     timing: Timing | None = None
@@ -73,7 +73,7 @@ class _Deployed:
     def __init__(self, model: str, version: str = "") -> None:
         """Raises ModelNotFound unless `model` is deployed in this cluster.
 
-        `version`: one of several versions of the model; "": the model that has no version.
+        `version`: which one of the model's versions; "" for a model without versions.
         """
         self._model = model
         try:
@@ -95,19 +95,19 @@ class AsyncClient(_Deployed):
                     yield delta
 
     async def generate(self, **fields: Any) -> Answer:
-        """The first choice of one request, whole."""
+        """The first choice of one request, as a whole."""
         (answer, *_) = await self.choices(**fields)
         return answer
 
     async def choices(self, **fields: Any) -> list[Answer]:
-        """All `n` choices of one request, whole."""
+        """All `n` choices of one request, as wholes."""
         answers = [Answer() for _ in range(fields.get("n", 1))]
         async for delta in self.stream(**{"stream": False, **fields}):
             _add(answers, delta)
         return answers
 
     async def ask(self, question: Question[ReplyT]) -> ReplyT:
-        """The answer to a question; a question without an id gets one."""
+        """The answer to a question, which gets an id if it has none."""
         question = _identified(question)
         with _public_errors():
             return decode_reply(question, await self._handle.ask.remote(encode_question(question)))
@@ -129,18 +129,18 @@ class Client(_Deployed):
                 yield from _deltas(item)
 
     def generate(self, **fields: Any) -> Answer:
-        """The first choice of one request, whole."""
+        """The first choice of one request, as a whole."""
         return self.choices(**fields)[0]
 
     def choices(self, **fields: Any) -> list[Answer]:
-        """All `n` choices of one request, whole."""
+        """All `n` choices of one request, as wholes."""
         answers = [Answer() for _ in range(fields.get("n", 1))]
         for delta in self.stream(**{"stream": False, **fields}):
             _add(answers, delta)
         return answers
 
     def ask(self, question: Question[ReplyT]) -> ReplyT:
-        """The answer to a question; a question without an id gets one."""
+        """The answer to a question, which gets an id if it has none."""
         question = _identified(question)
         with _public_errors():
             return decode_reply(question, self._handle.ask.remote(encode_question(question)).result())

@@ -118,7 +118,7 @@ def haproxy(
 def listen(folder: Path, host: str, v1: Family, environ: MutableMapping[str, str] = os.environ) -> str:
     """Let HAProxy listen at `host`, before Ray starts. Returns the host that Serve itself must listen at.
 
-    Behind our HAProxy it is loopback, since Serve's own proxy and each replica's HTTP port do not require a
+    Behind our HAProxy that is loopback, since Serve's own proxy and each replica's HTTP port do not require a
     key. Without HAProxy, Serve's proxy serves `host`.
     `v1`: the protocol of paths below /v1, which sets the form of the proxy's own answers.
     """
@@ -165,8 +165,8 @@ def _haproxy_binary() -> str | None:
 def free_port() -> int:
     """A free loopback port outside the range from which the system assigns ports itself.
 
-    Between the choice of a port and its use, Ray takes dozens of ports that the system assigns. No port is
-    returned twice to this process, since it may not be using the first one yet.
+    Ray takes dozens of ports that the system assigns, between the choice of this port and its use. No port is
+    returned twice to this process, since the first caller may not be using its port yet.
     """
     left = [port for port in UNPICKED_PORTS if port not in _GIVEN]
     for port in random.SystemRandom().sample(left, min(100, len(left))):
@@ -200,6 +200,6 @@ def keep_from_cleaners(folder: Path) -> int:
 
 
 def apply(variables: dict[str, str], environ: MutableMapping[str, str] = os.environ) -> None:
-    """Set the variables that are not set yet."""
+    """Set those variables that are not set yet."""
     for name, value in variables.items():
         environ.setdefault(name, value)

@@ -1,7 +1,7 @@
 """Answers over HTTP/1.0 without chunks, which that version does not have.
 
 uvicorn sends every answer without a known length in chunks. A client that speaks HTTP/1.0, such as `ab` or an
-old proxy, would read the chunk sizes as text. The end of the connection ends the answer instead.
+old proxy, would read the chunk sizes as text. Here the end of the connection ends the answer instead.
 """
 
 from __future__ import annotations

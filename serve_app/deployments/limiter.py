@@ -3,16 +3,16 @@
 A gateway has one open call to the limiter at a time. Claims and settlements that arrive meanwhile go with the
 next call, so a burst of claims takes a handful of calls.
 
-The answer to a call may get lost: the limiter dies, or does not answer in time. The claims of that call are
-then refused (`Unavailable`) and never sent again. The limiter learns this from the next call: a gateway
-numbers its calls, and each call has the number of the last answered one. If the answer to a call was lost,
-the limiter undoes that call before it handles the next. A call that Serve sends twice, or that arrives after
-its successor, changes nothing. So no claim is granted twice, and no settlement is counted twice.
+The answer to a call may get lost, because the limiter dies or does not answer in time. The claims of that
+call are then refused (`Unavailable`) and never sent again. The limiter learns this from the next call: a
+gateway numbers its calls, and each call names the last answered one. If the answer to a call was lost, the
+limiter undoes that call before it handles the next. A call that Serve sends twice, or that arrives after the
+gateway's next call, changes nothing. So no claim is granted twice, and no settlement is counted twice.
 
-A gateway that dies leaves claims open. A living gateway calls every few seconds, even without claims; if a
-gateway is silent for `LEASE_S`, its claims are given back.
+A gateway that dies leaves its claims open. A living gateway calls every few seconds, even if it has no
+claims; when a gateway is silent for `LEASE_S`, its claims are given back.
 
-A limiter that restarts has lost all earlier claims, and begins with full budgets. So after a crash each
+After a restart, a limiter has lost all earlier claims, and begins with full budgets. So after a crash each
 budget may be granted once more, but not more than that.
 """
 
@@ -77,7 +77,7 @@ class _Done:
 
 
 class Limiter:
-    """Keeps the buckets of the cluster. There must be exactly one replica, or budgets would not be shared."""
+    """Keeps the buckets of the cluster. There must be only one replica, or budgets would not be shared."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         log_as_json()
@@ -90,7 +90,7 @@ class Limiter:
     async def take(self, payload: bytes) -> bytes:
         """Process the settlements and claims of the `Call` in `payload`.
 
-        Never waits, so calls are handled one after the other. Settlements are processed before claims.
+        Never waits, so one call is handled after the other. Settlements are processed before claims.
         """
         call = _call_decoder.decode(payload)
         done = self._done.pop(call.gateway, None)
@@ -139,7 +139,7 @@ class SharedQuota:
     """A gateway's `api.backend.Quota`. It must be made and used on one event loop, outside any request.
 
     Serve may cancel a call together with the request in whose context it was made. So the task that calls the
-    limiter for all requests starts here.
+    limiter for all requests is started here.
     """
 
     def __init__(self, handle: DeploymentHandle) -> None:
@@ -160,7 +160,7 @@ class SharedQuota:
         """Take all of `draws`, or nothing.
 
         Raises Unavailable if the limiter does not answer within `WAIT_S`, and ValueError for draws that no
-        bucket can hold. If the caller is cancelled while it waits, it gives back what is then granted.
+        bucket can hold. If the caller is cancelled while it waits, a later grant is given back.
         """
         for draw in draws:
             check(draw)
@@ -180,7 +180,7 @@ class SharedQuota:
             raise
 
     def settle(self, draws: Sequence[Draw]) -> None:
-        """Take `amount` more from each bucket, or give it back if it is negative. Never waits or fails.
+        """Take `amount` more from each bucket; a negative amount is given back. Never waits or fails.
 
         While the limiter cannot be reached, settlements are kept, summed by bucket. Beyond `MAX_SETTLEMENTS`
         buckets, settlements for further buckets are dropped. Buckets fill by themselves.
@@ -209,7 +209,7 @@ class SharedQuota:
             _refuse(claim)
 
     def _abandon(self, claim: _Claim) -> None:
-        """Give back a grant that has just arrived, because the caller of `claim` is gone."""
+        """Give back a grant that has just arrived, because the task that called `claim` is gone."""
         if claim.verdict.cancelled():
             return  # not answered yet; `_deliver` gives back what is granted
         if claim.verdict.exception() is None and claim.verdict.result().granted:
@@ -291,7 +291,7 @@ class SharedQuota:
 
 
 def _refuse(claim: _Claim) -> None:
-    """Make `claim` raise Unavailable if it has no verdict yet."""
+    """Make `claim` raise Unavailable if the limiter has not yet decided on the claim."""
     if not claim.verdict.done():
         claim.verdict.set_exception(_unavailable())
 

@@ -1,7 +1,7 @@
-"""Shortage of memory on the machine or in its container: who refuses work, and which process dies first.
+"""Shortage of memory on the machine or in its container: what refuses work, and which process dies first.
 
-Other programs may take the memory that a model needs. First the model's replica refuses new work
-and gives back what it does not use. If that does not help, the kernel kills a process, and that should be a
+Other programs may take the memory that a model needs. First the model's replica refuses new work, and gives
+back memory that it does not use. If that is not enough, the kernel kills a process, and that should be a
 replica: Serve starts another one, while gateway, limiter and controller go on.
 """
 
@@ -39,9 +39,9 @@ def be_expendable(score: Path = _OWN_SCORE) -> None:
 
 
 def be_spared(score: Path = _OWN_SCORE) -> None:
-    """Stop the kernel from killing this process before other programs.
+    """Stop the kernel from killing this process before it kills other programs.
 
-    Ray marks all its workers as the first to be killed. Needs no privilege if Ray needed none.
+    Ray marks all its workers as the first to be killed. Needs no more privilege than Ray needed.
     """
     _add_score(score, -_WORST)
 
@@ -55,7 +55,7 @@ def _add_score(path: Path, more: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes of memory of the machine, or of the control group with the smallest free share."""
+    """Memory in bytes: that of the machine, or of the control group with the smallest free share."""
 
     free: int  # available to programs; file caches count as free
     total: int
@@ -73,7 +73,7 @@ def memory(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgr
 
 
 def _limited(root: Path, own: Path) -> Iterator[Memory]:
-    """Each control group above this process that has a limit, in version 1 or 2."""
+    """Each control group, of version 1 or 2, that contains this process and has a limit."""
     try:
         lines = own.read_text().splitlines()
     except OSError:
@@ -119,7 +119,7 @@ class MemoryGuard:
     """Refuses work while less than `reserve` of all memory is free. Create it on the replica's event loop."""
 
     def __init__(self, reserve: float, look: Callable[[], Memory] = memory, look_s: float = LOOK_S) -> None:
-        """`reserve`: a share of all memory; 0 refuses nothing."""
+        """`reserve`: a share of all memory; with 0, nothing is refused."""
         self.is_short = False
         self._reserve = reserve
         self._look = look

@@ -1,7 +1,7 @@
 """Process trees that can be ended as a whole, whatever their processes do.
 
 A subreaper inherits the orphans among its descendants, so even a detached daemon becomes its child and is
-found. Deals only with processes; depends neither on Ray nor on what the processes are for.
+found. Deals only with processes; depends neither on Ray nor on the purpose of the processes.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def adopt_orphans() -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """Make the kernel end this process if its parent dies (Linux; elsewhere only if it is dead already).
+    """Make the kernel end this process if its parent dies (Linux; elsewhere only if it is already dead).
 
-    `parent`: the parent's process id, taken before this process began. The kernel does not report a death
-    before this call, so this process checks once by itself.
+    `parent`: the parent's process id, which was read before this process began. The kernel does not report a
+    death that happened before this call, so this process checks once by itself.
     """
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -65,7 +65,7 @@ def _child(work: Callable[[], int]) -> NoReturn:
 
 
 def reap(child: int | None = None) -> int | None:
-    """Reap every child that ended. Returns the wait status of `child` if it was among them."""
+    """Reap every child that has ended. Returns the wait status of `child` if it was among them."""
     found = None
     while True:
         try:
@@ -79,7 +79,7 @@ def reap(child: int | None = None) -> int | None:
 
 
 def end_descendants(timeout_s: float = END_S) -> list[str]:
-    """Kill all descendants, and any that they start meanwhile. Returns the names of survivors."""
+    """Kill all descendants, and any that they start in the meantime. Returns the names of survivors."""
     deadline = time.monotonic() + timeout_s
     while True:
         reap()

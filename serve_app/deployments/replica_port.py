@@ -1,7 +1,7 @@
 """Restricts Serve's second transport between deployments to this machine.
 
-Each replica of Serve 2.60 has a gRPC server on every interface. That server unpickles whatever it receives,
-without any authentication: anyone who reaches its port can run code. Our calls use Ray's own transport
+In Serve 2.60, each replica has a gRPC server on every interface. That server unpickles whatever it receives,
+without any authentication, so anyone who reaches its port can run code. Our calls use Ray's own transport
 (`environment`), so the gRPC server is not needed. Serve has no setting for the server's address.
 """
 

@@ -82,7 +82,7 @@ def read_blueprint(config: ModelConfig, progress: Callable[[str], None], *, on_c
 
 
 def _dtype(config: ModelConfig, stored: torch.dtype, on_cpu: bool) -> torch.dtype:
-    """The type of the weights on a CPU with our kernels, or on a GPU with bfloat16."""
+    """The type that the weights have on a CPU with our kernels, or on a GPU with bfloat16."""
     if on_cpu or config.dtype != "auto":
         device = torch.device("cpu")
         return choose_dtype(config.dtype, stored, device, lambda line: None, fast_bfloat16=True)

@@ -129,13 +129,13 @@ def check_embedder(config: PreTrainedConfig) -> None:
 
 
 def _without_head(config: PreTrainedConfig) -> dict[str, bool]:
-    """The option that leaves out a module's own pooler: many checkpoints lack it, and ours replaces it."""
+    """The option that leaves out a module's own pooler: many checkpoints lack one, and ours replaces it."""
     option = "add_pooling_layer"
     return {option: False} if option in signature(MODEL_MAPPING[type(config)].__init__).parameters else {}
 
 
 def _is_causal(config: PreTrainedConfig) -> bool:
-    """Whether the model is a decoder: transformers has a causal but no masked language model of its type."""
+    """Whether the model is a decoder: transformers has a causal but no masked language model for its type."""
     kind = config.model_type
     if getattr(config, "use_bidirectional_attention", False) or kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
         return bool(getattr(config, "is_decoder", False))

@@ -1,8 +1,8 @@
 """The least memory that a replica takes, read from a model's files without loading any.
 
-The size of the weights is computed from their headers and the settings, the size of the KV cache from
-config.json and the settings. The figure is a lower bound: activations, adapters, scales, packed
-copies of weights, and a cache beyond the settings' minimum are left out.
+The size of the weights follows from their headers and the settings, that of the KV cache from config.json and
+the settings. The figure is a lower bound: activations, adapters, scales, packed copies of weights, and a
+cache beyond the settings' minimum are left out.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _folder(config: ModelConfig) -> Path | None:
 
 
 def _declared_bytes(shape: Mapping[str, Any], tensors: Sequence[StoredTensor]) -> int | None:
-    """Bytes per number in the type that config.json declares; None if any tensor is stored with fewer."""
+    """Bytes per number in the type that config.json declares; None if a tensor is stored with fewer bytes."""
     text = shape.get("text_config") or shape
     named = (text.get("dtype"), shape.get("dtype"), text.get("torch_dtype"), shape.get("torch_dtype"))
     declared = next((_WANTED[str(name)] for name in named if name in _WANTED), None)
@@ -103,8 +103,8 @@ def _quantised_bytes(
 ) -> int:
     """Bytes of all weights if linear layers are quantised to `kind`.
 
-    One of the matrices with a row per token is the embedding, which stays as it is. The head is
-    either a sensitive matrix of its own in the files or a copy of the embedding.
+    One of the matrices with a row for each token is the embedding, which stays as it is. The files contain
+    the head either as a sensitive matrix of its own, or as a copy of the embedding.
     """
     size = FORMATS[kind]
     total, embedding, head = 0, 0, 0

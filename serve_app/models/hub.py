@@ -112,7 +112,7 @@ def _weights_of(repo: str, info: Any) -> dict[str, int]:
 
 
 def _note(snapshot: Path, revision: str, commit: str) -> None:
-    """Make the cache find `snapshot` by the requested name, because only its commit was downloaded."""
+    """Make the cache find `snapshot` under the requested name, because only its commit was downloaded."""
     if revision != commit:
         ref = snapshot.parents[1] / "refs" / revision
         with suppress(OSError):  # then it is found only with the hub's answer
@@ -127,7 +127,7 @@ def wanted_weights(names: list[str]) -> list[str]:
 
 
 def fetch_shape(repo: str, revision: str | None, progress: Progress) -> Found:
-    """Like `fetch`, but downloads only the files that describe the model, without weights and tokenizer."""
+    """Like `fetch`, but downloads only the files that describe the model, not weights or tokenizer."""
     return _answered(repo, revision, progress, _download_shape, _cached_shape)
 
 

@@ -1,4 +1,4 @@
-"""The tensors in a folder's safetensors files, by their headers alone. Does not use torch.
+"""The tensors in a folder's safetensors files, found from their headers alone. Does not use torch.
 
 A header is eight bytes with its size, then JSON: the type, the shape and the place of each tensor's bytes.
 """

@@ -32,15 +32,15 @@ _TYPES: Final[Mapping[str, torch.dtype]] = {
 
 
 def streams_to(device: torch.device) -> bool:
-    """Whether weights go to `device` one by one. On a CPU they stay in the machine's own memory."""
+    """Whether weights go to `device` one by one. Weights for a CPU stay in the machine's own memory."""
     return device.type != "cpu"
 
 
 class StreamedTensor:
     """Stands for a tensor where transformers loads a `state_dict`.
 
-    Transformers asks a stored tensor for all of it, `[...]`, and then moves that to where the model is
-    built, which is the CPU. This tensor is read when it is moved, and goes to the device instead.
+    Transformers asks a stored tensor for all of it, `[...]`, and then moves the result to where the model is
+    built, which is the CPU. This tensor is read when it is moved, and goes to our device instead.
     """
 
     def __init__(self, stored: StoredTensor, device: torch.device) -> None:

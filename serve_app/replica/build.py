@@ -136,7 +136,7 @@ def _load_halves(config: ModelConfig, progress: Progress) -> tuple[Engine, Loade
         tokens = thread.submit(lambda: _grammar_tokens(tokenizer.result(), model, model.vocab_size))
 
         def make_grammars(vocab_size: int) -> GrammarQueue | None:
-            """The compiler of grammars over the tokens; None, and a line of progress, if the tokenizer does
+            """The compiler of grammars over the tokens; None, after a line of progress, if the tokenizer does
             not allow grammars."""
             try:
                 if vocab_size == model.vocab_size:
@@ -176,7 +176,7 @@ def _grammar_tokens(tokenizer: Tokenizer, model: LoadedModel, vocab_size: int) -
 
 
 def load_tokenizer(config: ModelConfig, folder: Path) -> Tokenizer:
-    """The tokenizer of `folder`, with the operator's chat template if there is one."""
+    """The tokenizer of `folder`, with the operator's own chat template if there is one."""
     template = None
     if config.chat_template is not None:
         try:

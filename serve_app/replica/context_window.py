@@ -1,6 +1,6 @@
 """Fits a request into a model's context window and its output limit.
 
-Prompt or output is shortened only where the request allows it (`GenerateRequest.overflow`,
+The prompt or the output is shortened only where the request allows it (`GenerateRequest.overflow`,
 `truncate_prompt`). Everything else is refused.
 """
 
@@ -59,7 +59,7 @@ class ContextWindow:
         return Fitted(limited, kept, clamped=None if asked is None else most)
 
     def _output(self, request: GenerateRequest) -> int | None:
-        """The output limit that request, model and operator set; None if only the window limits it.
+        """The output limit from request, model and operator; None if only the window limits the output.
 
         Raises InvalidField.
         """

@@ -1,5 +1,5 @@
-"""Finds out from a model's configuration alone whether it can be served, by which layers, and in how much
-memory."""
+"""Finds out from a model's configuration alone whether the model can be served, by which layers, and in how
+much memory."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def check_model(
 ) -> ModelCheck:
     """Find the model of `config`, and determine what serving it needs.
 
-    `memory`: the memory of a device elsewhere, in bytes; None: this machine's memory. Raises ModelLoadError
-    if the model is refused or does not fit.
+    `memory`: the memory in bytes of a device on another machine; None: this machine's memory. Raises
+    ModelLoadError if the model is refused or does not fit.
     """
     device, own = device_memory(config.device)
     memory = memory or own

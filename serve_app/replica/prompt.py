@@ -35,9 +35,9 @@ class PromptEncoder:
     ) -> list[int]:
         """Token ids of the prompt, at least one.
 
-        Raises InvalidField, PromptTooLong, or UnsupportedField when the model has no chat
-        template or no fill-in-the-middle tokens. `check_fewest` is called before tokenisation, with a lower
-        bound of the prompt's tokens, and raises if there are too many.
+        Raises InvalidField or PromptTooLong; raises UnsupportedField if the model lacks the chat template or
+        the fill-in-the-middle tokens that the prompt needs. `check_fewest` is called before tokenisation with
+        a lower bound of the number of prompt tokens, and raises if that is too many.
         """
         prompt = request.prompt
         if prompt.messages is not None:
@@ -77,7 +77,7 @@ class PromptEncoder:
         return tuple(found)
 
     async def biased(self, sampling: SamplingParams, words: tuple[tuple[str, float], ...]) -> SamplingParams:
-        """`sampling`, with each word's number as the bias of its tokens; -inf excludes them."""
+        """`sampling`, with each word's number as the bias of the word's tokens; -inf excludes the tokens."""
         bias, banned = list(sampling.logit_bias), list(sampling.bad_words)
         for word, number in words:
             for token in await self.tokenizer.encode(word, add_special_tokens=False):
@@ -90,7 +90,7 @@ class PromptEncoder:
     async def engine_request(self, request: GenerateRequest, token_ids: list[int]) -> EngineRequest:
         """The token-level request. The engine generates `best_of` sequences, of at least one token each.
 
-        A beam search has a width instead of `best_of`, and ranks by itself. Raises InvalidField.
+        A beam search has a width instead of `best_of`, and does its own ranking. Raises InvalidField.
         """
         penalty, bound = request.rank_length_penalty, limits.MAX_LENGTH_PENALTY
         if penalty is not None and not -bound <= penalty <= bound:
@@ -125,9 +125,9 @@ class PromptEncoder:
 
 
 def is_ranked(request: GenerateRequest) -> bool:
-    """Whether the choices are ranked by likelihood, which is known only when all sequences have ended.
+    """Whether the choices are ranked by likelihood, and so known only when all sequences have ended.
 
-    True with more candidates than choices, or with a length penalty in a request that does not stream.
+    True if there are more candidates than choices, or if a request that does not stream has a length penalty.
     """
     if num_sequences(request) > request.n:
         return True

@@ -39,7 +39,7 @@ class Questions:
         self._watermark_key = watermark_key
 
     async def answer(self, question: Question[ReplyT]) -> ReplyT:
-        """Raises InvalidField, PromptTooLong, or UnsupportedField for other questions."""
+        """Raises InvalidField, PromptTooLong, or, for any other question, UnsupportedField."""
         if isinstance(question, TokenizeRequest):
             return cast("ReplyT", await told_tokens(self._tokenizer, await self._ids(question), question))
         if isinstance(question, DetokenizeRequest):
@@ -67,8 +67,8 @@ class Questions:
 
 
 def check_answer(tokens: int, param: str, about: str = "") -> None:
-    """Raise PromptTooLong if there are more tokens than an answer may list. `about` comes before the number
-    in the message."""
+    """Raise PromptTooLong if there are more tokens than an answer may list. `about` is the text before the
+    number in the message."""
     if tokens > MAX_QUESTION_TOKENS:
         raise PromptTooLong(
             param, f"has {about}{tokens} tokens; an answer holds at most {MAX_QUESTION_TOKENS}"

@@ -1,8 +1,8 @@
 """One model in one process: prompts in, text deltas out.
 
-Wires the text layer to the engine. Everything here runs on one event loop; the engine
-steps in a thread of its own (see `engine/loop.py`) and hands over the outputs of each step in
-one call. Does not depend on Ray, HTTP or any protocol.
+Wires the text layer to the engine. Everything here runs on one event loop; the engine steps in a thread of
+its own (see `engine/loop.py`), and passes on the outputs of each step in one call. Does not depend on Ray,
+HTTP or any protocol.
 """
 
 from __future__ import annotations
@@ -108,10 +108,10 @@ class ModelServer:
     async def generate(self, request: GenerateRequest, sink: DeltaSink) -> None:
         """Send the deltas of `request` to `sink`; returns after the last one.
 
-        With `resume`, it continues an answer that another replica began: the first delta follows the last one
-        that the client has. Raises ServeError only before the first delta, for example Unavailable if other
-        weights began the answer; a later failure is a delta with finish ERROR. Cancelling the call aborts the
-        request and frees its blocks.
+        With `resume`, the model continues an answer that another replica began: its first delta follows the
+        last one that the client has. Raises ServeError only before the first delta, for example Unavailable
+        if other weights began the answer; later failures are deltas with finish ERROR. Cancelling the call
+        aborts the request and frees its blocks.
         """
         if self._stopping:
             raise Unavailable("the model is shutting down; try again", retry_after_s=1.0)
@@ -187,7 +187,7 @@ class ModelServer:
     async def _constrained(
         self, request: EngineRequest, grammar: Grammar, reader: AnswerReader
     ) -> EngineRequest:
-        """The request with its grammar compiled; the end token then ends the answer even with `ignore_eos`.
+        """The request with its grammar compiled; the end token then ends the answer despite `ignore_eos`.
 
         Raises the errors of `GrammarCompiler.compile`, for the field that `reader` names.
         """
@@ -200,7 +200,7 @@ class ModelServer:
         return replace(request, grammar=compiled, sampling=replace(request.sampling, ignore_eos=False))
 
     async def _refused_tool(self, reader: AnswerReader) -> InvalidField | None:
-        """The error for the tool whose schema is refused, if that tool is found in time."""
+        """The error for the tool whose schema was refused, if that tool is found in time."""
         until = time.monotonic() + _NAMING_S
         for name, grammar in reader.call_grammars:
             if time.monotonic() > until:
@@ -212,7 +212,7 @@ class ModelServer:
         return None
 
     def _prompt_text(self, request: GenerateRequest, whole: list[int], token_ids: list[int]) -> str:
-        """The text of the prompt as computed; if the prompt was shortened, the text of what is left."""
+        """The text of the prompt as it is computed: if the prompt was shortened, only the rest of it."""
         if request.prompt.text is not None and len(token_ids) == len(whole):
             return request.prompt.text
         return self._encoder.tokenizer.decode(token_ids, skip_special_tokens=False)

@@ -1,8 +1,8 @@
-"""Measures one replica in tokens per second: a closed loop of requests straight into a `ModelServer`.
+"""Measures one replica in tokens per second: a closed loop of requests directly to a `ModelServer`.
 
-There are always `Mix.concurrency` open requests. Each client's first request has a different output length.
-From then on requests end one by one, as they do in service, and every step has decodes beside some prompt.
-Tokens are counted as they are delivered, over rounds of a fixed time, once all clients run. Prompts are
+`Mix.concurrency` requests are open at any time. The first requests of the clients differ in output length.
+So from then on requests end one by one, as they do in service, and every step has decodes beside some prompt.
+Tokens are counted when they are delivered, in rounds of a fixed time, once all clients run. Prompts are
 random and share no prefix; sampling is at temperature 1, the default for clients.
 
 Does not depend on Ray or HTTP: the figures leave out the cost of the gateway and the channel.
@@ -26,7 +26,7 @@ from serve_app.types import GenerateRequest, Prompt, SamplingParams, TokenDelta,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mix:
-    """The requests of the clients; all numbers are at least 1."""
+    """The requests of the clients; each number is at least 1."""
 
     input_tokens: int = 256
     output_tokens: int = 128
@@ -96,7 +96,7 @@ async def measure(
     seconds: float = 10.0,
     progress: Callable[[str], None] = lambda line: None,
 ) -> Throughput:
-    """Drive an idle `server` for `rounds` of `seconds` each, after a warm-up of one output's length.
+    """Send requests to an idle `server`, in `rounds` of `seconds` each, after a warm-up of one output.
 
     Raises ValueError for a mix that does not fit, and the ServeError of a request that failed.
     """

@@ -109,7 +109,7 @@ class RayCluster:
 
 
 def _application(spec: AppSpec) -> Any:
-    """The application of `spec`. Its code version covers every setting that cannot change in place."""
+    """The application of `spec`. The code version covers every setting that cannot change in place."""
     config = ModelConfig.model_validate(spec.model)
     fixed = {"model": spec.model, "num_cpus": spec.num_cpus, "num_gpus": spec.num_gpus}
     version = hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()
@@ -169,7 +169,7 @@ def _demos() -> Iterator[Offer]:
 
 
 def logged_replicas(app: str) -> list[Mapping[str, Any]]:
-    """The replicas of an application that have a log, including the last dead ones."""
+    """The replicas of an application that have a log, including the ones that died last."""
     found = details().get(app)
     model = {} if found is None else found["deployments"].get(MODEL, {})
     replicas = [*model.get("replicas", ()), *model.get("recent_dead_replicas", ())]
@@ -177,7 +177,7 @@ def logged_replicas(app: str) -> list[Mapping[str, Any]]:
 
 
 def rooms() -> tuple[NodeRoom, ...]:
-    """The memory of each living node, measured on the node itself, since Ray only tracks reservations.
+    """The memory of each living node, measured there, because Ray only tracks reservations.
 
     Empty if a node does not answer.
     """
@@ -189,12 +189,12 @@ def rooms() -> tuple[NodeRoom, ...]:
 
 
 def own_room() -> NodeRoom:
-    """The entry of the node where this runs."""
+    """The entry of the node on which this code runs."""
     return NodeRoom(memory=memory().free, gpu_memory=_gpu_memory())
 
 
 def _gpu_memory() -> tuple[int, ...]:
-    """Bytes of memory of each NVIDIA GPU, whether the GPU is used or not."""
+    """The memory of each NVIDIA GPU in bytes, whether or not the GPU is used."""
     if shutil.which(_SMI) is None:
         return ()
     query = [_SMI, "--query-gpu=memory.total", "--format=csv,noheader,nounits"]

@@ -19,7 +19,7 @@ Replica = Mapping[str, Any]  # as Serve's details have one
 
 
 def newest_lines(replicas: Sequence[Replica]) -> str:
-    """One section for each replica, from every node. Blocks until the other nodes have read theirs."""
+    """One section for each replica, from every node. Blocks until the other nodes have read their files."""
     by_node: dict[str, list[Replica]] = defaultdict(list)
     for each in replicas:
         by_node[str(each.get("node_id") or "")].append(each)
@@ -37,7 +37,7 @@ def newest_lines(replicas: Sequence[Replica]) -> str:
 
 
 def tails(files: Sequence[str], most: int) -> list[str | None]:
-    """The last whole lines of each file on this node, at most `most` bytes per file. None: there is none."""
+    """The last whole lines of each file on this node, `most` bytes per file at most. None: there is none."""
     folder = ray_calls.logs_folder()
     return [_tail(folder / each, most) for each in files]
 

@@ -22,10 +22,10 @@ T = TypeVar("T")
 
 
 def pinned(deployment: Deployment, version: str) -> Deployment:
-    """The deployment with a code version that we choose.
+    """The deployment, with a code version that we choose.
 
-    By default Serve chooses a new random version at each `serve.run`, and replaces all replicas. If the
-    version stays the same, it changes the number of replicas, limits and `user_config` in place.
+    By default, Serve chooses a new random version at each `serve.run`, and so replaces all replicas. If the
+    version stays the same, Serve changes the number of replicas, limits and `user_config` in place.
     """
     return deployment.options(_internal=True, version=version)
 
@@ -41,7 +41,7 @@ def run_aside(name: str, app: Application) -> None:
 
 
 def delete_aside(name: str) -> None:
-    """Delete an application; returns before it is gone. Does nothing if there is none."""
+    """Delete an application; returns before it is gone. Does nothing if there is no such application."""
     serve.delete(name, _blocking=False)
 
 
@@ -56,7 +56,7 @@ def own_node() -> str:
 
 
 def on_nodes(calls: Mapping[str, Callable[[], T]], wait_s: float) -> dict[str, T | None]:
-    """Run each function on the node whose id is its key, all at once. None: no answer in time.
+    """Run each function on the node whose id is the function's key, all at once. None: no answer in time.
 
     Functions are sent by name, so every node must have this package.
     """

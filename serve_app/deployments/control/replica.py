@@ -1,7 +1,7 @@
-"""The control plane as a Serve deployment: one replica, which alone opens the database.
+"""The control plane as a Serve deployment: it has one replica, which alone opens the database.
 
-Its calls take and give msgpack bytes of `serve_app.types.control`. Nothing here waits for the database or for
-Ray on the event loop. The replica is up before the database is, and refuses commands until then.
+Its calls take and return msgpack bytes of `serve_app.types.control`. Nothing here waits for the database or
+for Ray on the event loop. The replica is up before the database is, and refuses commands in between.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ UNKNOWN: Final = UnsupportedField(None, "the control plane does not know this co
 
 
 class ControlReplica:
-    """Executes the commands of gateways. There is exactly one: it alone writes."""
+    """Executes the commands of gateways. There is exactly one replica, since only one process may write."""
 
     async def __init__(self, config: GatewayConfig) -> None:  # type: ignore[misc]  # Serve awaits it
         log_as_json()
@@ -55,7 +55,7 @@ class ControlReplica:
         settle()
 
     async def do(self, payload: bytes) -> bytes:
-        """The reply to a command. A command runs to its end even if its caller goes away."""
+        """The reply to a command. A command runs to its end even if its caller is gone."""
         task = asyncio.ensure_future(self._do(payload))
         self._open.add(task)
         task.add_done_callback(self._open.discard)
@@ -76,7 +76,7 @@ class ControlReplica:
             return encode_reply(Refused(BROKEN.info()))
 
     async def check_health(self) -> None:
-        """Serve replaces the replica when this raises."""
+        """Serve replaces the replica if this raises an exception."""
         if self._plane.is_broken:
             raise RuntimeError("the control plane has stopped; its log says why")
 

@@ -1,7 +1,7 @@
 """Checks that the parts of a deploy file agree: routes, applications, endpoints, purchased throughput.
 
-Works on parts that passed their own schema, so that one mistake is reported once. Does not depend on schemas
-or files.
+Works on parts that have passed their own schema, so that each mistake is reported once. Does not depend on
+schemas or files.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class App:
 
     @property
     def built(self) -> tuple[str, ...]:
-        """The names of its builder's deployments; empty if the builder is not ours."""
+        """The names of the deployments of its builder; empty if the builder is not ours."""
         if self.is_gateway:
             is_on = not isinstance(self.config, GatewayConfig) or self.config.control.enabled
             return (GATEWAY, LIMITER, CONTROL) if is_on else (GATEWAY, LIMITER)
@@ -243,7 +243,7 @@ def _entities(apps: Sequence[App], catalogue: Catalogue, endpoints: Place) -> It
 
 
 def _judges(app: App, config: GatewayConfig, catalogue: Catalogue, endpoints: Place) -> Iterator[Problem]:
-    """Unusable judges. If there is a control plane, a judge that is not in the file may still be added at run
+    """Unusable judges. If there is a control plane, a judge that the file lacks may still be added at run
     time."""
     known = {endpoint.name: endpoint for endpoint in catalogue.endpoints}
     named = [(app.place.at("args", "guardrails_model"), config.guardrails_model)]

@@ -1,4 +1,4 @@
-"""Finds the example deploy files wherever this package is installed: the wheel includes a copy of `deploy/`.
+"""Finds this package's example deploy files wherever it is installed: the wheel includes `deploy/`.
 
 Deals only with paths, not with the content of the files.
 """

@@ -1,6 +1,6 @@
-"""Checks whole deploy files without starting Ray: reports every problem, and what to write instead.
+"""Checks whole deploy files without starting Ray: reports every problem, and says what to write instead.
 
-Covered: YAML (including duplicate keys), Ray's schema of a deploy file, keys that Ray would ignore silently,
+Covered: YAML (including duplicate keys), Ray's schema of a deploy file, keys that Ray would silently ignore,
 import paths, `args` against the builder's own config class, the endpoints, and whether all of these agree.
 Not covered: whether weights, key files and machines exist, and whether the machines suffice.
 """
@@ -33,7 +33,7 @@ MOST_PORT: Final = 65_535
 
 
 class DeployFileError(ValueError):
-    """The file must not be deployed; `problems` says why, one line each in the message."""
+    """The file must not be deployed; the message gives all `problems`, one line each."""
 
     def __init__(self, problems: list[Problem]) -> None:
         super().__init__("\n".join(map(str, problems)))
@@ -89,7 +89,7 @@ def problems(source: str | Mapping[str, Any]) -> list[Problem]:
 
 
 class _Check:
-    """One pass over a file: each part against its schema, then the parts against each other."""
+    """One pass over a file: checks each part against its schema, then the parts against each other."""
 
     def __init__(self, raw: object) -> None:
         self.apps: list[App] = []
@@ -189,7 +189,7 @@ def _http_port(options: object) -> int | None:
 
 
 def _without_scaling(raw: Mapping[str, Any]) -> Mapping[str, Any]:
-    """An application without its autoscaling_configs, for whose problems we have messages of our own."""
+    """An application without its autoscaling_configs, for which we report problems in messages of our own."""
     entries = raw.get("deployments")
     if not isinstance(entries, list):
         return raw

@@ -1,4 +1,4 @@
-"""A problem of a deploy file and its place: a line, and a path with names beside the indices."""
+"""A problem of a deploy file and its place: a line, and a path that has names beside the indices."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Place:
         return replace(self, path=self.path + parts)
 
     def named(self, kind: str, name: object) -> Place:
-        """This place with the entry's name, because entries of a file are hard to count."""
+        """This place, with the entry's name added, because entries of a file are hard to count."""
         return replace(self, names=(*self.names, f"{kind} {name!r}")) if isinstance(name, str) else self
 
     def error(self, message: str) -> Problem:

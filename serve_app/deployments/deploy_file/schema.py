@@ -1,7 +1,7 @@
 """Checks one part of a deploy file against its schema: Ray's, or that of a builder's `args`.
 
-Ray ignores keys that it does not know, and reads some sections only when it deploys; here mistakes in either
-are errors. Relations between the parts of a file are not checked here.
+Ray ignores keys that it does not know, and reads some sections only when it deploys; here, mistakes in keys
+or such sections are errors. Relations between the parts of a file are not checked here.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def wrong_scaling(raw: object, place: Place) -> Iterator[Problem]:
 def imported(path: object, place: Place, known: Iterable[str] = ()) -> tuple[Any, list[Problem]]:
     """The object at an import path (`package.module:name`), or None and the reason why there is none.
 
-    `known` are paths to suggest.
+    `known` are paths that the reason may suggest.
     """
     if not isinstance(path, str):
         return None, [place.error(f"must be an import path, package.module:name; it is {_shown(path)}")]

@@ -17,7 +17,7 @@ from serve_app.deployments.deploy_file.problem import Path, Place, Problem
 
 @dataclass(frozen=True)
 class Document:
-    """One YAML document. If there is a problem, there are no values."""
+    """One YAML document. If there is a problem, no values are returned."""
 
     values: Any
     problems: list[Problem] = field(default_factory=list)

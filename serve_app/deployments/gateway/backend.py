@@ -1,4 +1,4 @@
-"""The api layer's backend over Serve: the models, and how to reach them."""
+"""The api layer's backend on top of Serve: the models, and how to reach them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ServeBackend:
     """The models behind this gateway, by the name of their application."""
 
     def __init__(self, receiver: Receiver, patience_s: float = PATIENCE_S) -> None:
-        """`patience_s`: how long an answer that lost its replica waits for another one."""
+        """`patience_s`: how long an answer whose replica was lost waits for another replica."""
         self._receiver = receiver
         self._patience_s = patience_s
         self._migrations = Migrations()
@@ -60,8 +60,8 @@ class ServeBackend:
             self._by_app[entity.app] = self._models[_key(entity)]
 
     def unwatch(self, endpoint: Endpoint) -> None:
-        """Undo one `watch` of `endpoint`, which is gone or has changed. Requests for a model that is no
-        longer named still reach it."""
+        """Undo one `watch` of `endpoint`, which is gone or has changed. Requests for a model that no endpoint
+        names any more still reach it."""
         for entity in endpoint.served_entities:
             key = _key(entity)
             self._watched[key] -= 1
@@ -72,7 +72,7 @@ class ServeBackend:
                 asyncio.get_running_loop().call_later(FORGET_S, self._forget, entity.app, model)
 
     def watches(self, entity: ServedEntity) -> bool:
-        """Whether any endpoint, in use or starting, names `entity`."""
+        """Whether `entity` is named by an endpoint, in use or starting."""
         return _key(entity) in self._models
 
     def answers(self, entity: ServedEntity) -> bool:
@@ -176,7 +176,7 @@ class ServeBackend:
         )
 
     def _suspect(self, app: str) -> None:
-        """Report to the application's model that a connected replica fell silent."""
+        """Report to the model of the application that a connected replica has fallen silent."""
         for model in {self._by_app.get(app), *(m for (name, *_), m in self._models.items() if name == app)}:
             if model is not None:
                 model.suspect()
@@ -201,7 +201,7 @@ class ServeBackend:
             del self._by_app[app]
 
     async def _watch_nodes(self) -> None:
-        """Listen beyond loopback as soon as the cluster has a second node."""
+        """Listen on an address beyond loopback as soon as the cluster has a second node."""
         while True:
             nodes = await asyncio.to_thread(ray.nodes)
             if sum(node["Alive"] for node in nodes) > 1:

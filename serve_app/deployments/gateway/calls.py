@@ -43,15 +43,15 @@ class _Open:
     sent_at: float | None = None  # a replica was chosen for it by then; the event loop's time
 
     def end(self) -> None:
-        """End a call that no replica has taken or will take."""
+        """End a call that no replica has taken or is going to take."""
         self.inbox.fail(Unavailable(GONE, retry_after_s=2.0))
 
 
 class Calls:
     """The open calls to one model: requests and questions.
 
-    A call that Serve has sent to a replica ends unless the replica confirms it over the channel within
-    `SILENCE_S`. Afterwards the connection is watched (see `channel/receiver.py`).
+    When Serve has sent a call to a replica, the replica has to confirm it over the channel within
+    `SILENCE_S`; otherwise the call ends. Afterwards the connection is watched (see `channel/receiver.py`).
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Calls:
         """The reply to the call of Serve's `response`, which replicas know as `key`.
 
         If a replica dies during the call, `on_death` is called with its actor, possibly after this function
-        raised. Raises Overloaded and Unavailable. Cancelling the task withdraws the call.
+        has raised. Raises Overloaded and Unavailable. Cancelling the task withdraws the call.
         """
         inbox = self.receiver.open(key)
         self.add(response, inbox)
@@ -166,9 +166,9 @@ class Call:
         sent: GenerateRequest | None,
         on_leaving: Callable[[], None],
     ) -> None:
-        """Sends `sent`, which is all or the rest of `request`. `on_leaving`: see `Receiver.open`.
+        """Sends `sent`, which is `request` or the rest of it. `on_leaving`: see `Receiver.open`.
 
-        None: nothing is sent, and the call counts as refused.
+        If `sent` is None, nothing is sent, and the call counts as refused.
         """
         self.cause: str | None = None  # why it lost the replica that had taken it; None: it did not
         self._calls = calls
@@ -189,14 +189,14 @@ class Call:
         self._watching.add_done_callback(calls.watching.discard)
 
     def close(self) -> None:
-        """Take no more deltas, and cancel the call unless it ended."""
+        """Take no more deltas, and cancel the call unless it has ended."""
         self.inbox.close()
         is_open = self._calls.open.pop(self._response, None) is not None
         if is_open and self._watching is not None and not (self.inbox.ended or self._watching.done()):
             self._response.cancel()
 
     def drop(self, error: ServeError) -> str | None:
-        """Close after `error`. Returns why its replica was lost; None if no replica had taken it."""
+        """Close after `error`. Returns why the call's replica was lost; None if no replica had taken it."""
         cause = error.cause if isinstance(error, (ReplicaLost, ReplicaSilent)) else self.cause
         if cause is None:
             self.close()
@@ -210,7 +210,7 @@ class Call:
         self.close()
 
     def lose(self) -> None:
-        """The replica is lost. Leave the call open, so that its end shows whether the process ended."""
+        """The replica is lost. Leave the call open, because its end will show whether the process ended."""
         self.inbox.close()
         self._calls.open.pop(self._response, None)
 

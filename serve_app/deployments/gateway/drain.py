@@ -3,7 +3,7 @@
     drain   admit nothing from now on -> the number of answers under way
     flush   write the usage journal to the disk, once nothing is under way -> 0
 
-A command and its reply are one line each. The sockets need neither Ray nor Serve, which may have
+A command and its reply are one line each. The sockets need neither Ray nor Serve, either of which may have
 failed, and they also reach a gateway that Serve is replacing. Only the owner can access the folder.
 """
 

@@ -1,8 +1,8 @@
-"""Moves a request away from a replica that is stopping: make before break.
+"""Moves a request away from a replica that is stopping: the new call begins before the old one ends.
 
 Another replica is called while the old one goes on, with its deltas left unread. The first delta of the new
-replica ends the old call. If the new replica refuses or takes too long, the gateway goes back to reading the
-old call and tries again later. So nothing is lost if no other replica has the same weights or free capacity.
+replica ends the old call. If the new replica refuses or takes too long, the gateway goes on reading the old
+call and tries again later. So nothing is lost if no other replica has the same weights and free capacity.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Handover:
     ) -> None:
         """`ask` sends the rest of the request of `old`; `adopt` is called with the call that took over.
 
-        `is_worth`: whether a handover is worthwhile and another replica exists.
+        `is_worth`: whether a handover is worthwhile, and another replica exists.
         """
         self._old = old
         self._ask = ask

@@ -1,6 +1,6 @@
 """The part of an answer that a gateway keeps, so that another replica can continue it.
 
-Does not depend on replicas or channels. It takes four bytes a token, `MAX_KEPT` tokens a request at most.
+Does not depend on replicas or channels. A token takes four bytes; at most `MAX_KEPT` are kept per request.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Kept:
         return sum(map(len, self._ids))
 
     def note(self, deltas: list[TokenDelta]) -> TokenDelta | None:
-        """Record delivered `deltas`, up to one that reports an engine's end; returns that one, if any.
+        """Record the delivered `deltas`, up to one that reports an engine's end; returns that delta, if any.
 
         Runs for each step of each stream.
         """
@@ -74,7 +74,7 @@ class Kept:
         return None
 
     def _note_edge(self, delta: TokenDelta) -> bool:
-        """Record the start or end of a choice. False: its engine ended."""
+        """Record that a choice began or ended. False: its engine ended."""
         if delta.finish is not None:
             if is_engines_end(delta):
                 return False
@@ -101,7 +101,7 @@ class Kept:
 
 
 def is_engines_end(delta: TokenDelta) -> bool:
-    """Whether the engine stopped although its process is alive, so that another replica may continue."""
+    """Whether the engine stopped while its process is still alive, so that another replica may continue."""
     if delta.finish is not FinishReason.ERROR or delta.error is None:
         return False
     return isinstance(from_info(delta.error), Unavailable)

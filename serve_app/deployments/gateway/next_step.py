@@ -1,4 +1,4 @@
-"""Decides with a pure function, without a clock, what to do next with a request that has no replica."""
+"""Decides what to do next with a request that has no replica: a pure function, without a clock."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def next_step(now: Situation) -> Step:
     """The next step of a request.
 
     The rest of an answer waits for a replica until its patience is over. A request without delivered tokens
-    is tried up to `ATTEMPTS` times without waiting, and then fails. Suspects are tried one after the other:
-    tried together, they would all die again with the one at fault, and all be refused.
+    is tried up to `ATTEMPTS` times without waiting in between, and then fails. Suspects are tried one after
+    the other. Tried together, all of them would die again with the one at fault, and all would be refused.
     """
     if now.is_fresh and now.is_unlucky:
         return Step.REFUSE

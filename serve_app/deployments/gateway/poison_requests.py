@@ -25,15 +25,15 @@ _Deaths = dict[str, bool]  # by replica: whether it had made no token
 
 
 class PoisonRequests:
-    """Counts the replicas that died while they served a request, by the request's content.
+    """Counts, by a request's content, the replicas that died while they served the request.
 
-    What a gateway adds to a request does not matter: a client that retries gets a new id, and an answer
-    that moves elsewhere is the same request. A request that ends well resets its count, so that popular
-    prompts survive unrelated crashes. If a replica had generated a token of the request, it could compute it:
-    more such deaths are needed to suspect the request. Other requests that were in a replica when it died are
-    just as suspect. So a suspect is tried alone. After two deaths, which may be bad luck, its client may try
-    again. If two replicas died before they had generated a token of some request, this request explains both
-    deaths, and requests that had tokens there are not blamed for them.
+    Whatever a gateway adds to a request is left out: a client that retries gets a new id, and an answer that
+    moves elsewhere is the same request. A request that ends well resets its count, so that unrelated crashes
+    do not stop popular prompts. If a replica had generated a token of the request, the request could be
+    computed: then it takes more deaths to suspect it. All requests that were in a replica when it died are
+    equally suspect. So a suspect is tried alone. After two deaths, which may be bad luck, the suspect's
+    client may try again. If two replicas died before they had generated a token of one and the same request,
+    this request explains both deaths. Requests that had tokens there are then not blamed.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -61,8 +61,8 @@ class PoisonRequests:
         return deaths if self._clock() - since < KEPT_S else {}
 
     def blame(self, request: Request, replica: str, *, is_barren: bool = True) -> None:
-        """Record that `replica` died while it served `request`. `is_barren`: the replica had delivered
-        nothing for the request."""
+        """Record that `replica` died while it served `request`. `is_barren`: the replica had delivered no
+        token for the request."""
         digest = _digest(request)
         since, deaths = self._deaths.pop(digest, (0.0, {}))
         if self._clock() - since >= KEPT_S:

@@ -31,8 +31,8 @@ class RemoteModel:
     """Looks for its model and fetches its `ModelInfo` in the background; models do not delay each other.
 
     A model that is scaled to zero is asleep: it counts as ready, and the next request wakes it up.
-    If a model's replicas are gone for any other reason, the model is not ready from that moment on, and the
-    requests that wait for it are released.
+    If a model's replicas are gone for any other reason, the model stops being ready at that moment, and the
+    requests that wait for a replica are released.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class RemoteModel:
 
     @property
     def lacks(self) -> str | None:
-        """A problem of a model that can answer despite it; None if there is no problem."""
+        """A problem that a model has although it can answer; None if there is no problem."""
         if not (silent := self._num_silent):
             return None
         does = "does" if silent == 1 else "do"
@@ -102,7 +102,7 @@ class RemoteModel:
             self.route.let_go()
 
     def retire(self) -> None:
-        """Check the model only while a request waits for it, because no endpoint names it any more."""
+        """Check the model only while a request waits for it, since no endpoint names it any more."""
         self._retired = True
 
     def close(self) -> None:
@@ -165,7 +165,7 @@ class RemoteModel:
         self._ready(asleep=False)
 
     async def _is_up(self, handle: DeploymentHandle) -> bool:
-        """Whether the model has a replica, although the router knows of none."""
+        """Whether the model has a replica that the router does not know of."""
         found = await asyncio.to_thread(presence, self._app)
         self._asked = asyncio.get_running_loop().time()
         if choices(handle):

@@ -1,7 +1,7 @@
 """The ingress as a Serve deployment: the api layer's ASGI app over `ServeBackend`, and gRPC beside it.
 
-Each replica has its own gRPC port: Serve's gRPC proxies listen on every interface, do not reveal the caller's
-address, and read messages before keys are checked (docs/decisions/serving-grpc.md).
+Each replica has its own gRPC port. Serve's own gRPC proxies are not used: they listen on every interface, do
+not reveal the caller's address, and read messages before keys are checked (docs/decisions/serving-grpc.md).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class GatewayReplica:
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, config: GatewayConfig, limiter: DeploymentHandle, control: DeploymentHandle | None = None
     ) -> None:
-        """`control`: the control plane; None: endpoints and keys are those of the deploy file alone."""
+        """`control`: the control plane; None: endpoints and keys come from the deploy file alone."""
         log_as_json()
         be_spared()
         map_large_blocks()
@@ -99,9 +99,9 @@ class GatewayReplica:
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Put the deploy file's catalogue into effect, at start and whenever it changes.
 
-        A wrong catalogue stops a gateway from starting (CatalogueError), and so does a gRPC port in use
+        A gateway does not start with a wrong catalogue (CatalogueError), or if its gRPC port is in use
         (OSError). A running gateway keeps its catalogue and reports the problem. Since Serve sends requests
-        as soon as the start returns, the start waits until the states of all models are known.
+        as soon as the start is over, the start includes a wait until the states of all models are known.
         """
         is_start = not self._catalogues.is_read
         try:
@@ -146,7 +146,7 @@ class GatewayReplica:
     async def settle(self, payload: bytes) -> None:
         """Record the open requests of dead gateways: a list of `Settlement`.
 
-        Replicas repeat this call until it returns; the journal's readers count each record only once.
+        Replicas repeat this call until it succeeds; the journal's readers count each record only once.
         """
         for settlement in settlements_decoder.decode(payload):
             if settlement.gateway != self._receiver.ticket.gateway:  # ours are closed by us
@@ -211,7 +211,7 @@ class GatewayReplica:
         return self._services.admission.in_flight
 
     async def _flush(self) -> int:
-        """Write the journal and the inference tables to the disk; no answers may be under way any more."""
+        """Write the journal and the inference tables to the disk, when no answers are under way any more."""
         await asyncio.to_thread(self._journal.close)
         await asyncio.to_thread(self._tables.close)
         return 0
@@ -239,7 +239,7 @@ class GatewayReplica:
 
 
 def warn_of_judge(directory: Directory, guardrails_model: str | None) -> None:
-    """If the server-wide judge cannot judge, log why. Requests that it should judge get 503 in that case."""
+    """If the server-wide judge cannot work, log why. In that case, requests that it should judge get 503."""
     if guardrails_model is None:
         return
     try:
@@ -249,7 +249,7 @@ def warn_of_judge(directory: Directory, guardrails_model: str | None) -> None:
 
 
 def listens_on_loopback() -> bool:
-    """Whether HTTP is out of reach for other machines. An unknown address counts as reachable."""
+    """Whether other machines cannot reach HTTP. An unknown address counts as reachable."""
     host = http_host()
     if host is None:
         logger.warning("the HTTP address of Serve is not known; it counts as public")

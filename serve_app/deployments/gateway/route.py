@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class Route:
-    """Sends requests and questions to one model; either moves to another replica if its replica is lost."""
+    """Sends requests and questions to one model's replicas: to another one if the first one is lost."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Route:
     ) -> None:
         """`is_there`: whether the model has a replica to call; `may_return`: whether it may soon have one.
 
-        `patience_s`: how long an answer that lost its replica waits for another one.
+        `patience_s`: how long an answer whose replica was lost waits for another replica.
         `on_silence`: see `Calls`.
         """
         self._calls = Calls(handle, receiver, poison_requests, on_silence)
@@ -99,6 +99,6 @@ class Route:
         return decode_reply(question, await calls.answer(response, question.id, on_death=blame))
 
     async def info(self) -> bytes:
-        """The result of a replica's `info`. Raises Unavailable and Overloaded."""
+        """The result of `info` of a replica. Raises Unavailable and Overloaded."""
         response: bytes = await self._calls.answer(self._calls.handle.info.remote(), secrets.token_hex(8))
         return response

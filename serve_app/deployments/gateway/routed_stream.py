@@ -1,4 +1,4 @@
-"""One request and its replicas: the deltas for the client, from whichever replica has the request."""
+"""One request and its replicas: the client gets the deltas of whichever replica has the request."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _REFUSALS: Final = (Unavailable, Overloaded)  # another replica, or the same one
 
 
 class Trial:
-    """The suspect that a replica is trying, and that has no token yet. One at a time."""
+    """The suspect that a replica is trying out, and that has no token yet. One at a time."""
 
     def __init__(self) -> None:
         self._suspect: object = None
@@ -155,7 +155,7 @@ class RoutedStream:
         self._end_pause()
 
     def _without(self, engines_end: TokenDelta, deltas: list[TokenDelta], call: Call) -> list[TokenDelta]:
-        """The deltas before `engines_end`, which ends `call` too early."""
+        """The deltas up to `engines_end`, which ends `call` too early."""
         if engines_end.error is not None:
             call.cause = ENGINE
             call.inbox.lose(from_info(engines_end.error))
@@ -265,7 +265,7 @@ class RoutedStream:
                 pause = min(2 * pause, LAST_PAUSE_S)
 
     async def _begun(self, call: Call, *, alone: bool) -> None:
-        """Wait until a replica computes `call`; `alone`: no other suspect is tried at the same time."""
+        """Wait until a replica computes `call`; `alone`: no other suspect is tried out at the same time."""
         trial = self._replicas.trial
         if alone:
             trial.begin(self)

@@ -1,7 +1,7 @@
-"""Replicas of a model that Serve counts although they do not answer: a stopped process, a lost network.
+"""Replicas that Serve counts although they do not answer: their process is stopped, or their network lost.
 
-Serve's controller drops such a replica after several checks, most of a minute later. Until then, a gateway
-sends it no requests. Replicas are checked only while one is suspect.
+Serve's controller drops such a replica after several checks, which take most of a minute. Until then, a
+gateway sends the replica no requests. Replicas are checked only while one is suspect.
 """
 
 from __future__ import annotations

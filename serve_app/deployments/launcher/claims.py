@@ -30,7 +30,7 @@ class Claims:
         return key in self._held
 
     def tries(self, key: str) -> bool:
-        """Claim `key`, which is not secret. Returns whether this process has it."""
+        """Claim `key`, which is not secret. Returns whether this process has claimed it."""
         if key in self._held:
             return True
         sock = socket.socket(socket.AF_UNIX)
@@ -56,7 +56,7 @@ def _address(key: str) -> str:
 
 
 def _holder(key: str) -> str:
-    """A description of the process that claimed `key`, for people."""
+    """A description, for people, of the process that claimed `key`."""
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(_LOOK_S)
         try:

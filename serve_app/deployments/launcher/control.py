@@ -1,8 +1,8 @@
 """The channel of `serve-app deploy` to a running server: a socket, and a note of its path.
 
 The note, `servers/PORT.json` below the user's state folder, contains the socket's path. Lines of JSON are
-sent over the socket: `{"file", "text"}` to the server; back any number of `{"say"}`, then one `{"done"}` or
-`{"error"}`. Only the owner can access the note and the socket.
+sent over the socket: `{"file", "text"}` to the server; back come any number of `{"say"}`, then one `{"done"}`
+or `{"error"}`. Only the owner can access the note and the socket.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class Note:
         new.replace(path)
 
     def remove(self) -> None:
-        """Remove the note, unless another server has written its own in its place."""
+        """Remove the note, unless another server has written its own note in its place."""
         if read_note(self.path(self.port)) == self:
             self.path(self.port).unlink(missing_ok=True)
 
 
 def read_note(path: Path) -> Note | None:
-    """The note at `path`; None if there is no readable one."""
+    """The note at `path`; None if there is none that can be read."""
     try:
         return Note(**json.loads(path.read_text()))
     except (OSError, ValueError, TypeError):
@@ -162,8 +162,8 @@ def database(config: dict[str, Any], environ: Mapping[str, str] = os.environ) ->
 
 
 def _place(url: str) -> str:
-    """An identifier of the database at `url`. A file is identified by its folder's inode, since the same path
-    may mean different files in different containers."""
+    """An identifier of the database at `url`. A file is identified by the inode of its folder, since the same
+    path may mean different files in different containers."""
     if not url.startswith(_FILE):
         return url
     file = Path(url.removeprefix(_FILE))

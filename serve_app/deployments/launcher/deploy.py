@@ -33,7 +33,7 @@ def roll_out(
     """Deploy `config`, a checked deploy file, and wait until all of it runs and its gateways are ready.
 
     `say` gets a line for every change, with the seconds since `started` (of `time.monotonic`; None: now).
-    `cancelled` returns the reason to give up. Raises CannotServe.
+    `cancelled` returns the reason to give up, if there is one. Raises CannotServe.
     """
     from serve_app.deployments.rollout.rollout import RolloutFailed, rollout  # Ray comes with it
 
@@ -59,9 +59,9 @@ def until_ready(
 ) -> None:
     """Wait until the `gateways` at `host` and `port` are ready. Raises CannotServe.
 
-    A new connection goes to the gateway with the fewest connections, in turn if they are equal. So all
-    gateways are ready after as many ready answers in a row as there are gateways. `say` gets each reason for
-    a delay once.
+    A new connection goes to the gateway with the fewest connections; if several have equally few, they take
+    turns. So all gateways are ready after as many ready answers in a row as there are gateways. `say` gets
+    each reason for a delay only once.
     """
     began = time.monotonic()
     said: set[str] = set()
@@ -88,7 +88,7 @@ def until_ready(
 
 
 def _reasons(host: str, port: int) -> Sequence[str]:
-    """The reasons why the gateway that answers is not ready; empty if it is ready."""
+    """The reasons why the gateway that answers is not ready; empty if the gateway is ready."""
     try:
         with urllib.request.urlopen(f"http://{reachable(host)}:{port}/readyz", timeout=2):
             return ()

@@ -66,9 +66,9 @@ def _answers(count: int | None) -> str:
 def _until_sent(ports: Collection[int], deadline: float) -> None:
     """Wait until clients have everything that was sent to them.
 
-    HAProxy and gateways hold bytes back only while the system's send buffer is full, so watching this buffer
-    is enough. Serve's Python proxy also has a queue of its own, and uses the CPU as long as something is in
-    it.
+    HAProxy and gateways hold bytes back only while the system's send buffer is full, so watching that buffer
+    is enough. Serve's Python proxy also has a queue of its own, and uses the CPU as long as the queue is not
+    empty.
     """
     settled, proxies = 0, _python_proxies(ports)
     used = _cpu_s(proxies)

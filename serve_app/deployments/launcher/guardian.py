@@ -1,8 +1,8 @@
-"""The guardian: a process in a session of its own that is the ancestor of all others, and ends them.
+"""The guardian: a process in its own session that is the ancestor of all others, and ends them.
 
-The guardian reaps its children. It ends when the server's process has ended, when the launcher tells it to,
-or when the launcher is gone for any reason. No process of the tree outlives the guardian. The terminal's
-signals do not reach the guardian's session, so only the launcher reacts to them.
+The guardian reaps its children. It ends when the server's process has ended, when the launcher says so, or
+when the launcher is gone for any reason. No process of the tree outlives the guardian. The terminal's signals
+do not reach the guardian's session, so only the launcher reacts to them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _KEPT: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, si
 def guard(launcher: int, folder: Path, server: Callable[[], int]) -> int:
     """Run `server` in a child until it ends, or until `launcher` gets a byte or is closed. Returns 0 or 1.
 
-    `launcher`: file descriptor of the reading end of a pipe whose only writer is the launcher.
+    `launcher`: the file descriptor of the reading end of a pipe whose only writer is the launcher.
     `folder`: removed at the end, with the sockets of the server.
     """
     os.setsid()

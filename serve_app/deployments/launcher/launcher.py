@@ -5,7 +5,7 @@
 This process only watches the others and relays signals; it is the only one that gets the terminal's signals.
 Ctrl-C or SIGTERM lets running answers finish; a second one ends everything at once. Ray and all other
 processes are descendants of the guardian, which ends them when this process dies for any reason. `serve run
-deploy/local.yaml` works as well, but then the caller has to set the environment.
+deploy/local.yaml` works as well, but then the caller has to set up the environment.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SLACK_S: Final = 60.0  # beyond the grace, for a server that does not end
 
 
 class Launcher:
-    """The foreground process, and its two connections to the others."""
+    """The foreground process, and its connections to the two others."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -50,7 +50,7 @@ class Launcher:
         self._deadline: float | None = None
 
     def run(self) -> int:
-        """Run until every process that was started has ended."""
+        """Run until every process that this one started has ended."""
         adopt_orphans()  # for the case that the guardian is killed
         reading, self._lifeline = os.pipe()
         self._link, other = socket.socketpair()
@@ -80,7 +80,7 @@ class Launcher:
         return os.WEXITSTATUS(status)
 
     def _wait(self) -> None:
-        """Wait for a child's end, and act on signals meanwhile."""
+        """Wait for the end of a child, and meanwhile act on signals."""
         timeout = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
         ready, _, _ = select.select([self._woken], [], [], timeout)
         if not ready:
@@ -99,7 +99,7 @@ class Launcher:
             self._end()
 
     def _stop(self, now: float) -> None:
-        """Stop gently if the server is ready; otherwise abandon the start."""
+        """Stop gently if the server is ready; otherwise give up the start."""
         said = b""
         with contextlib.suppress(BlockingIOError):
             said = self._link.recv(65_536, socket.MSG_DONTWAIT)

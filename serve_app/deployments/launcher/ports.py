@@ -1,4 +1,4 @@
-"""The ports of a deploy file and of the proxies: their numbers, and claims of them."""
+"""The ports of a deploy file and of the proxies: their numbers, and how they are claimed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def rpc_port(config: dict[str, Any]) -> int | None:
 
 
 def console_url(config: dict[str, Any]) -> str | None:
-    """The console's URL for a browser of this machine; None if it is switched off."""
+    """The console's URL for a browser on this machine; None if the console is switched off."""
     found = [(app.get("args") or {}).get("console") or {} for app in config["applications"]]
     if any(each.get("enabled") is False for each in found):
         return None
@@ -54,7 +54,7 @@ def take(config: dict[str, Any], proxy: Mapping[str, int], claims: Claims) -> No
     """Claim the ports of the file. Raises CannotServe for one that is taken, or is one of the `proxy`'s own.
 
     Proxies and gateways share their ports (SO_REUSEPORT) with any process of the same user. So two servers
-    that start at the same time would both get these ports, and each would answer some of the other's clients.
+    that start at once would both get these ports, and each would answer some of the other's clients.
     """
     host, port = address(config)
     for each in proxy.values():
@@ -85,8 +85,8 @@ def _check(host: str, port: int, setting: str) -> None:
 
 
 def haproxy_ports(claims: Claims) -> dict[str, int]:
-    """The ports of HAProxy itself and of its fallback: the usual ones, or any free ones if another cluster
-    runs here."""
+    """The ports of HAProxy itself and of its fallback: the usual ones, or, if another cluster runs here, any
+    free ones."""
     return {
         name: usual if _is_free(usual) and claims.tries(_own(usual)) else _any(claims)
         for name, usual in (("stats_port", 8404), ("metrics_port", 9101), ("fallback_port", 8500))

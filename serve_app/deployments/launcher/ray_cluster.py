@@ -1,4 +1,4 @@
-"""The private Ray cluster of a launcher: starts it, with helpful errors, and checks whether it is alive."""
+"""The private Ray cluster of a launcher: starts it, with helpful errors, and checks that it is alive."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ VITAL: Final = {  # Ray's name of a process -> what it is, for people
 def start(schema: Any, host: str) -> None:
     """Start Ray and Serve in this process and its children. Raises CannotServe.
 
-    `schema`: ServeDeploySchema. `host`: the host that Serve itself listens at, not HAProxy's.
+    `schema`: ServeDeploySchema. `host`: the host that Serve itself listens at, which need not be HAProxy's.
     """
     from ray import serve
 
@@ -55,7 +55,7 @@ def start(schema: Any, host: str) -> None:
 
 
 def start_ray(**options: Any) -> Any:
-    """Start Ray with `options` of `ray.init`; try again if its node took over 30 s, Ray's own limit."""
+    """Start Ray with `options` of `ray.init`; try again if starting its node took over 30 s, Ray's limit."""
     import ray
 
     others = _children()
@@ -85,7 +85,7 @@ def _end(processes: set[psutil.Process]) -> None:
 
 
 def lost() -> str | None:
-    """The vital process that died; None if all of them are alive."""
+    """The vital process that has died; None if all of them are alive."""
     import ray
 
     node = ray._private.worker._global_node
@@ -96,7 +96,7 @@ def lost() -> str | None:
 
 
 def logs() -> Path:
-    """The folder of Ray's logs. Before Ray runs this is a guess: the latest such folder on this machine."""
+    """The folder of Ray's logs. Before Ray runs, this is a guess: the latest such folder on this machine."""
     import ray
 
     node = ray._private.worker._global_node
@@ -104,7 +104,7 @@ def logs() -> Path:
 
 
 def shortage() -> str:
-    """A shortage on this machine that explains a failure; empty if none is known."""
+    """A shortage on this machine that explains a failure; empty if no shortage is known."""
     with contextlib.suppress(OSError):
         free = shutil.disk_usage(_folder()).free
         if free < LITTLE_BYTES:

@@ -1,6 +1,6 @@
-"""The server's process: starts Ray, rolls the deploy file out, watches over it, and lets it finish.
+"""The server's process: starts Ray, rolls out the deploy file, watches over the server, and lets it finish.
 
-It ends as soon as it has nothing left to do; the guardian then ends its descendants.
+The process ends as soon as it has nothing left to do; the guardian then ends its descendants.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Server:
         self._stops = False
 
     def run(self) -> int:
-        """Run to the end. Returns 0 after a stop, otherwise a status whose reason was printed."""
+        """Run to the end. Returns 0 after a stop, and otherwise a status, whose reason has been printed."""
         try:
             self._start()
             return self._watch()
@@ -163,8 +163,8 @@ class Server:
         say(f"{file} is served")
 
     def _tell_launcher(self) -> None:
-        """Report to the launcher that it may send `stop`, and how long it must wait afterwards; the last
-        report counts."""
+        """Report to the launcher that it may send `stop`, and how long it must then wait; the last report
+        counts."""
         if self._grace_s != self._told_grace_s:  # the launcher reads at a stop alone
             self._link.sendall(f"ready {self._grace_s}\n".encode())
             self._told_grace_s = self._grace_s

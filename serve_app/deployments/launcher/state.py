@@ -19,7 +19,7 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})  # a disk may have room a
 
 
 def check_writable(config: dict[str, Any]) -> None:
-    """Raises CannotServe if the server that `config` describes could not keep its state or its usage."""
+    """Raises CannotServe if the server that `config` describes could not save its state or its usage."""
     usage = system_args(config).get("usage_dir")
     with kept(STATE_ADVICE):
         _try(state_dir())

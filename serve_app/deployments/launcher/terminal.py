@@ -1,6 +1,6 @@
-"""The terminal output of the launcher's processes: lines, and the current wait.
+"""The terminal output of the launcher's processes: lines, and what they are waiting for.
 
-A closed terminal is not an error: the server should go on or stop, not fail.
+A closed terminal is not an error: the server should go on, or stop as intended, but not fail.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ def waiting(text: str) -> Iterator[None]:
 
 
 def restore() -> None:
-    """Restore the terminal after a process that was killed inside `waiting`."""
+    """Restore the terminal after a process was killed inside `waiting`."""
     with contextlib.suppress(OSError, ValueError):
         if sys.stdout.isatty():
             show(f"{CLEAR_LINE}{SHOW_CURSOR}")
 
 
 class _Lasting:
-    """A text stream for `rich`, which would end the process when the terminal is gone."""
+    """A text stream for `rich`, which would otherwise end the process when the terminal is gone."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -65,7 +65,7 @@ class _Lasting:
         return len(text)
 
     def flush(self) -> None:
-        """Each write is flushed already."""
+        """Does nothing, as each write is flushed already."""
 
     def isatty(self) -> bool:
         try:

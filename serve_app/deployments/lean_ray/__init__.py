@@ -1,8 +1,8 @@
 """Replaces private parts of Ray and uvicorn so that a server starts sooner and uses less CPU when idle.
 
-`SERVE_APP_LEAN_RAY=off` leaves Ray unchanged: a server also works without all this, with the same answers.
-Workers are forked from a template (`worker_template`, `worker_entry`), and run `event_server`. The node
-leaves out processes that a private cluster has no use for (`ray_node`). Only the launcher uses this.
+`SERVE_APP_LEAN_RAY=off` leaves Ray unchanged: a server also works without these changes, with the same
+answers. Workers are forked from a template (`worker_template`, `worker_entry`), and run `event_server`. The
+node leaves out processes that a private cluster does not need (`ray_node`). Only the launcher uses this.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The node of a private Ray cluster, without unused processes, and with workers from the template.
 
-`ray.init` has no options for any of this, so our node class replaces Ray's during the call.
+`ray.init` has no options for any of this, so our node class takes the place of Ray's during the call.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class LeanNode(Node):  # type: ignore[misc]  # Ray has no types here
         """Does not start the autoscaler, which starts and stops machines: there is only one machine."""
 
     def start_api_server(self, *, include_dashboard: bool | None, raise_on_failure: bool) -> None:
-        """Does not start the dashboard's process, which Ray starts even if the dashboard is off, to report
-        usage."""
+        """Does not start the dashboard's process, which Ray starts to report usage even if the dashboard is
+        off."""
         self._webui_url = ""
 
     def start_raylet(self, *arguments: Any, **options: Any) -> None:
@@ -43,7 +43,7 @@ class LeanNode(Node):  # type: ignore[misc]  # Ray has no types here
 
 @contextlib.contextmanager
 def _small_agent() -> Iterator[None]:
-    """Within the block, the node manager starts the agent of a Ray that was installed without the dashboard.
+    """Within the block, the node manager starts the agent that belongs to a Ray without the dashboard.
 
     The other parts of the agent answer the dashboard's server, which does not run, and collect Ray's metrics.
     """

@@ -1,7 +1,7 @@
 """The program that Ray's node manager runs to start a worker: asks the template for a copy, or starts Python.
 
-It is run in place of Ray's `setup_worker.py`, with the same arguments. It imports nothing of ours and nothing
-of Ray, since every worker waits for it. If the template fails, the worker starts as usual.
+It is run in place of Ray's `setup_worker.py`, with the same arguments. It imports nothing of ours or of Ray,
+since every worker waits for it. If the template fails, the worker starts as usual.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LANGUAGE = "--language="
 
 
 def plain(arguments: list[str]) -> list[str] | None:
-    """The worker's program and its arguments; None for a worker that needs an interpreter of its own.
+    """The worker's program and its arguments; None for a worker that needs its own interpreter.
 
     Such a worker has its own environment, executable or command prefix, or is not a Python worker.
     """

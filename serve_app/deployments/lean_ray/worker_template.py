@@ -1,10 +1,10 @@
-"""The template: a process with the modules of Ray, Serve and the gateway loaded, whose copies become workers.
+"""The template: a process with the modules of Ray, Serve and the gateway, whose copies become workers.
 
 A fresh Python takes a second of CPU to import what a worker needs, and a server has a dozen workers. A copy
-(`fork`) has these modules within milliseconds, and shares their memory. The template imports while Ray
-starts. It never connects to Ray, and has one thread. It does not load torch, which gateways do not have.
+(`fork`) has these modules in milliseconds, and shares their memory. The template imports while Ray starts. It
+never connects to Ray, and has one thread. It does not load torch, which gateways do not have.
 
-Depends on how Ray starts workers (see `worker_entry.py`), but not on what they are for.
+Depends on how Ray starts workers (see `worker_entry.py`), but not on the purpose of the workers.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _MAX_REQUEST: Final = 16 * 2**20
 def start(folder: Path) -> None:
     """Start the template below this process, with its socket in `folder`.
 
-    From then on Ray's workers are copies of the template, see `worker_entry`. This process must have only one
-    thread, must have Ray's settings in its environment, and must not have loaded Ray.
+    From then on, Ray's workers are copies of the template; see `worker_entry`. This process must have only
+    one thread, must have Ray's settings in its environment, and must not have loaded Ray.
     """
     if "ray" in sys.modules:
         raise RuntimeError("the template must be started before Ray is imported")
@@ -95,8 +95,8 @@ def _serve(listener: socket.socket, server: int) -> int:
 def _import() -> None:
     """Import what workers need, without drawing from the id generator of Ray's library.
 
-    The generator is seeded by its first draw, so copies made after that would all draw the same ids. Ray
-    draws an id for each actor class when the class is created; here these ids come from the system.
+    The generator is seeded when it is first used, so copies made after that would all draw the same ids. Ray
+    draws an id for each actor class when the class is created; here, the system provides these ids.
     """
     import ray.actor
 
@@ -120,7 +120,7 @@ def _serve_by_events() -> None:
 
 
 class _SystemDraws:
-    """Stands in for `ActorClassID` where classes of actors are made."""
+    """Stands in for `ActorClassID` in the modules that make classes of actors."""
 
     @staticmethod
     def from_random() -> Any:
@@ -130,7 +130,7 @@ class _SystemDraws:
 
 
 def _draws_differ() -> bool:
-    """Whether two copies draw different ids, found out by trying."""
+    """Whether two copies draw different ids; found out by trying."""
     drawn = []
     for _ in range(2):
         reading, writing = os.pipe()
@@ -192,7 +192,7 @@ def _become(link: socket.socket, request: dict[str, Any], streams: list[int]) ->
 
 
 def _is_wanted(link: socket.socket) -> bool:
-    """Report the copy to `worker_entry`; False if that has already started the worker itself."""
+    """Report the copy to `worker_entry`; False if `worker_entry` has started the worker itself."""
     try:
         link.settimeout(GO_S)
         link.sendall(worker_entry.COPIED)
@@ -202,7 +202,7 @@ def _is_wanted(link: socket.socket) -> bool:
 
 
 def _as_new(request: dict[str, Any]) -> None:
-    """Give this process the environment of `worker_entry`, and reset the rest as in a fresh Python."""
+    """Give this process the environment of `worker_entry`, and reset the rest to that of a fresh Python."""
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
@@ -220,7 +220,7 @@ def _as_new(request: dict[str, Any]) -> None:
 
 
 def _exit(code: int) -> NoReturn:
-    """End as an interpreter ends, but without returning into the template's code."""
+    """End like an interpreter, but without returning into the template's code."""
     with contextlib.suppress(BaseException):
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
@@ -230,7 +230,7 @@ def _exit(code: int) -> NoReturn:
 
 
 def _keep_only(listener: socket.socket) -> None:
-    """Close all files but the standard streams and `listener`: some show by EOF that the server ended."""
+    """Close all files but the standard streams and `listener`: EOF in some shows that the server ended."""
     kept = listener.fileno()
     os.closerange(3, kept)
     os.closerange(kept + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])

@@ -1,7 +1,7 @@
 """Decides from Ray's resources which part of a GPU a replica may use.
 
 A replica is one process that runs its model on one GPU, or on a part of one that it shares with
-other replicas. Ray only counts GPUs: a replica itself has to stay within its part.
+other replicas. Ray only counts GPUs: a replica has to stay within its part by itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ONE_GPU: Final = (
 
 
 def with_gpu_share(config: ModelConfig, assigned: Mapping[str, float]) -> ModelConfig:
-    """`config` with the part of a GPU that this actor has according to `assigned`, its resources in Ray.
+    """`config` with the part of a GPU that Ray assigned to this actor (`assigned`: the actor's resources).
 
     A `gpu_share` in the settings takes precedence. Raises ModelLoadError for more than one GPU.
     """

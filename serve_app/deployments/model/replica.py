@@ -1,7 +1,7 @@
 """One served model as a Serve deployment: a thin shell around its server (see `replica/served_model.py`).
 
-Its calls take and return the types of `serve_app.types` as msgpack bytes. Batching, text and health are
-the server's own; queue limits, routing, draining and replacement are Serve's.
+Its calls take and return the types of `serve_app.types` as msgpack bytes. Its server takes care of batching,
+text and health; Serve takes care of queue limits, routing, draining and replacement.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ModelReplica:
     """Loads a model, then answers calls until Serve stops it."""
 
     async def __init__(self, config: ModelConfig, start: Start | None = None) -> None:  # type: ignore[misc]  # Serve awaits it
-        """Returns when the model can answer. `start` makes the server; tests pass a function of their own."""
+        """Returns when the model can answer. `start` makes the server; tests pass another function."""
         began = time.monotonic()
 
         def report(message: str) -> None:
@@ -88,8 +88,8 @@ class ModelReplica:
     async def generate(self, payload: bytes, ticket: bytes) -> bytes | None:
         """Answer one `GenerateRequest` through the channel that `ticket` opens.
 
-        The call stays open until the last delta is sent, so that Serve counts, drains and cancels requests
-        like any others. Returns None if everything was sent, or bytes: `Refused`.
+        The call stays open until the last delta is sent, so that Serve counts, drains and cancels this
+        request like any other. Returns None if everything was sent, or bytes: `Refused`.
         """
         try:
             self._memory.check()
@@ -109,7 +109,7 @@ class ModelReplica:
     async def stream(self, payload: bytes) -> AsyncIterator[bytes]:
         """Answer one `GenerateRequest` as a stream: one `DeltaFrame` for each engine step, or `Refused`.
 
-        For Python callers. It costs a remote stream item per step and request, whereas the channel of
+        For Python callers. A remote stream item is sent for each step and request, whereas the channel of
         `generate` shares one frame per step between all requests of a gateway. The request is never moved: a
         replica that is stopping answers it to the end, and if the replica dies, the stream breaks.
         """
@@ -138,7 +138,7 @@ class ModelReplica:
     async def ask(self, payload: bytes, ticket: bytes | None = None) -> bytes:
         """Answer one `Question`: its reply, or `Refused`, as `channel.calls` writes them.
 
-        `ticket`: the ticket of the gateway, which learns that this replica has the question.
+        `ticket`: the ticket of the gateway, which is informed that this replica has the question.
         """
         try:
             self._memory.check()
@@ -187,7 +187,7 @@ class _Queue:
         self._steps.put_nowait(deltas)
 
     async def get(self) -> list[TokenDelta]:
-        """All deltas since the last call; waits for the first one."""
+        """All deltas since the last call; waits for the first of them."""
         deltas = await self._steps.get()
         while deltas and not self._steps.empty():
             more = self._steps.get_nowait()
@@ -203,11 +203,11 @@ def _refused(error: ServeError) -> bytes:
 
 
 def on_stop(tell: Callable[[], None]) -> None:
-    """Call `tell` on this event loop as soon as Serve stops this process's replica, for any reason.
+    """Call `tell` on this event loop as soon as Serve stops the replica in this process, for any reason.
 
     To be called in a constructor. When Serve 2.60 stops a replica, it sends no more requests and waits for
-    those that are open; it has no hook for this moment, and the destructor runs later. None of this is
-    changed here. Serve may do all this on another loop.
+    the open ones. It has no hook for this moment, and the destructor runs later. All of this stays as it is.
+    Serve may do all this on another loop.
     """
     loop = asyncio.get_running_loop()
 

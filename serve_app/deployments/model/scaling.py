@@ -28,9 +28,9 @@ PROMPT_WAIT: Final = "prompt_wait_s"  # seconds until all present prompts are co
 class ByLoad:
     """A policy that keeps replicas between `low` and `high` full; 0 < low < high <= 1.
 
-    Replicas are added if the present ones would be more than `high` full. They are removed only if the rest
-    would then be less than `low` full, so a load that wavers between the two changes nothing. `target_wait_s`
-    (> 0) is the wait for prompts at which a replica counts as full.
+    Replicas are added if the present number would be more than `high` full. Replicas are removed only if the
+    remaining ones would then be less than `low` full, so a load that wavers between the two bounds changes
+    nothing. `target_wait_s` (> 0) is the wait for prompts at which a replica counts as full.
     The arguments are the policy's `policy_kwargs` in a deploy file.
     """
 
@@ -73,7 +73,7 @@ class ByLoad:
 
 
 def _by_replica(metrics: Mapping[str, Mapping[Any, float]]) -> list[dict[str, float]]:
-    """Serve's metrics by name, turned into the complete reports by replica."""
+    """Turns Serve's metrics, which are by name, into reports by replica; incomplete reports are left out."""
     names = (SEQUENCES, MAX_SEQUENCES, CACHE_USE, PROMPT_WAIT)
     columns = [metrics.get(name, {}) for name in names]
     replicas = set(columns[0]).intersection(*columns[1:])

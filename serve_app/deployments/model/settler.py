@@ -1,8 +1,8 @@
-"""Sends a living gateway a replica's records of a dead gateway's requests.
+"""Sends a replica's records of a dead gateway's requests to a living gateway.
 
-The journal of a killed gateway contains requests that never ended. A replica knows what it generated for
-them. Another gateway of the application, perhaps the dead one's replacement, records that. A replica keeps
-each settlement until a gateway has confirmed it.
+The journal of a killed gateway contains requests that never ended. A replica knows which tokens it generated
+for these requests. Another gateway of the application, perhaps the dead one's replacement, records these
+tokens. A replica keeps each settlement until a gateway has confirmed it.
 """
 
 from __future__ import annotations

@@ -22,11 +22,11 @@ class _Mark(NamedTuple):
 
 
 class Workload:
-    """Turns an engine's snapshots into a report; measures the prompt tokens computed between two snapshots.
+    """Turns an engine's snapshots into a report; counts the prompt tokens computed between two snapshots.
 
     The wait for prompts is the number of waiting prompt tokens times the seconds per prompt token, which is
-    measured while prompts wait. It is a lower bound for the last prompt's wait; a full batch and a full
-    cache, which also make prompts wait, are reported separately.
+    measured while prompts wait. The product is a lower bound of the last prompt's wait. A full batch and a
+    full cache also make prompts wait; both are reported separately.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -1,10 +1,10 @@
 """The answers of HAProxy itself, in the format of the request's protocol.
 
-HAProxy answers when no gateway can: while the server starts, while a gateway is replaced, and when a gateway
-dies with a request. `api.dialects` defines the shapes of errors. This module writes them where HAProxy finds
-them: a file for each condition, with the body of each protocol on a line of its own. Not covered: requests
-that HAProxy cannot parse (400), and headers that come too slowly (408). HAProxy answers these before any
-rule, with a page of its own (`http-error 400` changes nothing about it), and their protocol is unknown.
+HAProxy answers when no gateway can: while the server starts, while a gateway is replaced, and when one dies
+with a request. `api.dialects` defines the shapes of errors. This module writes these shapes where HAProxy
+finds them: a file for each condition, with the body of each protocol on its own line. Not covered: requests
+that HAProxy cannot parse (400), and headers that come too slowly (408). HAProxy answers both before any rule
+applies, with a page of its own (`http-error 400` changes nothing about it), and their protocol is unknown.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ _PATH: Final = "path,url_dec"
 def request_rules(v1: Family) -> Iterator[str]:
     """Rules of a frontend that store the protocol of a request, as `family_of` finds it.
 
-    Later rules win. `v1`: the family of the paths below /v1. An unknown word in the header is ignored here,
-    since the gateway refuses such a request.
+    Later rules win. `v1`: the family of paths below /v1. An unknown word in the header is ignored here, since
+    a gateway refuses such a request anyway.
     """
     yield _note(Family.OPENAI)
     yield _note(Family.TRITON, f"{{ {_PATH} -m str {V2_PAGE} }} || {{ {_PATH} -m beg {V2} }}")
@@ -134,7 +134,7 @@ def _headers(error: ServeError) -> str:
 def _bodies(file: Path, error: ServeError, of_change: ServeError | None = None) -> str:
     """Writes the body of `error` in each protocol to `file`. Returns HAProxy's expression for one body.
 
-    `of_change`: the error for a management request; None: the same error.
+    `of_change`: the error for a management request; None: the same error as for others.
     """
     errors_by_kind = {"": error, "-change": of_change or error}
     lines = (

@@ -1,13 +1,13 @@
 """Turns the configuration that Ray writes for HAProxy into the one that HAProxy runs with. Text only.
 
-Ray's file is read section by section; lines that are not mentioned here stay as they are. A later version of
-Ray may write other lines. If an expected line is missing, ValueError is raised, because HAProxy would
+Ray's file is read section by section; a line that is not mentioned here stays as it is. A later version of
+Ray may write different lines. If an expected line is missing, ValueError is raised, since HAProxy might
 otherwise listen where it must not.
 
-No request is lost while gateways are replaced. Each configuration has its own HAProxy, and the one for the
-new gateway may start only after the old gateway has left. So a request waits up to `wait_s` for a gateway. A
-HAProxy that is ending, or whose gateways refuse connections, hands requests on to the HAProxy that is
-listening now.
+No request is lost while gateways are replaced. Each configuration has its own HAProxy, and the HAProxy for
+the new gateway may start only after the old gateway has left. So a request waits up to `wait_s` for a
+gateway. A HAProxy that is ending, or whose gateways refuse connections, hands requests on to the HAProxy that
+is listening now.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ MAX_HANDED: Final = 3
 
 @dataclass
 class Section:
-    """One section of a configuration: its first line, and the others without indentation."""
+    """One section of a configuration: its first line, and its other lines without indentation."""
 
     head: str
     lines: list[str] = field(default_factory=list)
@@ -62,9 +62,9 @@ def admin_socket(text: str) -> str:
 def adapted(text: str, settings: HaproxySettings, admin: str, former: str = "") -> str:
     """Ray's `text` with `settings`, and `admin` as the path of HAProxy's own admin socket.
 
-    A backend without a server of its own keeps its servers from `former`, the previous adapted text. Ray
-    leaves out a gateway while it puts new endpoints into effect, although it still answers. Raises ValueError
-    when `text` is not as Ray 2.60 writes it.
+    A backend without a server of its own keeps the servers that it has in `former`, the previous adapted
+    text. Ray leaves out a gateway that is putting new endpoints into effect, although that gateway still
+    answers. Raises ValueError if `text` is not as Ray 2.60 writes it.
     """
     sections = list(_sections(text))
     heads = {section.head for section in sections}
@@ -140,7 +140,7 @@ def _bound(line: str, host: str) -> str:
 
 
 def _handing_on(lines: list[str], next_socket: str) -> Iterator[str]:
-    """The lines of a backend that uses the listening HAProxy when it has no gateway of its own.
+    """The lines of a backend, which uses the listening HAProxy when it has no gateway of its own.
 
     The listening HAProxy takes the place of Serve's Python proxy, under the same name: Ray keeps counting it.
     """
@@ -162,7 +162,7 @@ def _bounded() -> Iterator[str]:
 def _without_routes(lines: Iterable[str], missing_rules: Iterable[str]) -> Iterator[str]:
     """The lines of the frontend without Ray's page /-/routes, which shows applications to any caller.
 
-    Gateways also have that page, so it is answered as missing however its path is spelled.
+    Gateways also have that page, so a request for it is answered with 404, however the path is spelled.
     """
     yield from (f"{rule} if {{ path,url_dec -i -m str /-/routes }}" for rule in missing_rules)
     for line in lines:
@@ -171,7 +171,7 @@ def _without_routes(lines: Iterable[str], missing_rules: Iterable[str]) -> Itera
 
 
 def _waiting(lines: Iterable[str], servers: Mapping[str, list[str]], wait_s: int) -> Iterator[str]:
-    """The lines of the frontend, in which a request waits for a gateway of its backend."""
+    """The lines of the frontend, changed so that a request waits for a gateway of its backend."""
     for line in lines:
         if found := _HEALTH.fullmatch(line):  # the server that hands on is always up
             yield from _up(found["acl"], found["backend"], servers[found["backend"]])

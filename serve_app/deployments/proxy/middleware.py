@@ -1,11 +1,11 @@
 """The answers of Serve's own proxy, in the format of the request's protocol.
 
-Serve's proxy answers in plain text when no gateway can: 404 while nothing is deployed, 500 for a gateway that
-ended before it answered, 408 and 503 of its own. A client's library can neither parse these answers nor
-recover from them. Serve puts `middlewares()` around its proxy if CALLBACK names it. As in HAProxy, a request
-whose gateway ended before it answered is repeated, unless it is a management request
-(docs/decisions/serving-repeated-requests.md). Answers that have begun stay as they are, and so do the pages
-below /-/. Only the page of routes is answered as missing, because it shows applications to any caller.
+Serve's proxy answers in plain text when no gateway can answer: 404 while nothing is deployed, 500 for a
+gateway that ended before it answered, 408 and 503 for reasons of its own. A client's library can neither
+parse these nor recover from them. Serve puts `middlewares()` around its proxy if the variable CALLBACK names
+it. As in HAProxy, a request whose gateway ended before it answered is repeated, unless it is a management
+request (docs/decisions/serving-repeated-requests.md). Answers that have begun stay as they are, and so do the
+pages below /-/. Only the page of routes is answered as missing, because it shows applications to any caller.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class OwnWords:
 
 
 class _Body:
-    """A request's body, which can be read again as long as it is short."""
+    """A request's body; a short one can be read again."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
@@ -128,7 +128,7 @@ class _Body:
         return self._kept[self._next - 1]
 
     def rewind(self) -> bool:
-        """Whether the whole body can be read again from its start."""
+        """Whether the whole body can be read again, from its start."""
         self._next = 0
         return self._can_rewind
 

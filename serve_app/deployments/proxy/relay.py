@@ -1,4 +1,4 @@
-"""HAProxy's admin socket as Ray sees it: HAProxy's answers, but with the supervisor's process id.
+"""HAProxy's admin socket for Ray: HAProxy's answers, but with the supervisor's process id.
 
 Ray believes that its HAProxy has started once the socket answers with the id of the process that Ray started.
 """
@@ -18,7 +18,7 @@ _PID: Final = re.compile(rb"^Pid: \d+$", re.MULTILINE)
 
 
 class Relay:
-    """Answers at `path` in place of the HAProxy whose own admin socket is `admin`."""
+    """Answers at `path` on behalf of the HAProxy whose own admin socket is `admin`."""
 
     def __init__(self, path: Path, admin: Path) -> None:
         self._admin = admin
@@ -44,7 +44,7 @@ class Relay:
 
 
 def ask(admin: Path, command: bytes) -> bytes:
-    """HAProxy's answer to one command. Raises OSError when there is none."""
+    """HAProxy's answer to one command. Raises OSError if there is no answer."""
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(TIMEOUT_S)
         sock.connect(str(admin))

@@ -1,9 +1,9 @@
 """Decides which requests a proxy may repeat at another gateway if their gateway ended without answering.
 
-A request to a model may be repeated: it changes nothing but usage, and an answer of which the client got
-nothing is free. A management request may already have taken effect, so it may not be repeated
-(docs/decisions/serving-repeated-requests.md). HAProxy can repeat only a request that fits into its one buffer
-as a whole. It waits for short bodies, and passes larger ones on as they arrive.
+A request to a model may be repeated: it changes only usage, and an answer that did not reach the client at
+all is free. A management request may already have taken effect, so it may not be repeated
+(docs/decisions/serving-repeated-requests.md). HAProxy can repeat a request only if the whole request fits
+into its one buffer. HAProxy waits for the whole of a short body, and passes larger ones on as they arrive.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ ENVIRONMENT: Final[Mapping[str, str]] = MappingProxyType(
 
 
 def is_change(method: str, path: str) -> bool:
-    """Whether a request to `path` (decoded) is a management request, which may change, for example, a key."""
+    """Whether a request to `path` (decoded) is a management request, which may change a key, for example."""
     inner = "/" + path.removeprefix(CONSOLE_API) if path.startswith(CONSOLE_API) else path
     is_managed = inner.startswith(CONSOLE) or split_prefix(inner)[1].startswith(MANAGEMENT)
     return is_managed and method not in SAFE
 
 
 def request_rules() -> Iterator[str]:
-    """Rules of a frontend that mark requests for changes, which are repeated only if no gateway got them.
+    """Rules of a frontend that mark management requests, which are repeated only if no gateway got them.
 
-    HAProxy waits for a short body to be complete, for as long as a gateway would wait for a piece of a body.
+    HAProxy waits for the whole of a short body, for as long as a gateway would wait for a part of a body.
     """
     below = " ".join((CONSOLE, MANAGEMENT, *(f"/{word}{MANAGEMENT}" for word in WORDS)))
     inner = f"path,url_dec,regsub(^{CONSOLE_API},/)"

@@ -3,10 +3,10 @@
     supervisor.py BINARY SETTINGS -db -f CONFIG [-dR] [-x SOCKET] [-sf PID...]
 
 Ray starts a supervisor for each version of the configuration. The new HAProxy takes over the listening
-sockets of the former one (`-x`), which then drains (`-sf`). Ray follows processes by id, so each HAProxy has
-one supervisor for its whole life. The supervisor restarts HAProxy if it dies unexpectedly, passes signals on,
-and ends together with HAProxy when Ray requests that. HAProxy dies with its supervisor, and the supervisor
-dies with the process of Ray that started it.
+sockets of the former one (`-x`), which then drains (`-sf`). Ray identifies a HAProxy by its process id, so
+each HAProxy has one supervisor for its whole life. The supervisor restarts HAProxy if it dies unexpectedly,
+passes signals on, and ends together with HAProxy when Ray requests that. HAProxy dies with its supervisor,
+and the supervisor dies with the Ray process that started it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _PR_SET_PDEATHSIG: Final = 1
 
 @dataclass(frozen=True)
 class Command:
-    """HAProxy's command line as Ray writes it. Other options are passed on."""
+    """HAProxy's command line, as Ray writes it. Options that are not named here are passed on."""
 
     config: Path
     before: tuple[int, ...] = ()  # the supervisors of each HAProxy that is to drain
@@ -89,7 +89,7 @@ class Supervisor:
         self._wanted: list[int] = []  # signals to pass on
 
     def run(self) -> int:
-        """Runs until Ray does not need HAProxy any more. Returns HAProxy's exit status."""
+        """Runs until Ray no longer needs HAProxy. Returns HAProxy's exit status."""
         wake, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
         for name in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -172,7 +172,7 @@ def _config_of(path: Path, pid: int) -> Path:
 
 
 def _text_of(path: Path) -> str:
-    """The text of a file; empty if there is none, because its supervisor has ended."""
+    """The text of a file; empty if the file is gone, because its supervisor has ended."""
     try:
         return path.read_text()
     except FileNotFoundError:
@@ -180,8 +180,8 @@ def _text_of(path: Path) -> str:
 
 
 def _die_with(parent: int) -> None:
-    """Make the kernel end this process when `parent` dies. The kernel does not report a death before this
-    call."""
+    """Make the kernel end this process when `parent` dies. The kernel does not report a death that happened
+    before this call."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -25,7 +25,7 @@ ASK_S: Final = 10.0  # for the answers of all gateways, which are then asked aga
 
 
 class ServeCluster:
-    """Serve's controller. Its calls block: not for use on an event loop."""
+    """Serve's controller. Its calls block, so it must not be used on an event loop."""
 
     def running(self) -> File:
         """The applications of the deploy file. Applications deployed with `serve.run` are not included."""
@@ -38,11 +38,11 @@ class ServeCluster:
         _get_global_client().deploy_apps(ServeDeploySchema.model_validate(file), _blocking=False)
 
     def states(self) -> Mapping[str, tuple[str, str]]:
-        """Application -> (Serve's status, its problem or "")."""
+        """Application -> (its status in Serve, its problem or "")."""
         return {name: (app["status"], reason(app)) for name, app in details().items()}
 
     def routed(self, gateways: Iterable[str]) -> frozenset[str] | None:
-        """The applications that the gateways of these applications route to; None: not known yet."""
+        """The applications to which the gateways of these applications route; None: not known yet."""
         routed: set[str] = set()
         try:
             for name in gateways:
@@ -57,10 +57,10 @@ class ServeCluster:
 
 
 def driver_handle(app: str) -> DeploymentHandle:
-    """The application's handle, for a driver that has no permanently running event loop.
+    """The application's handle, for a driver whose event loop does not run all the time.
 
-    With our settings a handle's router lives on the loop that made the first call. A router whose loop
-    stops for a moment gets no more updates, ever. So this handle uses a loop of Serve's own.
+    With our settings a handle's router lives on the loop that made the first call. If a router's loop stops
+    even for a moment, the router never gets another update. So this handle uses a loop of Serve's own.
     """
     handle = serve.get_app_handle(app)  # the same one each time
     if not handle.is_initialized:

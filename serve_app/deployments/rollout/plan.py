@@ -1,14 +1,14 @@
 """The steps from the applications that run to those of a deploy file. Pure logic: no Ray, no waiting.
 
-By itself, Serve applies a whole file at once: gateways then send requests to applications that are
-not up yet, and applications that the file no longer names are deleted under running requests. So
+Left alone, Serve applies a whole file at once: gateways then send requests to applications that are not up
+yet, and applications that the file no longer names are deleted while they still serve requests. So
 
 1. models come up beside all that runs, while gateways route as before;
 2. gateways take their new catalogue and settings, while the former models still answer;
 3. models that are no longer named are removed once no gateway routes to them.
 
 A model whose `args` changed stays one application: Serve starts its new replicas beside the old ones
-(`max_surge_percent`, see `build.py`), and the old replicas finish their requests.
+(`max_surge_percent`, see `build.py`), while the old replicas finish their requests.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class RolloutStep:
 
 
 def plan(running: File, wanted: File) -> list[RolloutStep]:
-    """The steps from `running` to `wanted`: at least one; the last step deploys `wanted` itself.
+    """The steps from `running` to `wanted`, at least one; the last step deploys `wanted` itself.
 
     Applications with a route are gateways, all others are models.
     """

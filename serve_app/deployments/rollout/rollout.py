@@ -26,15 +26,15 @@ Cancelled: TypeAlias = Callable[[], str | None]  # why to give up; None: go on
 
 
 class RolloutFailed(Exception):
-    """A step was not completed; the message says which one, why, and what is serving now."""
+    """A step was not completed; the message says which step, why, and what is serving now."""
 
 
 def rollout(
     wanted: File, *, say: Say, timeout_s: float = TIMEOUT_S, cancelled: Cancelled = lambda: None
 ) -> None:
-    """Change this driver's Serve (after `ray.init`) from what it runs now to `wanted`.
+    """Change this driver's Serve (after `ray.init`) from what it runs now to the deploy file `wanted`.
 
-    Returns when all of `wanted` runs and other applications are being deleted. Raises RolloutFailed.
+    Returns when all of `wanted` runs, and the deletion of other applications has begun. Raises RolloutFailed.
     """
     cluster = ServeCluster()
     steps = plan(cluster.running(), as_ray_has_it(wanted))
@@ -51,9 +51,9 @@ def apply(
     settle_s: float = SETTLE_S,
     cancelled: Cancelled = lambda: None,
 ) -> None:
-    """Take the steps, one after the other. `say` gets a line for each, and for every change of state.
+    """Take the steps, one after the other. `say` gets a line for each step, and for every change of state.
 
-    `timeout_s` bounds each step. If a step fails, raises RolloutFailed and takes no further steps, so that
+    `timeout_s` bounds each step. If a step fails, raises RolloutFailed and takes no further step, so that
     former models still run.
     """
     for number, step in enumerate(steps, 1):
@@ -77,7 +77,7 @@ class _Pause:
     cancelled: Cancelled
 
     def __call__(self) -> bool:
-        """Wait; False when the step's time is over. Raises RolloutFailed when the rollout was cancelled."""
+        """Wait; False when the step's time is over. Raises RolloutFailed if the rollout was cancelled."""
         if (reason := self.cancelled()) is not None:
             raise _failed(self.step, reason)
         time.sleep(self.poll_s)

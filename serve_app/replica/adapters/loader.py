@@ -1,4 +1,4 @@
-"""Loads adapters into a running engine: `models` reads the adapters, and `engine` runs them.
+"""Loads adapters into a running engine: `models` reads them, and `engine` runs them.
 
 `AdaptingLoop` is the driver of a replica's engine. Does not depend on requests or slots.
 """
@@ -38,7 +38,7 @@ class AdapterLoader:
         """The adapter's name for requests (made of `key` and a digest of the content) and the packed adapter.
 
         The digest keeps the prefix cache correct when a client sends other weights under an old id.
-        Raises InvalidField for bad tensors of a client, Unavailable for a bad folder.
+        Raises InvalidField for bad tensors of a client, and Unavailable for a bad folder.
         """
         if adapter.config is not None and adapter.weights is not None:
             updates = read_tensors(adapter.config, adapter.weights, self._accepts)
@@ -54,7 +54,7 @@ class AdapterLoader:
 def make_loader(engine: Engine, config: ModelConfig) -> AdapterLoader | None:
     """The loader of an engine; None for a model that takes no adapters.
 
-    Raises ModelLoadError if the settings name adapters for such a model.
+    Raises ModelLoadError if the settings name adapters for a model that takes none.
     """
     if engine.adapters is not None and engine.adapters.shapes:
         return AdapterLoader(engine.adapters, config)
@@ -82,6 +82,6 @@ class AdaptingLoop(EngineLoop):
         return name
 
     def drop_adapter(self, name: str) -> None:
-        """Forget an adapter whose requests have all ended or been aborted."""
+        """Forget an adapter, all of whose requests have ended or been aborted."""
         if self._loader is not None:
             self.call(partial(self._loader.table.drop, name))

@@ -32,7 +32,7 @@ class _Slot:
 
 
 class AdapterSlots:
-    """A bounded cache of adapters, by name; adapters that clients sent also by tenant."""
+    """A bounded cache of adapters: by name and, if clients sent them, also by tenant."""
 
     def __init__(self, driver: AdaptingLoop, slots: int, names: Collection[str]) -> None:
         """`names` are the operator's adapters; `slots` may be 0."""
@@ -45,10 +45,10 @@ class AdapterSlots:
 
     @asynccontextmanager
     async def hold(self, request: GenerateRequest) -> AsyncIterator[str | None]:
-        """Load the request's adapter, and keep it during the block; yields its name in the engine.
+        """Load the request's adapter, and keep it loaded during the block; yields its name in the engine.
 
-        None for a request without an adapter. Raises ModelNotFound, UnsupportedField, InvalidField for
-        weights that do not fit or were never sent, or Overloaded if all slots stay in use.
+        None for a request without an adapter. Raises ModelNotFound or UnsupportedField; raises InvalidField
+        for weights that do not fit or were never sent, and Overloaded if all slots stay in use.
         """
         adapter = request.adapter
         if adapter is None:
@@ -111,7 +111,7 @@ class AdapterSlots:
             await self._notify()
 
     async def _make_room(self, key: str, timeout_s: float | None) -> bool:
-        """Wait for a free slot; returns False if `key` has got a slot meanwhile. Raises Overloaded."""
+        """Wait for a free slot; returns False if `key` has meanwhile got a slot. Raises Overloaded."""
         wait_s = SLOT_WAIT_S if timeout_s is None else min(SLOT_WAIT_S, timeout_s)
         try:
             async with asyncio.timeout(wait_s), self._changed:
@@ -145,7 +145,7 @@ def _seen(task: asyncio.Task[str]) -> None:
 
 
 def _key(adapter: Adapter, salt: str) -> str:
-    """The key of a slot: adapters that clients sent belong to one tenant, the operator's to all."""
+    """The key of a slot: adapters that a client sent belong to its tenant, the operator's adapters to all."""
     return f"{adapter.name}@{salt}" if adapter.is_task else adapter.name
 
 

@@ -29,8 +29,8 @@ class EmbeddingPrompt:
     async def encode(self, request: EmbedRequest) -> list[Sequence[int]]:
         """The ids of each input, at least one per input.
 
-        Raises InvalidField, PromptTooLong, or UnsupportedField for an instruction to a model
-        whose pooling leaves it out.
+        Raises InvalidField or PromptTooLong; raises UnsupportedField for an instruction if the model's
+        pooling leaves it out.
         """
         if not request.inputs:
             raise InvalidField(FIELD, "must hold at least one text")

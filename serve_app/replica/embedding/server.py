@@ -69,8 +69,8 @@ class EmbeddingServer:
     async def ask(self, question: Question[ReplyT]) -> ReplyT:
         """The reply: vectors, tokens or text.
 
-        Raises ServeError, in particular UnsupportedField for any other question. Cancelling the call takes
-        its inputs out of the queue.
+        Raises ServeError, in particular UnsupportedField for any other question. If the call is cancelled,
+        its inputs leave the queue.
         """
         if isinstance(question, EmbedRequest):
             return cast("ReplyT", await self._embed(question))

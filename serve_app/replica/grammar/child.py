@@ -1,8 +1,8 @@
 """The child process of `GrammarCompiler`: tries grammars out where they can do no harm.
 
-Run as `python -m serve_app.replica.grammar.child FD`. A hostile grammar may take minutes or gigabytes, or
-overflow the stack. Here the damage is limited to a process with a memory limit and a time limit. If a grammar
-passes, it compiles, and takes its first steps, within an engine's limits of time and memory.
+It is run as `python -m serve_app.replica.grammar.child FD`. A hostile grammar may take minutes or gigabytes,
+or overflow the stack. Here the damage is limited to a process with a memory limit and a time limit. A grammar
+passes if it compiles, and takes its first steps, within an engine's limits of time and memory.
 """
 
 from __future__ import annotations

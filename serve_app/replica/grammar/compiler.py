@@ -1,7 +1,7 @@
 """Clients' grammars, compiled in a sandbox and remembered.
 
 The cache keeps replies, including refusals, up to a number of bytes. Does not depend on requests;
-`text/answer/grammar.py` defines what a grammar means.
+`text/answer/grammar.py` defines the meaning of a grammar.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class GrammarCompiler:
     async def compile(self, grammar: Grammar) -> str:
         """The grammar in the notation of the engine's parser.
 
-        Raises InvalidField for a wrong or too costly grammar, UnsupportedField if the model does not allow
+        Raises InvalidField for a wrong or too costly grammar. Raises UnsupportedField if the model allows no
         grammars, Overloaded if too many grammars wait, and Unavailable if the sandbox cannot be started.
         """
         key = _key(grammar)
@@ -68,13 +68,13 @@ class GrammarCompiler:
         return reply.compiled
 
     def close(self) -> None:
-        """End the sandbox, even in the middle of a grammar; calls that wait raise Unavailable."""
+        """End the sandbox, even while it compiles a grammar; waiting calls raise Unavailable."""
         self._closed = True
         self._sandbox.end()
         self._thread.shutdown(wait=False)
 
     def _compile(self, key: bytes, grammar: Grammar) -> SandboxReply:
-        """Does what `compile` does, in the compiler's thread; includes the cache."""
+        """The work of `compile`, in the compiler's thread, with the cache."""
         reply = self._cache.get(key)  # an equal grammar may have been compiled while this one waited
         if reply is not None:
             return reply

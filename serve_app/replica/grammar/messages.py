@@ -1,6 +1,6 @@
 """Messages between a replica and its grammar sandbox: length-prefixed frames of msgpack.
 
-They consist of plain typed values; nothing that is received can run code.
+They consist of plain typed values, so nothing that is received can run code.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class SandboxCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxReply:
-    """Child -> parent, one reply to each command; the reply to a good setup is empty."""
+    """Child -> parent, one reply to each command; the reply to a correct setup is empty."""
 
     compiled: str | None = None  # the grammar in llguidance's notation, after its trial
     refused: str | None = None  # the reason of an InvalidField

@@ -34,7 +34,7 @@ class GrammarSandbox:
         self._ended = False
 
     def compile(self, grammar: Grammar) -> SandboxReply | None:
-        """The child's reply; None if the grammar exceeded the child's limits.
+        """The child's reply; None if the grammar exceeded the time or memory limit.
 
         Raises Unavailable when no child can be started.
         """

@@ -1,6 +1,6 @@
 """One choice of a request: engine outputs in, text deltas out.
 
-Handles the tokens and text of a single sequence; does not depend on siblings, the engine or the wire.
+Handles the tokens and text of a single sequence; does not depend on its siblings, the engine or the wire.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class ChoiceState:
         return step.stop is None and not (self.parser is not None and self.parser.complete)
 
     def score(self, length_penalty: float | None) -> float:
-        """The log-probability of the choice, divided by tokens ** `length_penalty` if that is set."""
+        """The log-probability of the choice; divided by tokens ** `length_penalty` if a penalty is set."""
         if length_penalty is None:
             return self.cumulative_logprob
         return self.cumulative_logprob / math.pow(max(1, self.num_tokens), length_penalty)

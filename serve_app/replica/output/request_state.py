@@ -1,9 +1,9 @@
 """One request in a replica: engine outputs of its sequences -> deltas of its choices.
 
-Decides what a client gets: text cut at stop strings, one delta per step if streaming and else one per choice,
-the `n` best of `best_of`, cumulative usage. A beam search returns nothing before its end; then its hypotheses
-come whole and best first, streamed or not. A stop string cuts the text of a hypothesis, but not the search.
-Pure: no clock, no I/O, no engine; `StepOutput.cut` says what the engine must end.
+Decides what a client gets: text cut at stop strings; a delta for each step if streaming, or else for each
+choice; the `n` best of `best_of`; and cumulative usage. A beam search returns nothing before its end; then
+its hypotheses come whole and best first, streamed or not. A stop string cuts the text of a hypothesis, but
+not the search. Pure: no clock, no I/O, no engine; `StepOutput.cut` says what the engine must end.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class RequestState:
     ) -> None:
         """`first_prompt_token` is the token before the first prompt log-probability.
 
-        `clamped`: the limit of output tokens, if lower than requested.
+        `clamped`: the limit of output tokens, if it is lower than the requested limit.
         """
         self.request = request
         self._prompt_ids = tuple(token_ids)
@@ -166,7 +166,7 @@ class RequestState:
             self._cached_tokens = max(self._cached_tokens, output.cached_tokens)
 
     def _has_progress(self) -> bool:
-        """Whether enough work was done since the last delta to send a progress delta."""
+        """Whether enough work was done since the last delta to justify a progress delta."""
         more = max(self._made, self._searched) - self._told.generated_tokens
         return self._computed > self._told.prompt_tokens or more >= PROGRESS_TOKENS
 
@@ -230,7 +230,7 @@ class RequestState:
         )
 
     def _best(self) -> list[ChoiceState]:
-        """The `n` likeliest candidates; the earlier one wins a tie."""
+        """The `n` likeliest candidates; on a tie, the earlier one."""
         penalty = self.request.rank_length_penalty
         ranked = sorted(self._choices, key=lambda c: -c.score(penalty))
         return ranked[: self.request.n]

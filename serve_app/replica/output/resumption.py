@@ -1,7 +1,7 @@
-"""Continues an answer that another replica began: input for the engine and for the request's state.
+"""Continues an answer that another replica began: makes the input for the engine and for the request's state.
 
-The tokens that the client has are read by the same objects as for a new answer, and the resulting deltas are
-not sent. Does not depend on the engine or on weights.
+The tokens that the client has are read by the same objects as those of a new answer, and the resulting deltas
+are not sent. Does not depend on the engine or on weights.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def check_weights(resume: Resume, weights: str) -> None:
 def begun_choices(request: GenerateRequest) -> tuple[ChoiceSoFar, ...]:
     """The begun choices for the engine; empty if all of them start over.
 
-    Choices that are delivered whole start over unless they are finished. Ranked choices and the hypotheses of
-    a beam search depend on each other, so they all start over.
+    Choices that are delivered whole start over, unless they are finished. Ranked choices and the hypotheses
+    of a beam search depend on each other, so they all start over.
     """
     resume = request.resume
     if resume is None or request.beam is not None or is_ranked(request):
@@ -39,7 +39,7 @@ def begun_choices(request: GenerateRequest) -> tuple[ChoiceSoFar, ...]:
 
 
 def going_on(engine_request: EngineRequest, request: GenerateRequest) -> EngineRequest:
-    """The engine's request, with the part that another engine has generated, if any.
+    """The engine's request, including the part of the answer that another engine has generated, if any.
 
     Raises Unavailable if the other engine's prompt had another length, because it was shortened differently.
     """
@@ -53,8 +53,8 @@ def going_on(engine_request: EngineRequest, request: GenerateRequest) -> EngineR
 
 
 async def replay(state: RequestState) -> None:
-    """Bring the state to the client's position. Raises GenerationFailed if the client's tokens cannot belong
-    to this answer."""
+    """Bring the state to where the client is. Raises GenerationFailed if the client's tokens cannot belong to
+    this answer."""
     resume = state.request.resume
     if resume is None:
         return

@@ -1,4 +1,4 @@
-"""Rows of tensors, as bytes: cut where an output is cut, joined where it is delivered whole."""
+"""Rows of tensors, as bytes: cut where an output is cut, and joined where it is delivered whole."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The endpoints of a gateway from both sources: the deploy file, and the control plane's snapshots.
 
-The deploy file takes precedence: a run-time endpoint of the same name, or one that conflicts with it, is left
-out. Only the changes in a snapshot cost time: equal endpoints are compared as bytes, and not parsed again.
+The deploy file takes precedence: a run-time endpoint of the same name, or in conflict with it, is left out.
+Only the changes in a snapshot cost time: equal endpoints are recognised as bytes, and not parsed again.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ LEFT_OUT: Final = "the run-time endpoint %s is left out: %s"
 
 
 class Catalogues:
-    """Joins both sources, and puts the result into effect when either of them changes."""
+    """Joins both sources, and puts the result into effect when one of them changes."""
 
     def __init__(self, gateway: str, directory: Directory, backend: ServeBackend, wait_s: float) -> None:
-        """`gateway`: unique to this run. `wait_s`: see `Takeover`."""
+        """`gateway`: a name that is unique to this run. `wait_s`: see `Takeover`."""
         self._gateway = gateway
         self._directory = directory
         self._backend = backend
@@ -95,7 +95,7 @@ class Catalogues:
             self._watching = asyncio.ensure_future(self._watch())
 
     async def _watch(self) -> None:
-        """Report each late application as soon as it can answer, because an update waits for it."""
+        """Report each late application as soon as it can answer, because an update is waiting for it."""
         while self._late:
             late = {
                 app: entity

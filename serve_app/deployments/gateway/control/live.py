@@ -1,7 +1,7 @@
-"""Live figures between a gateway and the control plane: sends slots, and reads the sum of all gateways.
+"""Live figures between a gateway and the control plane: sends slots, and reads the sums over all gateways.
 
-Nothing is sent if nothing happened for five minutes. A control plane that could not be reached, or has
-restarted, gets the missing slots with the next slot, or once it has answered the gateway's next poll.
+If nothing happened for five minutes, nothing is sent. If the control plane could not be reached, or has
+restarted, it gets the missing slots with the next slot, or once it has answered the gateway's next poll.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class RemoteLive:
     """An `api.backend.LiveCluster` over the control plane of this cluster."""
 
     def __init__(self, gateway: str, pulse: Pulse, management: RemoteManagement) -> None:
-        """`gateway`: unique to this run."""
+        """`gateway`: a name that is unique to this run."""
         self._gateway = gateway
         self._slots = pulse.slots
         self._management = management
@@ -36,7 +36,7 @@ class RemoteLive:
             self.telling = asyncio.ensure_future(self._tell())
 
     def tell_again(self) -> None:
-        """The control plane has answered a poll. It may be a new control plane without any slots."""
+        """The control plane has answered a poll. It may be a new control plane, which has no slots yet."""
         if self._slots.after(0):
             self.tell()
 

@@ -1,7 +1,7 @@
 """A gateway's access to the control plane: each command is one call, and snapshots come by a long poll.
 
-To serve a request, a gateway never waits for the control plane. It routes by the newest snapshot it has,
-which it also keeps in a file. The next gateway starts from that file if the control plane cannot be reached.
+A gateway never waits for the control plane while it serves a request. It routes by the newest snapshot it
+has, and keeps it in a file, from which the next gateway starts if the control plane cannot be reached.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class SnapshotFeed:
         return self._heard.is_set()
 
     async def connected(self) -> None:
-        """Wait a moment for a control plane that cannot be reached. Raises Unavailable."""
+        """Wait a moment if the control plane cannot be reached. Raises Unavailable."""
         try:
             async with asyncio.timeout(RECONNECT_S):
                 await self._heard.wait()
@@ -132,7 +132,7 @@ class SnapshotFeed:
             raise Unavailable(AWAY, retry_after_s=RETRY_AFTER_S) from None
 
     def tell(self) -> None:
-        """Send the report now, because it may have changed, instead of with the next poll."""
+        """Send the report now instead of with the next poll, because it may have changed."""
         if self._heard.is_set() and self._report() != self._told:
             self._spawn(self._tell())
 
@@ -169,7 +169,7 @@ class SnapshotFeed:
 
     @property
     def _wait_s(self) -> float:
-        """0 right after a failure, because the control plane may be back without a new snapshot."""
+        """0 right after a failure, since the control plane may be back, but without a newer snapshot."""
         return POLL_S if self._heard.is_set() else 0.0
 
     async def _tell(self) -> None:
@@ -241,7 +241,7 @@ class RemoteManagement:
         return await self.call(command, caller, COMMAND_S)
 
     async def call(self, command: Command[ReplyT], caller: Caller, within_s: float) -> ReplyT:
-        """Like `do`, but for the gateway itself: does not wait for a control plane that cannot be reached."""
+        """Like `do`, for the gateway itself: does not wait for a control plane that cannot be reached."""
         return await self._link.call(command, caller, within_s)
 
 
@@ -257,7 +257,7 @@ def _read(path: Path) -> tuple[Snapshot, float] | None:
 
 
 def _confirm(path: Path) -> None:
-    """Set the file's time, which a starting gateway reads, because the kept snapshot is still the newest."""
+    """Update the time of the file that has the newest snapshot; a starting gateway reads this time."""
     with contextlib.suppress(OSError):
         os.utime(path)
 

@@ -1,8 +1,8 @@
 """Ships the usage journals of this node to the control plane's ledger.
 
 Every gateway has a shipper; a lock in the journals' folder elects the active one. It also ships the journals
-of gateways that died. While the control plane or its database cannot be reached, the journals keep
-everything.
+of gateways that died. The journals keep everything as long as the control plane or its database cannot be
+reached.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Shipper:
         self._task = asyncio.create_task(self._run(), name="usage-shipper")
 
     async def close(self) -> None:
-        """Stop at once. Another gateway that uses this folder ships the rest."""
+        """Stop at once. Another gateway that uses this folder will ship the rest."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
@@ -83,7 +83,7 @@ class Shipper:
                 self.behind = await asyncio.get_running_loop().run_in_executor(self._files, self._look)
 
     def _is_calm(self) -> bool:
-        """Whether to skip reading, because no journal has changed and the last reading was not long ago."""
+        """Whether to skip reading, because no journal has changed and the last reading was recent."""
         self._calm += 1
         try:
             found = sizes(self._folder)

@@ -15,7 +15,7 @@ from serve_app.endpoints.endpoint import Endpoint, ServedEntity
 
 @dataclass(frozen=True, slots=True)
 class Succession:
-    """The endpoints in effect while one catalogue replaces another."""
+    """The endpoints that are in effect while one catalogue replaces another."""
 
     endpoints: tuple[Endpoint, ...]
     waiting: dict[str, tuple[str, ...]]  # name of an endpoint that waits -> the applications it waits for
@@ -26,9 +26,9 @@ def succession(
 ) -> Succession:
     """The endpoints of `new`; an endpoint that must wait stays as it is in `old`.
 
-    A changed endpoint waits as long as an application that newly gets some of its traffic cannot answer. It
-    does not wait if none of its former entities can answer and one of its new entities can. `answers` says
-    whether an entity, old or new, can answer.
+    A changed endpoint waits as long as an application that would newly get some of its traffic cannot answer.
+    But it does not wait if none of its former entities can answer and at least one of its new entities can.
+    `answers` decides whether an entity, old or new, can answer.
     """
     former = {endpoint.name: endpoint for endpoint in old}
     taken: list[Endpoint] = []
@@ -75,7 +75,7 @@ class Takeover:
         wait_s: float,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
-        """`wait_s`: how long a change of an endpoint waits for applications that cannot answer yet.
+        """`wait_s`: how long a changed endpoint waits for applications that cannot answer yet.
 
         `on_change`: called when an endpoint that waited has changed.
         """
@@ -104,7 +104,7 @@ class Takeover:
             self._task = asyncio.ensure_future(self._follow())
 
     def close(self) -> None:
-        """Stop: endpoints that still wait stay as they are."""
+        """Stop; endpoints that still wait stay as they are."""
         if self._task is not None:
             self._task.cancel()
 
