@@ -60,8 +60,8 @@ def entries(services: Services) -> list[Entry]:
 def build_app(services: Services, *, ids_are_echoed: bool = False) -> FastAPI:
     """The gateway's HTTP interface.
 
-    `ids_are_echoed`: the HTTP server repeats a request's `X-Request-Id` itself, so the app does not repeat
-    valid ids.
+    `ids_are_echoed`: whether the HTTP server repeats a request's `X-Request-Id` itself, so that the app need
+    not.
     """
     config = services.config
     logger.info("the protocol of /v1 is %s", config.v1_dialect)

@@ -65,7 +65,7 @@ class Backend(Protocol):
         ...
 
     def lacks(self, app: str) -> str | None:
-        """A problem that does not keep the application from answering; None: there is no problem."""
+        """A problem with which the application can answer nevertheless; None: there is no problem."""
         ...
 
     async def recovery(self, apps: Sequence[str], within_s: float) -> bool:
@@ -204,14 +204,14 @@ class Management(Protocol):
 
 
 class ResponseStore(Protocol):
-    """The store of responses for later requests of the same key. All calls raise Unavailable."""
+    """The store of responses for later requests of the same key. All calls may raise Unavailable."""
 
     async def keep(self, response: KeptResponse, caller: Caller) -> None:
         """Keep `response` for the key of `caller`. Older responses of that key may be dropped."""
         ...
 
     async def recall(self, ids: Sequence[str], last: str, caller: Caller) -> dict[str, KeptResponse]:
-        """The caller's responses among `ids`, and `last` with all responses before it, by id."""
+        """By id: the caller's responses among `ids`, and `last` with all responses before it."""
         ...
 
     async def forget(self, id: str, caller: Caller) -> bool:

@@ -1,7 +1,7 @@
 """The endpoints of this gateway: looked up by name, replaced as a whole.
 
-A running request keeps its endpoint; the next request sees the new catalogue. Requests look endpoints up
-through the view of their caller, so that no route can forget a key's permissions.
+After a change, running requests keep their endpoints; later requests see the new catalogue. Requests look
+endpoints up through the view of their caller, so that no route can forget a key's permissions.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class CallerView:
         self._unready = unready
 
     def find(self, name: str) -> Endpoint:
-        """Raises ModelNotFound, or PermissionDenied if the caller may see the endpoint but not query it.
+        """Raises ModelNotFound; raises PermissionDenied if the caller may see the endpoint but not query it.
 
         Raises Unavailable if none of the endpoint's models is serving yet.
         """

@@ -1,4 +1,4 @@
-"""Every method of the service: its scope and its handler. Their answers equal those over HTTP."""
+"""Every method of the service: its scope and its handler. The answers equal those over HTTP."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class RpcServer:
     async def start(self, host: str, port: int) -> None:
         """Listen on `host`; port 0 means any free port. Raises OSError when that port is taken.
 
-        Gateways on one machine share a port: the system spreads connections among them.
+        Gateways on one machine share a port: the operating system spreads connections among them.
         """
         options = [
             ("grpc.so_reuseport", 1),

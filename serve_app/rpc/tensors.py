@@ -1,6 +1,6 @@
 """Converts gRPC messages to inference requests, and responses to messages.
 
-Either all inputs come as raw bytes, or each in the field of its datatype. Outputs are always
+Either all inputs come as raw bytes, or each comes in the field for its datatype. Outputs are always
 sent as raw bytes. Shared memory and classification are refused, as over HTTP. Inference tables keep requests
 and answers in the JSON form of /infer: an answer has one line for each response, or `{"error": ...}`.
 """
@@ -82,7 +82,7 @@ def decoded(message: pb.ModelInferRequest) -> InferRequest:
 
 
 def encoded(response: InferResponse, *, in_stream: bool) -> pb.ModelInferResponse:
-    """`in_stream`: more responses may follow, so each response says whether it is the last."""
+    """`in_stream`: whether more responses may follow; if so, each response says whether it is the last."""
     message = pb.ModelInferResponse(
         model_name=response.model,
         model_version=response.version,

@@ -2,7 +2,7 @@
 
 Only plain frozen data, so that every layer can import this module and `msgspec` can carry it as bytes. The
 types are standard dataclasses; for objects created per token, they are `msgspec` structs, which are ten times
-faster to create. `msgspec.structs.replace` changes these. Nothing here depends on torch, pydantic or HTTP.
+faster to create. `msgspec.structs.replace` changes structs. Nothing here depends on torch, pydantic or HTTP.
 
     HTTP body --dialect.parse--> GenerateRequest --replica--> EngineRequest
     EngineOutput --replica--> TokenDelta --dialect.render--> bytes

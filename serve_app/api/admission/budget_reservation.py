@@ -1,7 +1,7 @@
 """Reserves the largest possible cost of a call from its key's monthly budget, as from a bucket of money.
 
-The bucket is never refilled. It starts with the rest of the budget, as in the ledger, and each call settles
-its cost. So concurrent calls spend no more than consecutive ones. Depends neither on keys nor on the ledger.
+The bucket is never refilled. It starts with the unspent budget, as in the ledger, and each call settles its
+cost. So concurrent calls spend no more than consecutive ones. Depends neither on keys nor on the ledger.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def is_budgeted(price: Price | None, caller: Caller | None) -> bool:
 
 
 def draw_of_budget(price: Price, caller: Caller, reserved: Usage) -> Draw:
-    """The draw of a budgeted call that uses at most `reserved`, limited to the whole bucket."""
+    """What a budgeted call draws if it uses at most `reserved`; at most the whole bucket."""
     budget = caller.budget
     if budget is None:
         raise ValueError("the caller has no budget")

@@ -148,7 +148,7 @@ def _of_rate_limits(
 
 
 def _in_force(limits: Sequence[RateLimit], caller: Caller | None) -> Iterator[tuple[RateLimit, str]]:
-    """The limits of one unit that apply to `caller`, each with the user or group that shares it."""
+    """The limits in one unit that apply to `caller`, each with the user or group that shares it."""
     of_all = [each for each in limits if each.key == "endpoint"]
     if of_all:
         yield min(of_all, key=_most), ""

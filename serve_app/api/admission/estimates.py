@@ -33,7 +33,7 @@ def tokens_in(*texts: str) -> int:
 def most_used(
     endpoint: Endpoint, requests: Sequence[GenerateRequest], models: Iterable[ModelInfo | None] = ()
 ) -> Usage:
-    """The most that `requests` can use. `models` are the models that may answer; None is an unknown model."""
+    """The most that `requests` can use. `models` may answer; None stands for an unknown model."""
     lengths = [info.max_output_tokens or info.context_window if info else None for info in models]
     known = [length for length in lengths if length is not None]
     longest = max(known, default=None) if len(known) == len(lengths) else None

@@ -1,7 +1,7 @@
 """An admitted request's use of budgets, and its records in the journal.
 
-Before a request runs, it reserves an estimate for its prompt and the largest possible output. Afterwards it
-is settled: whatever it did not use is given back. Its usage is the work done, even if the client hung up: one
+Before a request runs, its prompt's estimated size and the largest possible output are reserved. Afterwards,
+whatever the request did not use is given back. Its usage is the work done, even if the client hung up: one
 request, and the tokens that were computed and generated. If the server fails and the client got nothing, the
 request is free. Depends neither on how budgets are stored nor on where the journal is.
 """
@@ -52,7 +52,7 @@ class Meter:
     """Admits requests within the budgets of their endpoint, and writes their usage down."""
 
     def __init__(self, quota: Quota, journal: Journal, *, usage_required: bool = False) -> None:
-        """`usage_required`: refuse a request whose usage cannot be written down."""
+        """`usage_required`: whether to refuse a request whose usage cannot be written down."""
         self._quota = quota
         self._journal = journal
         self._usage_required = usage_required
@@ -89,8 +89,8 @@ class Meter:
 
         A caller whose key has spent its budget gets a QuotaExceeded that says so.
 
-        `reserved` returns the most that the call may use. It may read every prompt, so it is called only for
-        endpoints with budgets. The block sets the usage of the `Metered`. However the block ends, the
+        `reserved` returns the most that the call may use; since it may read every prompt, it is called only
+        for endpoints with budgets. The block sets the usage of the `Metered`. However the block ends, the
         reservation is settled and one record is closed.
         """
         if not self.is_open:

@@ -93,7 +93,7 @@ class Admission:
     def permits(self, count: int) -> Iterator[None]:
         """Hold `count` permits, one per prompt, for the duration of the block.
 
-        Raises Overloaded or Unavailable, or InvalidField if `count` exceeds the total number of permits.
+        Raises Overloaded or Unavailable; raises InvalidField if `count` exceeds the total number of permits.
         """
         if count > self._max:
             raise InvalidField("prompt", f"must hold at most {self._max} prompts here")

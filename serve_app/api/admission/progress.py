@@ -1,7 +1,7 @@
 """Records the progress of streams, so that a stream is charged for even if its gateway dies.
 
 A stream's first line is written before the client gets its first token. Afterwards, if both the gateway and
-the replica die, at most a second of tokens is lost; if the replica survives, it reports the rest.
+the replica die, the tokens of at most one second are lost; if the replica survives, it reports the rest.
 """
 
 from __future__ import annotations

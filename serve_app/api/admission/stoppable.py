@@ -1,6 +1,6 @@
 """Running requests of this gateway that clients may stop by the ids that they chose.
 
-They are not shared with other gateways: a stop takes effect only if it is sent to the gateway that runs the
+Gateways do not share these requests: a stop takes effect only if it is sent to the gateway that runs the
 request.
 """
 

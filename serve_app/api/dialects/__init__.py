@@ -1,1 +1,1 @@
-"""One folder per protocol, to parse bodies and to render deltas and errors, without sockets or backends."""
+"""One folder per protocol, which parses bodies and renders deltas and errors, without sockets or backends."""

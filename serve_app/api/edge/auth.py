@@ -30,7 +30,7 @@ def caller_of(
     """The caller of a request. `allowed_hosts`: names of the server, for callers without a key.
 
     If another site's name is made to resolve to this server (DNS rebinding), the browser treats the site's
-    page as the server's own, and the page could read every answer. Browsers always send `Host`; other clients
+    page as the server's own, so the page could read every answer. Browsers always send `Host`; other clients
     may leave it out. Raises Unauthenticated or PermissionDenied.
     """
     caller = accounts.authenticate(credentials_of(scope), peer_of(scope))

@@ -141,7 +141,7 @@ async def read_body(
 ) -> bytes:
     """Read the body of a JSON request. Raises InvalidBody, BodyTooLarge, ReadTimeout or ClientGone.
 
-    `take` is called with the size of every piece that arrives. It raises to refuse the piece.
+    `take` is called with the size of every piece that arrives, and raises to refuse the piece.
     """
     _check_headers(scope, max_bytes)
     loop = asyncio.get_running_loop()
@@ -187,7 +187,7 @@ def check_type(content_type: str | None) -> None:
 
 
 def parse_body(model: type[Wire], raw: bytes) -> Wire:
-    """`raw` as a `model`. Raises InvalidBody (not JSON, not an object) or InvalidField."""
+    """`raw` as a `model`. Raises InvalidBody (if not JSON or not an object) or InvalidField."""
     check_encoding(raw)
     _check_structure(raw)
     try:
@@ -241,7 +241,7 @@ def _may_hold_long_numbers(raw: bytes) -> bool:
 
 
 def _restore(body: WireModel, exact: dict[str, Any]) -> None:
-    """Replace the floats inside a body's lists and objects by the exact numbers that the client wrote."""
+    """In a body's lists and objects, replace floats by the exact numbers that the client wrote."""
     for values in (body.__dict__, body.__pydantic_extra__ or {}):
         for name, value in values.items():
             if isinstance(value, WireModel) and isinstance(exact.get(name), dict):
@@ -272,7 +272,7 @@ def _check_structure(raw: bytes) -> None:
 def check_finite(value: Any) -> None:
     """Refuse numbers that are not finite anywhere in a free-form `value`. Raises InvalidBody.
 
-    The parser accepts NaN, Infinity and 1e400 in values of no declared type.
+    The parser accepts NaN, Infinity and 1e400 in values without a declared type.
     """
     pending = [value]
     while pending:

@@ -61,7 +61,7 @@ def choose(
 ) -> tuple[ServedEntity, ...]:
     """The entities to try, best first. `entity` is the entity that the route names, if any.
 
-    Raises InvalidField, ModelNotFound, VersionNotFound, or PermissionDenied for a choice that the
+    Raises InvalidField, ModelNotFound or VersionNotFound; raises PermissionDenied for a choice that the
     caller's scopes do not allow.
     """
     _check_task(endpoint, call.task)

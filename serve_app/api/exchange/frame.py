@@ -112,7 +112,7 @@ def admitted(services: Services, work: Work) -> Iterator[None]:
 
 @contextmanager
 def in_words_of(names: Mapping[str, str]) -> Iterator[None]:
-    """In errors raised in the block, replace field names by the client's names, as given by `names`."""
+    """In errors raised in the block, replace the names of fields by the client's, which `names` has."""
     try:
         yield
     except FieldError as error:

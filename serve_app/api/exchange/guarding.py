@@ -1,4 +1,4 @@
-"""The guardrails of one request: its prompts and its answer pass through them.
+"""The guardrails of one request, through which its prompts and its answer pass.
 
 All protocols and transports use it. Independent of particular rules.
 """
@@ -36,7 +36,7 @@ class Guarding:
     async def prompts(self, call: Call, requests: list[GenerateRequest]) -> list[GenerateRequest]:
         """`requests` after the guardrails.
 
-        Raises GuardrailTriggered, UnsupportedField for inputs that cannot be checked, or Unavailable.
+        Raises GuardrailTriggered or Unavailable; raises UnsupportedField for inputs that cannot be checked.
         """
         if self._guard.output is not None:
             check_can_be_guarded(call, requests)

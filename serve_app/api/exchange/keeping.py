@@ -1,6 +1,6 @@
 """Stored responses: fetches those that a body refers to, and stores an answer when it ends.
 
-Depends neither on their content nor on where they are stored.
+Depends neither on the responses' content nor on where they are stored.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Shadow traffic: a share of an endpoint's requests is copied to another of its entities.
 
 A copy starts when another entity has begun to answer. It has its own task, deadline and usage record; its
-answer is discarded. It draws from no budget, has no price, and is queued behind all other requests to the
+answer is discarded. A copy draws from no budget, has no price, and is queued behind all other requests to the
 same model. Whatever happens to the copy, it does not affect the original request.
 """
 
@@ -44,7 +44,7 @@ class _Progress:
     queue_s: float | None = None
 
     def note(self, timing: Timing | None, *, is_stream: bool) -> None:
-        """Record tokens. The engine reports the time of a whole answer's first token."""
+        """Record tokens. For a whole answer, the engine reports the time of the first token."""
         if self.first_token_s is None and is_stream:
             self.first_token_s = time.monotonic() - self.started
         if timing is not None and self.queue_s is None:
@@ -65,7 +65,7 @@ def copy_generation(
     attempt: Attempt,
     record: UsageRecord,
 ) -> None:
-    """Copy `requests`, which `attempt` answers, if the endpoint has a shadow whose share includes them.
+    """Copy `requests`, which `attempt` answers, if the endpoint has a shadow and its share includes them.
 
     Returns at once and never raises.
     """

@@ -134,7 +134,7 @@ class GuardedStream:
         self._source.stop()
 
     def cut(self) -> list[PromptDelta]:
-        """As `CallStream.cut`, without text that no model has judged yet.
+        """As `CallStream.cut`, but without text that the model has not judged yet.
 
         The text that passed while another choice was being judged comes first.
         """

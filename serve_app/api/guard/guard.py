@@ -59,7 +59,7 @@ class Rules:
     def filter(self, *, masks: bool = True, is_json: bool = False) -> TextFilter:
         """A filter for one text. Without `masks`, personal data is refused instead of masked.
 
-        `is_json`: the text is JSON, whose escapes may hide what the rules look for.
+        `is_json`: whether the text is JSON, whose escapes may hide what the rules look for.
         """
         keywords = None if self._keywords is None else KeywordFilter(self._keywords)
         return TextFilter(keywords, self._pii(blocks=not (self.masks and masks)), is_json=is_json)

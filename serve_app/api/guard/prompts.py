@@ -25,7 +25,7 @@ async def checked_requests(
 ) -> list[GenerateRequest]:
     """`requests` after the rules were applied, with personal data masked if the rules say so.
 
-    Raises GuardrailTriggered, UnsupportedField for token ids, and Unavailable if the judge gives no verdict.
+    Raises GuardrailTriggered; UnsupportedField for token ids; Unavailable if the judge gives no verdict.
     """
     found = []
     for request in requests:
@@ -103,7 +103,7 @@ async def _judged(request: GenerateRequest, rules: Rules, judge: Judge) -> None:
 
 
 async def _ask(inquest: Inquest, texts: Sequence[str], rules: Rules, judge: Judge) -> None:
-    """Raises GuardrailTriggered unless all `texts` pass, and PromptTooLong if they are too long to judge."""
+    """Raises GuardrailTriggered if a text does not pass, PromptTooLong if `texts` are too long to judge."""
     most = MAX_PIECES * PIECE_CHARS
     texts = [text for text in texts if text.strip()]
     is_long = sum(map(len, texts)) > most  # checked before megabytes are cut into pieces

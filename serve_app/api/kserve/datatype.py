@@ -86,7 +86,7 @@ def check_datatype(name: str, tensor: Tensor, wanted: str) -> None:
 
 
 def integers(name: str, tensor: Tensor, low: int, high: int) -> npt.NDArray[Any]:
-    """The elements of an integer tensor as a flat array. All must be from `low` to `high`. Raises
+    """The elements of an integer tensor as a flat array. All elements must be from `low` to `high`. Raises
     InvalidField."""
     numbers = np.frombuffer(tensor.data, ELEMENTS[tensor.dtype])
     # As Python's integers: no type of numpy's holds both an INT64's and a UINT64's.
@@ -98,7 +98,7 @@ def integers(name: str, tensor: Tensor, low: int, high: int) -> npt.NDArray[Any]
 def floats(name: str, tensor: Tensor, *, may_exclude: bool = False) -> npt.NDArray[np.float32]:
     """The elements as a flat FP32 array. Raises InvalidField for numbers that are not finite in FP32.
 
-    `may_exclude`: -inf, which means exclusion, is accepted as well.
+    `may_exclude`: whether -inf, which means exclusion, is accepted as well.
     """
     numbers = np.frombuffer(tensor.data, ELEMENTS[tensor.dtype])
     if tensor.dtype == BF16:

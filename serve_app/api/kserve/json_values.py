@@ -105,7 +105,7 @@ def to_json(name: str, tensor: Tensor) -> msgspec.Raw:
 
 
 def single_to_json(name: str, tensor: Tensor) -> msgspec.Raw:
-    """As `to_json`, but a single element is written without its list."""
+    """As `to_json`, but a single element is written without a list."""
     listed = to_json(name, tensor)
     return msgspec.Raw(bytes(listed)[1:-1]) if math.prod(tensor.shape) == 1 else listed
 
@@ -116,7 +116,7 @@ def _listed(numbers: npt.NDArray[Any]) -> bytes:
 
 
 def _shortest(numbers: npt.NDArray[np.float32]) -> list[float]:
-    """FP64s that are printed as briefly as the FP32s: -0.41 and not -0.4099999964237213.
+    """FP64 values that print as briefly as the FP32 values: -0.41 and not -0.4099999964237213.
 
     If powers of ten are not exact (below about 1e-13, above 1e22), the exact value is used instead.
     """

@@ -51,7 +51,7 @@ def timeout_s(parameters: Mapping[str, Parameter]) -> float | None:
 
 
 def engine_priority(parameters: Mapping[str, Parameter]) -> int:
-    """The parameter `priority`, converted to the replica's scale, on which larger runs earlier. Raises
+    """The parameter `priority`, converted to the replica's scale, on which larger numbers run earlier. Raises
     InvalidField."""
     asked = _integer(parameters, "priority")
     return max(-limits.MAX_PRIORITY, _LIKE_DEFAULT - asked) if asked else 0

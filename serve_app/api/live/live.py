@@ -26,7 +26,7 @@ class Live:
         self._cluster: LiveCluster | None = None
 
     def join(self, cluster: LiveCluster) -> None:
-        """Report this gateway's slots to `cluster`, and read the slots of all from it."""
+        """Report this gateway's slots to `cluster`, and read the slots of all gateways there."""
         self._cluster = cluster
         self.pulse.on_slot = cluster.tell
 

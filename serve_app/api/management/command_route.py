@@ -104,7 +104,7 @@ class CommandRoute(Generic[BodyT]):
         self._body = body
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
-        """Raises ServeError before the answer, ClientGone while the body is read."""
+        """Raises ServeError only before the answer, and ClientGone while the body is read."""
         context = context_of(scope)
         context.render_error = render_error
         management = self._services.management

@@ -1,6 +1,6 @@
 """Sums over the usage ledger, as JSON or CSV: `GET /api/2.0/usage`.
 
-Databricks has no such route. A key with the scope `manage` sees all usage, any other key only its own.
+Databricks has no such route. A key with the scope `manage` sees all usage; any other key sees only its own.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ _OF_STATUS: Final = {
 
 
 def header_names(asks: bool) -> tuple[str, ...]:
-    """The request headers of a route; `asks`: the route has a body, so it may call a model."""
+    """The request headers of a route; `asks`: whether the route has a body, so that it may call a model."""
     return tuple(REQUEST_HEADERS) if asks else ("X-Request-Id",)
 
 

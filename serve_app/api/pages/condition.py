@@ -1,6 +1,6 @@
 """The condition of a gateway: whether it can answer, and everything that is wrong.
 
-Each transport reports it in its own form: /readyz, KServe's readiness, gRPC's health.
+Each transport reports the condition in its own form: /readyz, KServe's readiness, gRPC's health.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ UNKNOWN_KEYS: Final = "API keys made at run time are not known: the control plan
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Whether requests are answered, and the reasons why they are not, or not as configured."""
+    """Whether requests are answered, and the reasons if they are not, or not as configured."""
 
     is_ready: bool
     reasons: tuple[str, ...] = ()

@@ -43,7 +43,7 @@ class Models:
         return {"object": "list", "data": entries}
 
     def named(self, scope: Scope) -> ModelEntry | AnthropicModel:
-        """One model. Raises ModelNotFound, or Unavailable while no entity can answer."""
+        """One model. Raises ModelNotFound; raises Unavailable while no entity can answer."""
         name = scope["path_params"]["name"]
         if len(name) > MAX_MODEL_NAME_CHARS:
             raise ModelNotFound("model", "no such model")

@@ -30,7 +30,7 @@ class Work(Protocol):
 
     @property
     def num_prompts(self) -> int:
-        """The number of its prompts. Each needs a permit."""
+        """The number of the prompts. Each needs a permit."""
         ...
 
     @property
@@ -213,8 +213,8 @@ class Parser(Protocol[ParsedT]):
     def parse(self, raw: bytes, endpoint: str | None = None) -> ParsedT | Referring[ParsedT]:
         """Parse a body. `endpoint` is set if the path names it, rather than the body.
 
-        Raises InvalidBody, InvalidField or PromptTooLong; ModelNotFound if the body's form depends on the
-        endpoint.
+        Raises InvalidBody, InvalidField or PromptTooLong; raises ModelNotFound if the body's form depends on
+        the endpoint.
         """
         ...
 
@@ -249,13 +249,13 @@ class ChosenDialect:
 
 
 class KnownModel(ChosenDialect):
-    """For a path that names the model: an unknown model is reported before errors of the body."""
+    """For paths that name the model, so that an unknown model is reported before errors in the body."""
 
     def __init__(self, dialect: Dialect, find: Find) -> None:
         super().__init__(dialect)
         self._find = find
 
     def parse(self, raw: bytes, endpoint: str | None = None) -> Call | Referring[Call]:
-        """Raises ModelNotFound, or an error of the dialect's `parse`."""
+        """Raises ModelNotFound, or what the dialect's `parse` raises."""
         self._find()
         return super().parse(raw, endpoint)

@@ -11,8 +11,8 @@ from pydantic import Field
 
 @dataclass(frozen=True, slots=True)
 class FieldDoc:
-    """The description of one field. `doc` makes it the field's value in the model; the range is in the
-    annotation."""
+    """The description of one field. `doc` makes the description the field's value in the model; the range is
+    in the annotation."""
 
     does: str = ""  # if it begins with one of ",:(", it goes on with the default's sentence
     accepts: str = ""  # what the range of its type leaves open; or all, where a range says nothing

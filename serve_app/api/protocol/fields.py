@@ -39,7 +39,7 @@ def as_integer(value: Any) -> int | None:
 
 
 class Mark(Enum):
-    """Marks that a field's annotation may contain besides the type and the description."""
+    """The marks that a field's annotation may contain besides the type and the description."""
 
     UNANSWERED = auto()  # an answer does not look back at it; bodies live as long as their answers
     SELF_CHECKED = auto()  # its reader refuses numbers that are not finite

@@ -19,7 +19,7 @@ class Change(Command[ReplyT]):
 
     @property
     def changed_endpoint(self) -> str:
-        """The endpoint whose change must reach the gateways; "" if it is not about a single endpoint."""
+        """The endpoint whose change must reach the gateways; "" if no single endpoint changes."""
         return ""
 
 

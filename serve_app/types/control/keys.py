@@ -9,7 +9,7 @@ from serve_app.types.control.command import Change, Command, Done
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyShown:
-    """A key without its secret. The ledger's figures are set only in lists: `last_used` and `spent`."""
+    """A key without its secret. Only lists have `last_used` and `spent`, which are in the ledger."""
 
     id: str
     name: str  # unique among keys in force; in logs and usage

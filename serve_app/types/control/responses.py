@@ -56,5 +56,5 @@ class ForgetResponse(Command[Forgotten]):
 
 
 def owner_of(caller: Caller) -> str:
-    """The owner whose responses a caller may see: its key, and never another key of the same name."""
+    """The owner of the responses that a caller may see; another key with the same name is another owner."""
     return caller.key_id if caller.anonymous else caller.salt

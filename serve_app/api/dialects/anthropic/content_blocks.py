@@ -27,7 +27,7 @@ Block = dict[str, Any]
 def parse_blocks(value: Any, where: str, kinds: Collection[str]) -> Iterator[tuple[Block, str]]:
     """The blocks of a message's content, each with its place; a string is one block of text.
 
-    Raises InvalidField, and UnsupportedField for a type that is not one of `kinds`.
+    Raises InvalidField; raises UnsupportedField for a type that is not one of `kinds`.
     """
     if isinstance(value, str):
         yield {"type": TEXT, "text": value}, where

@@ -19,7 +19,7 @@ class MessageDialect:
     render_error = staticmethod(render_error)
 
     def __init__(self, *, notes_pictures: bool) -> None:
-        """`notes_pictures`: each picture is replaced by a note; otherwise a picture is an error."""
+        """`notes_pictures`: whether each picture is replaced by a note, or is an error."""
         self._notes_pictures = notes_pictures
 
     def parse(self, raw: bytes, endpoint: str | None = None) -> Call:

@@ -35,7 +35,7 @@ _OPEN: answers.MessageEnd = {"stop_reason": None, "stop_sequence": None, "stop_d
 
 
 class MessageRenderer:
-    """Writes one message. Its blocks are in the order in which they begin."""
+    """Writes one message. The blocks are in the order in which they begin."""
 
     def __init__(self, id: str, info: ModelInfo, *, hides_thoughts: bool) -> None:
         self._id, self._info = id, info

@@ -1,7 +1,7 @@
 """Custom tools: called with a text, not with arguments as JSON.
 
 The model is shown such a tool as a function with one string argument. Forced calls match its format: a
-regular expression becomes the argument's `pattern`, a grammar in Lark's notation a member of the function.
+regular expression becomes the argument's `pattern`, and a Lark grammar becomes a member of the function.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class HeldCalls:
 
 
 def _grammar_of(tool: dict[str, Any], where: str) -> tuple[str, str, str]:
-    """The syntax, the definition and the definition's place in a format; an empty syntax means any text.
+    """The syntax and the definition in a format, and the latter's place; an empty syntax means any text.
 
     In chats, syntax and definition lie below `grammar`; in responses, beside `type`. Raises InvalidField.
     """

@@ -46,7 +46,7 @@ class UsageOptions(StreamOptions):
 
 
 class AnswerFields(WireModel):
-    """Fields of every body about the answer: how its tokens are drawn, and where it ends. None: absent."""
+    """The answer's fields, which every body has: how tokens are drawn, and where it ends. None: absent."""
 
     model: field_types.ModelName = None
     temperature: field_types.Temperature = None

@@ -1,6 +1,6 @@
 """The settings of the chat template that clients may choose: its variables, and where the prompt ends.
 
-The template itself is the operator's. Only the model's own files show which variables it reads
+The template itself is the operator's. Only the model's own files show which variables the template reads
 (`enable_thinking` is a common one). Other variables have no effect.
 """
 

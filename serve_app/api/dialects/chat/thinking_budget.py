@@ -1,6 +1,6 @@
 """The token budget for a model's thoughts, and whether the model thinks at all: fields of several protocols.
 
-OpenAI's protocol has `thinking_token_budget`, Anthropic and Databricks the object `thinking`.
+OpenAI's protocol has `thinking_token_budget`; Anthropic's and Databricks' have the object `thinking`.
 """
 
 from __future__ import annotations

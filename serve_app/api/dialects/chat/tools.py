@@ -97,7 +97,7 @@ def parse_tools(
 ) -> ToolOffer:
     """The offer made by `tools` and `tool_choice`. Raises InvalidField or UnsupportedField.
 
-    `subset`: `strict` means OpenAI's subset. `is_openai`: custom tools and allowed tools are accepted.
+    `subset`: `strict` means OpenAI's subset. `is_openai`: accept custom tools and allowed tools.
     """
     form = ToolForm(max_tools=max_tools, subset=subset)
     kinds = (FUNCTION, CUSTOM) if is_openai else (FUNCTION,)
@@ -199,7 +199,7 @@ def parse_each(
     function_of: Callable[[Any, str], tuple[Any, str]],
     form: ToolForm,
 ) -> tuple[dict[str, Any], ...]:
-    """As `parse_offered`, for items that each come with their place."""
+    """As `parse_offered`, but each item comes with its place."""
     if len(items) > form.max_tools:
         raise InvalidField(field, f"must be a list of up to {form.max_tools} tools")
     offered: list[dict[str, Any]] = []
@@ -311,7 +311,7 @@ def _named_tool(kinds: Sequence[str], value: dict[str, Any]) -> Any:
 
 
 def _named_in(kinds: Sequence[str], value: dict[str, Any]) -> Any:
-    """The member of an allowed tool that has the tool's name; None: the item is not a tool."""
+    """The object in an allowed tool whose `name` is the tool's; None: the item is not a tool."""
     kind = str(value.get("type"))
     return value.get(kind) if kind in kinds else None
 

@@ -44,18 +44,18 @@ def function_fields(call: ToolCall) -> answers.FunctionCall:
 
 
 def custom_call_begin(piece: ToolCallDelta) -> bytes:
-    """The members of the delta that begins a call of a custom tool; the call's text follows in one piece."""
+    """The members of a custom tool call's first delta; the call's text follows in one piece."""
     head = {"index": piece.index, "id": piece.id, "type": CUSTOM, CUSTOM: {"name": piece.name, INPUT: ""}}
     return b'"tool_calls":' + encode([head])
 
 
 def custom_call_text(index: int, text: str) -> bytes:
-    """The members of a delta that carry the text of a call of a custom tool."""
+    """The members of the delta with a custom tool call's whole text."""
     return b'"tool_calls":' + encode([{"index": index, CUSTOM: {INPUT: text}}])
 
 
 def tool_call_delta(piece: ToolCallDelta, *, legacy: bool) -> bytes:
-    """The members of a delta that carry a piece of a call; `legacy`: as `function_call`."""
+    """The members of a delta with a piece of a call; `legacy`: whether as `function_call`."""
     function = {"arguments": piece.arguments}
     if piece.name is not None:
         function = {"name": piece.name, **function}
@@ -106,7 +106,7 @@ def named_sse(name: str, payload: bytes) -> bytes:
 
 
 def fingerprint(info: ModelInfo) -> str:
-    """A fingerprint that changes whenever the model, its precision, its device or its replica changes."""
+    """A fingerprint that changes with the model, its precision, its device and its replica."""
     text = f"{info.name}|{info.dtype}|{info.quantization}|{info.device}|{info.created}"
     return "fp_" + hashlib.sha256(text.encode()).hexdigest()[:10]
 
@@ -125,7 +125,7 @@ def usage_totals(usage: Usage) -> answers.TotalUsage:
 
 
 def chunk_end(*, include_usage: bool) -> bytes:
-    """The bytes after the choice of a chunk; if usage is included, it is null in every chunk but the last."""
+    """The bytes after the choice of a chunk; usage, if included, is null in every chunk but the last."""
     return b'}],"usage":null}\n\n' if include_usage else b"}]}\n\n"
 
 

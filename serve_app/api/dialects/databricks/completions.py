@@ -64,7 +64,7 @@ class CompletionBody(GenerationFields):
 
     @property
     def truncates(self) -> bool:
-        """Whether too long a prompt, or an answer that takes too long, is cut off instead of failing."""
+        """Whether prompts that are too long and answers that take too long are cut off instead of failing."""
         return self.error_behavior == "truncate"
 
     def prompts(self) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ def templating(thinking: ThinkingOptions | None, effort: str | None) -> Templati
 
 
 def tells_parts(thinking: ThinkingOptions | None) -> bool:
-    """Whether thoughts are sent as parts of the answer's content, rather than beside it."""
+    """Whether thoughts are sent as parts of the answer's content, rather than beside the content."""
     return thinking is not None and thinking.type not in (None, DISABLED)
 
 

@@ -1,6 +1,6 @@
 """Errors in MindIE's shape: a message and a type, which follows from the status.
 
-If the path names an unknown model, the error is a 404; if the body does, it is an invalid field. Depends on
+If the path names an unknown model, the error is a 404; if the body does, a field is invalid. Depends on
 no route.
 """
 

@@ -41,8 +41,8 @@ def ready_page(services: Services, scope: Scope) -> answers.ReadyPage:
 
 
 def config_page(services: Services, scope: Scope) -> answers.ConfigPage:
-    """GET .../config: a model's limits. Raises Unavailable if the limits are unknown, or an error of
-    `model_page`."""
+    """GET .../config: a model's limits. Raises errors of `model_page`, or Unavailable if the limits are
+    unknown."""
     endpoint, entities = named(services, scope)
     known = [info for entity in entities if (info := services.backend.info(entity.app)) is not None]
     if not known:

@@ -1,7 +1,7 @@
 """MindIE's routes: chat, ending a running request, and the pages below /v2.
 
-The routes generate and generate_stream, whose paths are also Triton's, are in `shared_with_triton`; chat
-below /v1 is in `shared_with_openai`.
+The module `shared_with_triton` has the routes generate and generate_stream, whose paths are also Triton's;
+`shared_with_openai` has chat below /v1.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ class ContinueParameters(Parameters):
         """How tokens are drawn. An absent seed is replaced by a random one, which the details can report.
 
         `infer`: without `do_sample`, tokens are sampled if any sampling field is set.
-        `sees_prompt`: the repetition penalty counts the prompt's tokens.
+        `sees_prompt`: whether the repetition penalty counts the prompt's tokens.
         """
         sampling = self.sampling(self.max_new_tokens or DEFAULT_MAX_TOKENS, self.top_k or 0)
         sampling = replace(sampling, repetition_sees_prompt=sees_prompt)

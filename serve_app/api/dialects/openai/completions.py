@@ -148,7 +148,7 @@ class CompletionRenderer:
         return wire.chunk_end_with(Usage.total(self._usage.values()))
 
     def _token_ids(self, delta: TokenDelta) -> bytes:
-        """The members with the ids of a chunk's tokens and, in a choice's first chunk, the prompt's ids."""
+        """The members with a chunk's token ids and, in a choice's first chunk, the prompt's token ids."""
         prompt, ids = delta.prompt_token_ids, delta.token_ids
         members = b"" if prompt is None else b',"prompt_token_ids":' + wire.encode(prompt)
         return members + (b',"token_ids":' + wire.encode(ids) if ids else b"")

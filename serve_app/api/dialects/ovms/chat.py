@@ -110,7 +110,7 @@ class ChatRenderer(Renderer):
     _body: ChatBody
 
     def __init__(self, id: str, info: ModelInfo, body: ChatBody, model: str, legacy: bool = False) -> None:
-        """`legacy`: a call is sent as the deprecated `function_call`."""
+        """`legacy`: whether a call is sent as the deprecated `function_call`."""
         kind = "chat.completion.chunk" if body.stream else "chat.completion"
         super().__init__(kind, f"chatcmpl-{id}", model, info, body)
         self._legacy = legacy
@@ -129,7 +129,7 @@ class ChatRenderer(Renderer):
         return events
 
     def _members(self, delta: TokenDelta, *, always: bool) -> list[bytes]:
-        """The members of a delta, one entry for each chunk; `always`: at least one."""
+        """The members of a delta, one entry for each chunk; `always`: send at least one."""
         if not self._is_text:
             return [b'"content":""'] if delta.token_ids else []
         return openai.delta_members(delta, legacy=self._legacy, always=always)

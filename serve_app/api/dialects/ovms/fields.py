@@ -1,8 +1,8 @@
 """Fields that bodies of OpenVINO Model Server share, and their meaning for a request.
 
 If `best_of` is above 1, several sequences are generated. If tokens are not sampled (a temperature of 0, or
-`use_beam_search`), these are the beams of a search. Otherwise they are samples, and the answer is the `n`
-samples with the best mean log-probability.
+`use_beam_search`), the sequences are the beams of a search. Otherwise they are samples, and the answer is the
+`n` samples with the best mean log-probability.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CURRENT_TOP_K: Final = 40
 
 
 class AnswerFields(BeamFields):
-    """Fields of every body about the answer: how its tokens are drawn, and where it ends. None: absent."""
+    """The answer's fields, which every body has: how tokens are drawn, and where it ends. None: absent."""
 
     model: field_types.ModelName = doc(
         "the endpoint that answers, whose name the answer repeats", required=True

@@ -2,7 +2,7 @@
 
 A format is a small tree (`sequence`, `or`, `tag`, ...) of texts, regexes, schemas and grammars; here
 it becomes one grammar in Lark's notation. Free text (`any_text`, and the text between triggered tags) must be
-the last part of its tag or of the answer, since its end could not be recognised anywhere else. If a tag
+the last part of its tag or of the answer, since its end cannot be recognised elsewhere. If a tag
 begins or ends with the name of one of the model's tokens, the model may write the token or its name.
 
     {"type": "sequence", "elements": [{"type": "json_schema", "json_schema": {...}},

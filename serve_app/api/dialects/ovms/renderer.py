@@ -1,6 +1,6 @@
 """What the renderers of chats and completions share: the whole answer, and a stream's chunks and ends.
 
-Objects have OpenVINO Model Server's order of members, choices first.
+Objects have their members in OpenVINO Model Server's order, choices first.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class ResponseBody(ResponseFields, AnswerFields, TemplatingFields):
         return parse_tools(self.tools, self.tool_choice, parallel=self.parallel_tool_calls is not False)
 
     def references(self, *, are_kept: bool) -> References:
-        """The body's references. Raises InvalidField, and UnsupportedField if responses are not kept."""
+        """The body's references. Raises InvalidField; raises UnsupportedField if responses are not kept."""
         found = References.of(self.input, self.previous_response_id)
         if found and not are_kept:
             raise UnsupportedField(PREVIOUS if found.previous else "input", NOT_KEPT)

@@ -1,7 +1,7 @@
 """OpenAI's tools that the client runs: `local_shell`, `shell` and `apply_patch`.
 
-Each is offered to the model as a function with the known schema. A call is an item of a type of its own, in
-the shape that clients of the tool expect, and so is the client's answer.
+Each is offered to the model as a function with the known schema. A call, and likewise the client's answer, is
+an item of its own type, in the shape that clients of the tool expect.
 """
 
 from __future__ import annotations

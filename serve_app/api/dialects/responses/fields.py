@@ -217,7 +217,7 @@ class ResponseFields(WireModel):
 
     @property
     def moot(self) -> tuple[str, ...]:
-        """Known fields with a value that has no effect here, in any protocol."""
+        """Known fields whose value has no effect here, whatever the protocol."""
         text = self.text if isinstance(self.text, dict) else {}
         moot = {
             "truncation": self.truncation == "auto",

@@ -40,8 +40,8 @@ def parse_input(
 ) -> tuple[dict[str, Any], ...]:
     """The messages of `input`, after the instructions and the items of earlier responses.
 
-    `keeps_thoughts`: thoughts are kept even if nothing else follows in their turn. Raises InvalidField or
-    UnsupportedField.
+    `keeps_thoughts`: whether thoughts are kept even if nothing else follows in their turn. Raises
+    InvalidField or UnsupportedField.
     """
     if value is None:
         raise InvalidField("input", "is required")

@@ -108,7 +108,7 @@ class KeptRoute:
 
 
 async def _retrieve(store: ResponseStore, caller: Caller, id: str, query: Query) -> Response:
-    """The response. Raises NotKept, or UnsupportedField if the client asks for a stream."""
+    """The response. Raises NotKept; raises UnsupportedField if the client asks for a stream."""
     if query.get("stream", "false").lower() != "false":
         raise UnsupportedField("stream", "a kept response is sent whole")
     found = _own(id, await store.recall((id,), "", caller))

@@ -75,11 +75,11 @@ class TextItem(ABC):
         yield f"{self.part_type}.done", {**self.place(), "part": self.part()}
 
     def place(self) -> Fields:
-        """The members of events about the item's text that say where that text is."""
+        """The members that say, in events about the item's text, where it is."""
         return {"item_id": self.id, "content_index": 0}
 
     def _beside(self) -> Fields:
-        """The further members of the event that has the whole text."""
+        """In the event that has the whole text, the members besides the text."""
         return {}
 
 

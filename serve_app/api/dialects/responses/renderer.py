@@ -16,7 +16,7 @@ from serve_app.types.control import KeptResponse
 
 
 class ResponseRenderer:
-    """Writes one response. The parts of its choices become items, in the order in which they begin."""
+    """Writes one response. The parts of choices become items, in the order in which they begin."""
 
     def __init__(self, wire: Wire, kept: tuple[str, bytes] | None = None) -> None:
         """`kept`: the response that this one continues, and this one's packed input. None: it is not kept."""

@@ -33,8 +33,8 @@ def parse_tools(
 ) -> ToolOffer:
     """The offer made by `tools` and `tool_choice`. Raises InvalidField or UnsupportedField.
 
-    `subset`: `strict` means OpenAI's subset. `nested`: as in chats, the members of tools and of a named
-    choice may also lie below `function`, and there are no custom tools.
+    `subset`: whether `strict` means OpenAI's subset. `nested`: whether, as in chats, the members of tools and
+    of a named choice may also lie below `function`, and there are no custom tools.
     """
     listed_as_chats = isinstance(tools, list) and any(isinstance(t, dict) and "function" in t for t in tools)
     is_nested = nested and listed_as_chats
@@ -92,7 +92,7 @@ def shown(tools: Any) -> list[dict[str, Any]]:
 
 
 def namespaces(tools: Any) -> dict[str, str]:
-    """The namespace of each tool that is in a namespace, by the tool's name. `tools` are checked."""
+    """The namespace of each tool that is in one, by the tool's name. `tools` are checked."""
     return {
         tool["name"]: group["name"]
         for group in tools or ()

@@ -111,7 +111,7 @@ class Inference:
 def parse(
     request: InferRequest, config: TrtllmConfig, *, can_stream: bool, role: Role = Role.TENSORS
 ) -> Inference | Stop:
-    """The checked form of `request`. `can_stream`: the transport can carry more than one response.
+    """The checked form of `request`. `can_stream`: whether the transport can carry more than one response.
 
     `role`: the part of the model that its name stands for. Raises InvalidField, which names the tensor, or
     PromptTooLong. Raises UnsupportedField for a stream over a transport that can carry only one response.

@@ -1,4 +1,4 @@
-"""Errors in Triton's shape, one string, and their status on gRPC. Depends on no route."""
+"""Errors in Triton's shape, which is one string, and their status on gRPC. Depends on no route."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class GenerateDialect:
         stream: bool,
         role: Role = Role.TENSORS,
     ) -> None:
-        """`model` and `version` come from the path. `stream`: the route answers with events."""
+        """`model` and `version` come from the path. `stream`: whether the route answers with events."""
         self._role = role
         self._config = config
         self._model = model

@@ -109,7 +109,7 @@ def routes(services: Services) -> Iterator[Entry]:
 
 
 def last_routes(services: Services) -> Iterator[Entry]:
-    """One endpoint by its name. A name may contain slashes, so these come after all routes below a name."""
+    """One endpoint by its name. Names may have slashes, so these routes follow all routes below a name."""
     yield command_entry(services, "GET", ENDPOINT, _get, _GET, *_READERS)
     yield command_entry(services, "DELETE", ENDPOINT, _delete, _DELETE)
 

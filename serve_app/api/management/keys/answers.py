@@ -55,7 +55,7 @@ class DeclaredKeyJson(TypedDict):
 
 
 class KeysJson(TypedDict):
-    """Keys that were made at run time, the oldest first, and the operator's keys, sorted by name.
+    """Keys that were made at run time, oldest first, then the operator's keys, sorted by name.
 
     `notice` says what is missing while the database is unavailable.
     """

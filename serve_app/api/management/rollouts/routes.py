@@ -1,6 +1,6 @@
 """Rollouts, shadows and comparisons of an endpoint's entities, and clients' feedback.
 
-Databricks has no such routes; their bodies, errors and times follow the rest of the API.
+Databricks has no such routes; bodies, errors and times follow the rest of the API.
 """
 
 from __future__ import annotations

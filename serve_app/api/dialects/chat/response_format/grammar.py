@@ -36,7 +36,7 @@ class Form:
 def parse_form(body: Mapping[str, Any], *, subset: bool = False) -> Form:
     """The form that a field of the body asks for. `subset`: strict schemas must be in OpenAI's subset.
 
-    Raises InvalidField for a wrong form or for two forms, UnsupportedField for a kind that we do not support.
+    Raises InvalidField for a wrong form or two forms; raises UnsupportedField for an unsupported kind.
     """
     found: list[tuple[Form, str]] = []
     for field, parse in FIELDS.items():

@@ -33,7 +33,7 @@ def lost_keywords(schema: dict[str, Any], param: str, *, strict: bool, subset: b
     """Places in `schema` of the keywords that are not enforced, such as `properties.tags.uniqueItems`.
 
     Raises InvalidField for a schema that cannot be read and, with `strict`, for a keyword that is not
-    enforced. `subset`: with `strict`, the schema must also be in OpenAI's subset.
+    enforced. `subset`: whether a strict schema must also be in OpenAI's subset.
     """
     if strict and subset:
         check_subset(schema, param)
@@ -50,7 +50,7 @@ def lost_keywords(schema: dict[str, Any], param: str, *, strict: bool, subset: b
 
 
 def check_subset(schema: dict[str, Any], param: str) -> None:
-    """Raise InvalidField, which names the place in the schema, if the schema is not in OpenAI's subset."""
+    """If the schema is not in OpenAI's subset, raise InvalidField, which names the place in the schema."""
     if schema.get("type") != "object" or "anyOf" in schema:
         raise InvalidField(param, "with strict, the schema's root must be of type object")
     properties = 0

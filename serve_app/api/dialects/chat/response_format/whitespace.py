@@ -1,6 +1,6 @@
 """A client's regex for the whitespace between the tokens of JSON -> a regex that is safe and bounded.
 
-It may match only blanks, as otherwise an answer would not be JSON. The number of blanks is bounded, as
+The regex may match only blanks, as otherwise an answer would not be JSON. The number of blanks is bounded, as
 otherwise an answer could consist of nothing but blanks.
 """
 

@@ -92,7 +92,7 @@ class ResponseBody(ResponseFields, AnswerFields):
 
     @property
     def num_logprobs(self) -> int | None:
-        """As `ResponseFields.num_logprobs`; `logprobs` also turns log-probabilities on."""
+        """As `ResponseFields.num_logprobs`, but `logprobs` turns log-probabilities on, too."""
         return (self.top_logprobs or 0) if self.logprobs else super().num_logprobs
 
     @property

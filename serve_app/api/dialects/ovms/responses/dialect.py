@@ -20,7 +20,7 @@ class ResponseDialect(OvmsDialect):
     """A response, which is a chat in another form and is not kept."""
 
     def __init__(self, config: OvmsConfig, *, notes_pictures: bool) -> None:
-        """`notes_pictures`: each picture is replaced by a note; otherwise a picture is an error."""
+        """`notes_pictures`: whether each picture is replaced by a note, or is an error."""
         super().__init__(config)
         self._notes_pictures = notes_pictures
 

@@ -76,9 +76,9 @@ ENSEMBLE_OUTPUTS: Final[Mapping[str, Output]] = MappingProxyType(
 def wanted_outputs(
     row: BatchRow, asked: Sequence[str] | None, model: str, *, with_text: bool, is_split: bool, role: Role
 ) -> tuple[str, ...]:
-    """The outputs of a request: those in its list, or else all that its inputs ask for. Raises InvalidField.
+    """The outputs of a request: the listed ones, or else all that its inputs ask for. Raises InvalidField.
 
-    `is_split`: each response is about one of many sequences, and has the sequence's index.
+    `is_split`: whether each response is about one of many sequences, and has its index.
     """
     if asked is None:
         absent = set() if is_split else {ROW, SEQUENCE}

@@ -60,5 +60,5 @@ def _estimate(question: Question[Any]) -> int:
 
 
 def _tokens(question: Question[Any], reply: Any) -> int:
-    """The number of tokens in a question, according to its reply."""
+    """The number of tokens in a question, as the reply states it."""
     return len(reply.token_ids) if isinstance(reply, Tokens) else _estimate(question)

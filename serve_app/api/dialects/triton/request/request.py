@@ -44,7 +44,7 @@ def generate_request(
     streaming: bool,
     with_prompt: bool,
 ) -> GenerateRequest:
-    """`with_prompt`: the answer begins with the prompt. Raises InvalidField or PromptTooLong."""
+    """`with_prompt`: whether the answer begins with the prompt. Raises InvalidField or PromptTooLong."""
     text = read_prompt(row)
     is_text = text is not None
     output_len = _required(row, "request_output_len")
@@ -167,7 +167,7 @@ def _sequences(row: BatchRow, beam: Beam | None) -> int:
 
 
 def _bias(row: BatchRow) -> Tensor | None:
-    """The bias; None also for a width of 0, which preprocessing produces if there are no words."""
+    """The bias; None if absent or of width 0, which preprocessing produces if there are no words."""
     bias = row.vector("embedding_bias", may_exclude=True)
     if bias is None or not bias.size:
         return None

@@ -103,7 +103,7 @@ class BatchRow:
     def vector(self, name: str, *, may_exclude: bool = False) -> npt.NDArray[Any] | None:
         """A vector of finite FP32. Raises InvalidField.
 
-        `may_exclude`: numbers may be -inf too.
+        `may_exclude`: whether numbers may be -inf too.
         """
         tensor = self._of_rank(name, Rank.VECTOR)
         return None if tensor is None else floats(self.client_name(name), tensor, may_exclude=may_exclude)
@@ -111,7 +111,7 @@ class BatchRow:
     def table(self, name: str, *, may_exclude: bool = False) -> Tensor | None:
         """A table of finite numbers, of shape (rows, columns), in its datatype. Raises InvalidField.
 
-        `may_exclude`: numbers may be -inf too.
+        `may_exclude`: whether numbers may be -inf too.
         """
         tensor = self._of_rank(name, Rank.TABLE)
         if tensor is None:
@@ -137,7 +137,7 @@ class BatchRow:
         return tensor
 
     def _of_rank(self, name: str, rank: Rank) -> Tensor | None:
-        """The tensor, without a leading dimension of 1 if it has one dimension more than `rank`."""
+        """The tensor; if it has one dimension more than `rank`, without its leading dimension of 1."""
         tensor = self._checked(name)
         if tensor is None:
             return None
@@ -156,7 +156,7 @@ class BatchRow:
 
 
 def own_names(inputs: Mapping[str, Tensor], model: str) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors under their own names, and a map from these names to the client's, where they differ.
+    """The tensors under the table's names, and a map from these to the client's names where those differ.
 
     Raises InvalidField for an unknown name, and for a tensor that is given under two of its names.
     """

@@ -1,4 +1,4 @@
-"""The texts of a row: the prompt, words to avoid, words that end the answer, and words with a bias.
+"""The texts of a row: the prompt, words to avoid, words that end the answer, words with a bias.
 
 JSON values and BYTES tensors are read alike. Empty words are ignored, because public clients send them.
 """

@@ -25,7 +25,7 @@ def tensors_of_values(
 ) -> dict[str, Tensor]:
     """The values, by the client's names, as tensors of `table` under the same names.
 
-    Raises InvalidField, which names the tensor, also for an unknown name.
+    Raises InvalidField, which names the tensor, even if that name is unknown.
     """
     for name in values:
         if RENAMED.get(name, name) not in table:

@@ -1,8 +1,8 @@
 """Word lists: token sequences in the two rows of one tensor.
 
-Row 0 has the ids of all words, one word after the other. Row 1 has the inclusive prefix sums of their
-lengths, then -1. The words [11, 4] and [9, 2, 6] are [[11, 4, 9, 2, 6], [2, 5, -1, -1, -1]]. Anything
-in row 0 after the last offset is padding.
+Row 0 has the ids of all words, one word after the other. Row 1 has the inclusive prefix sums of the words'
+lengths, then -1. The words [11, 4] and [9, 2, 6] are [[11, 4, 9, 2, 6], [2, 5, -1, -1, -1]]. Anything in row
+0 after the last offset is padding.
 """
 
 from __future__ import annotations
