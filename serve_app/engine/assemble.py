@@ -59,6 +59,7 @@ def assemble(
         context_window=context_window,
         make_adapters=made.make_adapters,
         graphed=made.largest_graph(module),
+        state_kernels=made.state_kernels,
     )
     plan = runner.plan
     in_codes = "" if config.engine.kv_cache_dtype == "auto" else f" in {config.engine.kv_cache_dtype}"

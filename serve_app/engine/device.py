@@ -15,6 +15,7 @@ from serve_app.engine.attention import AttentionBackend
 from serve_app.engine.model.adapter_table import MakeAdapters
 from serve_app.engine.model.packed_adapters import PackedTable
 from serve_app.engine.model.runner import ModelRunner
+from serve_app.engine.state import StateKernels
 from serve_app.engine.weights.format import WeightFormat
 
 Progress = Callable[[str], None]
@@ -33,6 +34,11 @@ class Device(Protocol):
 
     @property
     def make_adapters(self) -> MakeAdapters: ...
+
+    @property
+    def state_kernels(self) -> StateKernels | None:
+        """Kernels for functions with a state; None: native functions of a CPU, or plain torch."""
+        ...
 
     def accelerate(
         self, module: PreTrainedModel, dtype: torch.dtype, weights: WeightFormat, progress: Progress
@@ -54,6 +60,7 @@ class TorchDevice:
 
     kind = "torch"
     make_adapters: MakeAdapters = PackedTable
+    state_kernels: StateKernels | None = None
 
     def __init__(self, backend: AttentionBackend) -> None:
         self.backend = backend

@@ -27,18 +27,20 @@ def choose_device(
 ) -> Device:
     """The kind of device that is to run `module`, which is on `device` and still has transformers' own
     layers."""
-    attention, stacked, experts = resolve(config.attention, device), True, True
+    attention = resolve(config.attention, device)
+    kernels = {"stacked": True, "experts": True, "states": True}
     if config.attention == "auto" and device.type == "cuda":
         from serve_app.engine.cuda.trial.choose import choose_kernels
 
         with waiting(progress, "trying the GPU's kernels", TRIES_S):
             choice = choose_kernels(module, dtype=dtype, device=device, config=config, progress=progress)
-        attention, stacked, experts = choice.attention, choice.adapters, choice.experts
+        attention = choice.attention
+        kernels = {"stacked": choice.adapters, "experts": choice.experts, "states": choice.states}
     backend = make_backend(attention, device)
     if attention == "cpu":
         return CpuDevice(backend)
     if attention == "triton":
         from serve_app.engine.cuda.device import TritonDevice
 
-        return TritonDevice(backend, config, device, stacked=stacked, experts=experts)
+        return TritonDevice(backend, config, device, **kernels)
     return TorchDevice(backend)

@@ -41,6 +41,8 @@ from serve_app.engine.cuda.adapters.tiles import FEW, MANY
 from serve_app.engine.cuda.experts import grouped as expert_tiles
 from serve_app.engine.cuda.experts import kernels as expert_kernels
 from serve_app.engine.cuda.launch import GATED_AT_ONCE, HEADS_AT_ONCE
+from serve_app.engine.cuda.states import kernels as state_kernels
+from serve_app.engine.cuda.states import launch as state_launch
 from serve_app.engine.weights import triton_kernels as weight_kernels
 
 POINTERS = {
@@ -54,7 +56,7 @@ POINTERS = {
     **dict.fromkeys(
         ("residual", "weight", "after", "before", "cos", "sin", "query_norm", "key_norm"), "*fp32"
     ),
-    **dict.fromkeys(("slots", "chosen"), "*i64"),
+    **dict.fromkeys(("slots", "chosen", "spans"), "*i64"),
     **dict.fromkeys(("total", "of_expert", "of_column", "of_input", "columns"), "i32"),
     **dict.fromkeys(("limit", "alpha", "added"), "fp32"),
 }
@@ -187,6 +189,27 @@ def main(level: str, dtype: str, options: str, *sizes: str) -> None:
             of_add = {"STEP": expert_tiles.ADDED} if name == "add_pairs" else {}
             taken = compiled(getattr(expert_kernels, name), target, dtype, sizes_of_pairs | of_add)
             print(f"{name}/{size}", taken, flush=True)
+    constants = {
+        "CHANNELS": heads * key_dim,
+        "PAST": 3,
+        "TOKENS": state_launch.TOKENS,
+        "HEADS": heads,
+        "SHARE": 2,
+        "K": key_dim,
+        "V": value_dim,
+        "K_PAD": key_pad,
+        "DECAYS": 1,
+        "N": 16,
+        "N_PAD": 16,
+        **dict.fromkeys(("BIAS", "SILU", "PARTS"), True),
+    }
+    for name, at_once, numbers in (
+        ("convolve", state_launch.CHANNELS, dtype),
+        ("recur", state_launch.COLUMNS, "fp32"),
+        ("scan_channels", state_launch.SCANNED, "fp32"),
+    ):
+        kernel, sized = getattr(state_kernels, name), constants | {"AT_ONCE": at_once}
+        print(name, compiled(kernel, target, numbers, sized), flush=True)
     constants = {
         "K": heads * key_dim,
         "N": heads * key_dim + kv_heads * (key_dim + value_dim),

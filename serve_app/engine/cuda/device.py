@@ -12,6 +12,7 @@ from serve_app.engine.attention import AttentionBackend
 from serve_app.engine.cuda.adapters.slots import StackedTable
 from serve_app.engine.cuda.fused import accelerate_cuda
 from serve_app.engine.cuda.graphs import graph_steps, largest_graph
+from serve_app.engine.cuda.states.launch import TritonStates
 from serve_app.engine.device import Progress
 from serve_app.engine.model.adapter_table import MakeAdapters
 from serve_app.engine.model.packed_adapters import PackedTable
@@ -32,8 +33,11 @@ class TritonDevice:
         *,
         stacked: bool = True,
         experts: bool = True,
+        states: bool = True,
     ) -> None:
-        """`stacked`: adapters are added by kernels, and not by plain torch; `experts`: so are experts."""
+        """`stacked`: adapters are added by kernels, and not by plain torch. `experts` and `states`: these are
+        computed by kernels, too."""
+        self.state_kernels = TritonStates() if states else None
         self.backend = backend
         self.make_adapters: MakeAdapters = StackedTable if stacked else PackedTable
         self._experts = experts

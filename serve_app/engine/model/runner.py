@@ -24,6 +24,7 @@ from serve_app.engine.model.memory import CachePlan, CacheTooSmall, plan_for_dev
 from serve_app.engine.model.packed_adapters import PackedTable
 from serve_app.engine.model.prompt_tuning import STAND_IN, EmbeddingRows
 from serve_app.engine.model.stateful import connect_states, wants_positions
+from serve_app.engine.state import StateKernels
 from serve_app.engine.state.pools import StatePools
 
 log = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ class ModelRunner:
         context_window: int | None = None,
         make_adapters: MakeAdapters = PackedTable,
         graphed: int = 0,
+        state_kernels: StateKernels | None = None,
     ) -> None:
         self.module = module
         self.device = device
@@ -68,7 +70,7 @@ class ModelRunner:
         self.layers, self.vocab_size = layers.attention, layers.width
         if layers.numbers != tuple(range(len(layers.numbers))):
             self.backend = Numbered(backend, layers.numbers)
-        self._state_specs = layers.states
+        self._state_specs, self._state_kernels = layers.states, state_kernels
         self._rows = EmbeddingRows(module, self.vocab_size)
         self.table_width = self._rows.width
         self.adapters = make_adapters(module, dtype, device, config) if config.max_adapters else None
@@ -156,7 +158,8 @@ class ModelRunner:
 
     def _allocate(self, num_blocks: int, block_size: int, dtype: torch.dtype, num_slots: int = 0) -> None:
         self.backend.allocate(self.layers, num_blocks, block_size, dtype, self.device, codes=self._codes)
-        self.states = StatePools(self._state_specs, num_slots, self.device) if self._state_specs else None
+        specs, kernels = self._state_specs, self._state_kernels
+        self.states = StatePools(specs, num_slots, self.device, kernels) if specs else None
 
     def _logits(self, input_ids: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """[T], [T], [R] -> [R, V]."""

@@ -28,8 +28,56 @@ class StateSpec:
         return int(torch.Size(self.shape).numel()) * self.dtype.itemsize
 
 
+class StateKernels(Protocol):
+    """Kernels of a device for the spans of a wave: they read slots of `pool`, write others, and fill `out`.
+
+    Tensors are contiguous, and float32 but for those of a convolution.
+    """
+
+    def convolve(
+        self,
+        x: torch.Tensor,  # [T, C]
+        factors: torch.Tensor,  # [C, K]
+        bias: torch.Tensor | None,  # [C]
+        pool: torch.Tensor,  # [slots, K - 1, C]
+        out: torch.Tensor,  # [T, C]
+        wave: Wave,
+        *,
+        silu: bool,
+    ) -> None: ...
+
+    def recur(
+        self,
+        query: torch.Tensor,  # these as of `matrices.run_matrices`
+        key: torch.Tensor,
+        value: torch.Tensor,
+        decay: torch.Tensor,
+        part: torch.Tensor | None,
+        pool: torch.Tensor,
+        out: torch.Tensor,
+        wave: Wave,
+    ) -> None: ...
+
+    def scan(
+        self,
+        x: torch.Tensor,  # [T, C]
+        step: torch.Tensor,  # [T, C]
+        rates: torch.Tensor,  # [C, N]
+        into: torch.Tensor,  # [T, N]
+        out_of: torch.Tensor,  # [T, N]
+        pool: torch.Tensor,  # [slots, C, N]
+        out: torch.Tensor,  # [T, C]
+        wave: Wave,
+    ) -> None: ...
+
+
 class States(Protocol):
     """The states of one forward, as the functions of `functions` use them."""
+
+    @property
+    def kernels(self) -> StateKernels | None:
+        """The kernels of the device; None: native functions of a CPU, or plain torch."""
+        ...
 
     @property
     def waves(self) -> Sequence[Wave]:
@@ -46,6 +94,7 @@ class StateRecorder:
     """The states of a dry run: they record the specs, and have no sequences, so functions return zeros."""
 
     waves: Sequence[Wave] = ()
+    kernels: StateKernels | None = None
 
     def __init__(self) -> None:
         self.specs: list[StateSpec] = []

@@ -33,7 +33,8 @@ def gated_delta_rule(
     decay = torch.exp(decay)
     decay = decay[..., None] if decay.dim() == 2 else decay
     pool = states.next(StateSpec((heads, width, v.shape[2]), torch.float32))
-    return run_matrices(states.waves, pool, q, k, v, decay, part).to(query.dtype)[None], None
+    out = run_matrices(states.waves, pool, q, k, v, decay, part, states.kernels)
+    return out.to(query.dtype)[None], None
 
 
 def _normalised(x: torch.Tensor) -> torch.Tensor:

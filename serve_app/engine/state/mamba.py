@@ -34,7 +34,7 @@ def mamba2_scan(
     step = _time_step(dt[0], dt_bias, dt_softplus).clamp(*dt_limit).float()
     decay = torch.exp(step * A.float())[..., None]
     pool = states.next(StateSpec((heads, into.shape[2], x.shape[2]), torch.float32))
-    out = run_matrices(states.waves, pool, out_of, into, x * step[..., None], decay)
+    out = run_matrices(states.waves, pool, out_of, into, x * step[..., None], decay, None, states.kernels)
     if D is not None:
         out += x * D.float()[:, None]
     return out[None]
@@ -67,7 +67,12 @@ def mamba_scan(
         return (state * out_of[:, None]).sum(-1)
 
     pool = states.next(StateSpec((x.shape[1], into.shape[1]), torch.float32))
-    out = scan(states.waves, pool, torch.zeros_like(x), advance, x, step, into, out_of)
+    if states.kernels is None:
+        out = scan(states.waves, pool, torch.zeros_like(x), advance, x, step, into, out_of)
+    else:
+        out = torch.zeros_like(x)
+        for wave in states.waves:
+            states.kernels.scan(x, step, rates, into, out_of, pool, out, wave)
     if D is not None:
         out += x * D.float()
     if z is not None:

@@ -1,4 +1,4 @@
-"""One matrix per head that maps keys to values: native on a CPU, else in plain torch.
+"""One matrix per head that maps keys to values: native on a CPU, by kernels on a GPU, or in plain torch.
 
 For each token, the matrix decays, a product with the token's key is added, and the value for the token's
 query is read.
@@ -12,6 +12,7 @@ import torch
 
 from serve_app.engine.kernels import native
 from serve_app.engine.kernels.recurrence import Recurrence
+from serve_app.engine.state import StateKernels
 from serve_app.engine.state.scan import scan
 from serve_app.engine.state.waves import Wave
 
@@ -24,8 +25,14 @@ def run_matrices(
     value: torch.Tensor,  # [T, H, V]
     decay: torch.Tensor,  # [T, H, 1] or [T, H, K]
     part: torch.Tensor | None = None,  # [T, H]: how much of the matrix's own value of the key is replaced
+    kernels_of_device: StateKernels | None = None,
 ) -> torch.Tensor:
     """Returns [T, H, V]; all float32."""
+    if kernels_of_device is not None:
+        out = torch.zeros_like(value)
+        for wave in waves:
+            kernels_of_device.recur(query, key, value, decay, part, pool, out, wave)
+        return out
     kernels = native() if value.device.type == "cpu" else None
     if kernels is not None:
         q, k, v, kept = (each.contiguous() for each in (query, key, value, decay))

@@ -1,6 +1,6 @@
 """What `attention: auto` is on a GPU: Triton's kernels, once a trial on it found nothing wrong with them.
 
-If only the kernels for adapters or experts are wrong, the others serve, and adapters or experts run in plain
+If only the kernels for adapters, experts or states are wrong, the others serve, and these parts run in plain
 torch.
 """
 
@@ -10,6 +10,7 @@ import importlib.util
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
@@ -26,6 +27,7 @@ class Choice:
     attention: str  # `triton`, or `cuda`: plain torch, which is slower
     adapters: bool  # whether the kernels add the products of adapters, too
     experts: bool = True  # and whether they compute experts
+    states: bool = True  # and functions with a state
 
 
 def choose_kernels(
@@ -55,19 +57,20 @@ def choose_kernels(
         rank=engine.max_adapter_rank if engine.max_adapters else 0,
     )
     fault = fault_of(question)
-    experts = True
-    if fault is not None and question.experts:
-        progress(f"a trial of the GPU's kernels failed ({fault}); trying them without experts")
-        question, experts = replace(question, experts=()), False
-        fault = fault_of(question)
-    if fault is not None and question.rank:
-        progress(f"a trial of the GPU's kernels failed ({fault}); trying them without adapters")
-        question = replace(question, rank=0)
-        fault = fault_of(question)
+    parts: dict[str, Any] = {"experts": (), "states": False, "rank": 0}
+    left_out = set()
+    for part, nothing in parts.items():
+        if fault is not None and getattr(question, part):
+            name = "adapters" if part == "rank" else part
+            progress(f"a trial of the GPU's kernels failed ({fault}); trying them without {name}")
+            question = replace(question, **{part: nothing})
+            left_out.add(part)
+            fault = fault_of(question)
     seconds = time.monotonic() - began
     if fault is None:
         progress(f"the GPU's kernels give plain torch's results ({seconds:.1f} s)")
-        return Choice("triton", adapters=question.rank > 0, experts=experts)
+        kernels = {part: part not in left_out for part in ("experts", "states")}
+        return Choice("triton", adapters=question.rank > 0, **kernels)
     progress(
         f"attention in plain torch, which is slower: a trial of the GPU's kernels failed after "
         f"{seconds:.1f} s ({fault}); `attention: triton` uses them all the same"

@@ -25,6 +25,7 @@ from serve_app.engine.cuda.experts.grouped import MANY, Pairs
 from serve_app.engine.cuda.fused import accelerate_cuda
 from serve_app.engine.cuda.graphs import graph_steps
 from serve_app.engine.cuda.trial.question import AttentionUse, ExpertsUse, Question
+from serve_app.engine.cuda.trial.states import states_fault
 from serve_app.engine.cuda.trial.steps import ADAPTERS, PIECE, Prompts, steps_of
 from serve_app.engine.experts.gate import interleaved
 from serve_app.engine.model.adapter_table import Adapters, MakeAdapters
@@ -54,6 +55,8 @@ def find_fault(question: Question, record: Record | None = None) -> str | None:
     for kind in question.experts:
         if (fault := experts_fault(kind, dtype, device)) is not None:
             return fault
+    if question.states and (fault := states_fault(dtype, device)) is not None:
+        return fault
     if question.model is None or question.config is None:
         return None
     return model_fault(_small_model(question.model, question.config, dtype, device), question, record)
@@ -93,7 +96,7 @@ def experts_fault(use: ExpertsUse, dtype: torch.dtype, device: torch.device) -> 
 
     def weights(inputs: int, outputs: int) -> torch.Tensor:
         sizes = (inputs, outputs) if use.transposed else (outputs, inputs)
-        return (torch.randn(experts, *sizes, device=device) * inputs**-0.5).to(dtype)
+        return torch.randn(experts, *sizes, device=device).div(inputs**0.5).to(dtype)
 
     up, down = weights(use.width, columns), weights(use.inner, use.width)
     biases = [

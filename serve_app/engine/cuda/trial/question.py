@@ -20,6 +20,7 @@ from serve_app.engine.cuda.trial.steps import DECODES
 from serve_app.engine.experts.gate import Gate, gate_of, is_experts
 from serve_app.engine.fused.checks import run_model
 from serve_app.engine.fused.families import family_of
+from serve_app.engine.model.stateful import stateful_functions
 
 LAYERS: Final = 2  # of the small model, or as many as there are kinds of layers
 VOCABULARY: Final = 512  # of the small model: embedding and head are products of torch
@@ -85,6 +86,7 @@ class Question:
     rank: int = 0  # the largest of adapters on that model; 0: none are tried
     longest: int = LONGEST
     experts: tuple[ExpertsUse, ...] = ()  # of layers that are not fused
+    states: bool = False  # whether layers have states
 
     def to_json(self) -> bytes:
         """Equal questions have equal bytes."""
@@ -115,7 +117,7 @@ def ask_about(
     fusable = family_of(module) is not None
     text: Any = module.config.get_text_config()
     experts = [ExpertsUse.of(part, text) for part in module.modules() if not fusable and is_experts(part)]
-    positions = int(text.max_position_embeddings)
+    positions = int(getattr(text, "max_position_embeddings", None) or longest + DECODES + 1)
     return Question(
         device=str(device),
         dtype=str(dtype).removeprefix("torch."),
@@ -127,6 +129,7 @@ def ask_about(
         rank=rank if fusable else 0,
         longest=min(longest, positions - DECODES - 1),
         experts=tuple(dict.fromkeys(experts)),
+        states=any(stateful_functions(type(part)) for part in module.modules()),
     )
 
 

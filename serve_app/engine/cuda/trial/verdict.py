@@ -26,7 +26,9 @@ from serve_app.engine.cuda.trial.question import Question
 
 ENGINE: Final = Path(__file__).parents[2]
 # Whose source decides what runs on the GPU: a change of it asks for a new trial.
-SOURCES: Final = ("attention/triton", "attention/block_pools.py", "cuda", "experts", "fused", "weights")
+SOURCES: Final = (
+    *("attention/triton", "attention/block_pools.py", "cuda", "experts", "fused", "state", "weights"),
+)
 COMMAND: Final = (sys.executable, "-m", "serve_app.engine.cuda.trial")
 DRIVER: Final = Path("/proc/driver/nvidia/version")
 TIMEOUT_S: Final = 300  # kernels are compiled in some of it

@@ -20,10 +20,11 @@ from serve_app.engine.cuda.experts.grouped import PLACE, has_grouped
 from serve_app.engine.cuda.fused import accelerate_cuda
 from serve_app.engine.cuda.graphs import graph_steps
 from serve_app.engine.cuda.own_layers import OwnLayers
+from serve_app.engine.cuda.states.launch import TritonStates
 from serve_app.engine.cuda.watch import NotRecordable, watched
 from serve_app.engine.model.runner import ModelRunner
 from serve_app.engine.sequence import Chunk
-from serve_app.engine.state import matrices
+from serve_app.engine.state import StateKernels, matrices
 from tests.support.tiny_models import BLOCK, make_model, make_sequence, tiny_config
 from tests.support.tiny_states import BASE as STATES_BASE
 from tests.support.tiny_states import KINDS as STATEFUL
@@ -66,7 +67,7 @@ def _tape() -> Record:
     return record
 
 
-def runner_of(model: PreTrainedModel) -> ModelRunner:
+def runner_of(model: PreTrainedModel, state_kernels: StateKernels | None = None) -> ModelRunner:
     """With experts as a GPU computes them."""
     model = model.to(DEVICE)
     if any(map(has_grouped, model.modules())):
@@ -78,6 +79,7 @@ def runner_of(model: PreTrainedModel) -> ModelRunner:
         dtype=torch.float32,
         device=DEVICE,
         config=EngineConfig(block_size=BLOCK, num_blocks=SEQUENCES * BLOCKS_EACH, max_model_len=24),
+        state_kernels=state_kernels,
     )
 
 
@@ -138,9 +140,9 @@ OTHERS = ("cohere2", "deepseek_v3", "gpt2", "gpt_neox", "gpt_oss", "mixtral", "o
     ],
 )
 def test_graphs_give_the_logits_of_steps_without(family: str, tokens: int) -> None:
-    """Of decodes and of prompts; models with states have none for prompts."""
+    """Of decodes and of prompts; models with states have none for prompts. Kernels compute the states."""
     want = list(steps(runner_of(model_of(family))))
-    graphed = runner_of(model_of(family))
+    graphed = runner_of(model_of(family), TritonStates())
     record = Counted()
     assert graphs_of(graphed, record, tokens)
     assert isinstance(graphed.module.get_decoder().forward, OwnLayers)

@@ -38,6 +38,7 @@ from serve_app.engine.cuda.trial.verdict import COMMAND, Verdict, fault_of
 from serve_app.engine.experts.gate import Gate
 from tests.support.invariants import WAIT_S
 from tests.support.tiny_models import ARCHITECTURES, tiny_model
+from tests.support.tiny_states import tiny_stateful
 from tests.support.triton_interpreter import LONG
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -88,6 +89,15 @@ def test_a_question_has_every_use_of_attention_once_and_a_small_model_of_the_sam
     gate = Gate(limit=7.0, alpha=1.702, added=1.0)
     assert sinks.experts == (ExpertsUse(4, 2, 32, 48, gate, True, True, True, True),)
     assert Question.from_json(sinks.to_json()) == sinks
+
+
+@pytest.mark.parametrize("kind", ["lfm2", "mamba2"])  # the second has no attention, and no positions
+def test_a_question_says_whether_layers_have_states(kind: str) -> None:
+    model = tiny_stateful(kind).to(DEVICE)
+    asked = ask_about(model, dtype=torch.float32, device=DEVICE, block_size=16, codes=False, longest=LONGEST)
+    assert asked.states
+    assert asked.longest == LONGEST
+    assert not question_of("gpt_oss").states
 
 
 def test_no_sequence_is_longer_than_the_models_positions() -> None:
@@ -403,18 +413,20 @@ def test_kernels_that_are_wrong_for_adapters_alone_serve_without_them(
     assert "without adapters" in lines[1]
 
 
-def test_nor_are_they_left_out_for_experts_that_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choose, "fault_of", lambda question: "it is wrong" if question.experts else None)
-    lines: list[str] = []
-    found = choose.choose_kernels(
-        tiny_model("gpt_oss").to(DEVICE),
-        dtype=torch.float32,
-        device=DEVICE,
-        config=settings(),
-        progress=lines.append,
+@pytest.mark.parametrize("part", ["experts", "states"])
+def test_nor_are_they_left_out_for_experts_or_states_that_are_wrong(
+    part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        choose, "fault_of", lambda question: "it is wrong" if getattr(question, part) else None
     )
-    assert found == Choice("triton", adapters=False, experts=False)
-    assert "trying them without experts" in lines[1]
+    lines: list[str] = []
+    model = tiny_model("gpt_oss") if part == "experts" else tiny_stateful("lfm2")
+    found = choose.choose_kernels(
+        model.to(DEVICE), dtype=torch.float32, device=DEVICE, config=settings(), progress=lines.append
+    )
+    assert (found.attention, found.experts, found.states) == ("triton", part != "experts", part != "states")
+    assert f"trying them without {part}" in lines[1]
 
 
 def test_without_triton_auto_is_plain_torch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,1 @@
+"""Functions with a state on a GPU, in Triton."""
