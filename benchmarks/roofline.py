@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 CACHE_BYTES: Final = 2  # of one value in the KV cache
 BF16_BYTES: Final = 2.0  # of one weight
@@ -92,6 +92,16 @@ class Shape:
         return weights + batch * context * self.layers * 2 * self.kv_heads * self.head_dim * CACHE_BYTES
 
 
+class Work(Protocol):
+    """What a machine's least time is computed from."""
+
+    def prefill_flops(self, tokens: int, start: int = 0) -> int: ...
+
+    def decode_flops(self, batch: int, context: int) -> int: ...
+
+    def decode_bytes(self, batch: int, context: int, weight_bytes: float = BF16_BYTES) -> float: ...
+
+
 @dataclass(frozen=True)
 class Machine:
     """Limits of a machine, measured by `limits.py`."""
@@ -99,17 +109,17 @@ class Machine:
     flops: float  # floating-point operations a second
     bandwidth: float  # bytes a second
 
-    def prefill_s(self, shape: Shape, tokens: int, start: int = 0) -> float:
+    def prefill_s(self, shape: Work, tokens: int, start: int = 0) -> float:
         return shape.prefill_flops(tokens, start) / self.flops
 
-    def decode_s(self, shape: Shape, batch: int, context: int, weight_bytes: float = BF16_BYTES) -> float:
+    def decode_s(self, shape: Work, batch: int, context: int, weight_bytes: float = BF16_BYTES) -> float:
         """Least time of one step."""
         reading = shape.decode_bytes(batch, context, weight_bytes) / self.bandwidth
         return max(reading, shape.decode_flops(batch, context) / self.flops)
 
     def load_s(
         self,
-        shape: Shape,
+        shape: Work,
         requests: int,
         concurrency: int,
         *,

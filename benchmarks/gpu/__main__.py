@@ -35,7 +35,7 @@ CONTENDERS: Final = {
     "generate": ("benchmarks.gpu.rivals", "Generate"),
     "vllm": ("benchmarks.gpu.rivals", "Vllm"),
 }
-USUAL: Final = ("qwen3-0.6b", "llama-3.1-8b")
+USUAL: Final = ("qwen3-0.6b", "llama-3.1-8b", "qwen3-30b-a3b", "qwen3.5-9b", "deepseek-v2-lite")
 DTYPES: Final = ("bfloat16", "float16", "float32")
 
 

@@ -19,7 +19,8 @@ from typing import Final
 
 import torch
 
-from benchmarks.gpu.shapes import shape_of
+from benchmarks.gpu.shapes import llama_3_1_8b
+from benchmarks.roofline import Shape
 from serve_app.engine.attention import LayerSpec
 from serve_app.engine.attention.triton import backend as triton_backend
 from serve_app.engine.attention.triton.backend import TritonAttention
@@ -36,7 +37,7 @@ DTYPE: Final = torch.bfloat16
 BLOCK: Final = 32
 REPLAYS: Final = 9
 DISTINCT: Final = 256 << 20  # bytes that layers read at least, together: several times a cache
-SHAPE: Final = shape_of("llama-3.1-8b")
+SHAPE: Final = Shape.of_config(llama_3_1_8b().to_dict())
 SHARED: Final = 227 * 1024
 GROUP: Final = SHAPE.heads // SHAPE.kv_heads
 DECODES: Final = ((1, 540), (8, 540), (64, 540), (256, 540), (8, 8192), (1, 32_768))  # sequences, tokens

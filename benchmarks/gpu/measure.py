@@ -14,7 +14,7 @@ from benchmarks.gpu.contender import Contender, Setup
 from benchmarks.gpu.load import MIXED, Arrival, Job, Prompts, fields, steady, summary
 from benchmarks.gpu.shapes import shape_of
 from benchmarks.peers.journal import FAILURE, LIMITS, Journal
-from benchmarks.roofline import Machine, Shape
+from benchmarks.roofline import Machine
 
 JOB: Final = "job"
 TRAFFIC: Final = "traffic"
@@ -26,7 +26,7 @@ class Bench:
 
     def __init__(self, make: type[Contender], setup: Setup, journal: Journal, where: dict[str, Any]) -> None:
         self._setup, self._journal, self._where = setup, journal, where
-        self._shape: Shape = shape_of(setup.shape)
+        self._shape = shape_of(setup.shape)
         self._machine: Machine = limits.measure(setup.device)
         journal.append(LIMITS, **where, flops=self._machine.flops, bandwidth=self._machine.bandwidth)
         began = time.perf_counter()

@@ -31,7 +31,10 @@ def random_updates(shapes: Mapping[Place, tuple[int, int]], seed: int) -> Iterat
 
 
 class Ours(Contender):
-    notes = "Fused layers and attention in Triton, small steps as CUDA graphs; on a CPU what `auto` chooses."
+    notes = (
+        "Attention, fused layers, experts and states in Triton, small steps as CUDA graphs; "
+        "on a CPU what `auto` chooses."
+    )
     attention: ClassVar[str] = "triton"
     graphs: ClassVar[bool] = True
     adapters: ClassVar[int] = 0  # that requests have in turn

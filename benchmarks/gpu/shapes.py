@@ -8,12 +8,16 @@ from typing import Any, Final
 import torch
 from transformers import (
     AutoModelForCausalLM,
+    DeepseekV2Config,
     LlamaConfig,
     PretrainedConfig,
     PreTrainedModel,
+    Qwen3_5TextConfig,
     Qwen3Config,
+    Qwen3MoeConfig,
 )
 
+from benchmarks.gpu.counted import Counted
 from benchmarks.roofline import Shape
 
 LONGEST: Final = 131_072  # tokens of a context
@@ -45,16 +49,73 @@ def _qwen(**sizes: Any) -> PretrainedConfig:
     )
 
 
-def tiny() -> PretrainedConfig:
-    """For trying the benchmark itself out."""
-    return _llama(
-        vocab_size=512,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
+def _mixture(**sizes: Any) -> PretrainedConfig:
+    return Qwen3MoeConfig(
+        norm_topk_prob=True,
+        max_position_embeddings=LONGEST,
+        rms_norm_eps=1e-6,
+        rope_parameters={"rope_type": "default", "rope_theta": 1_000_000.0},
+        bos_token_id=END,
+        eos_token_id=END,
+        pad_token_id=END,
+        **sizes,
     )
+
+
+def _hybrid(**sizes: Any) -> PretrainedConfig:
+    """Three layers of gated delta rules, then one that attends, and so on."""
+    return Qwen3_5TextConfig(
+        max_position_embeddings=LONGEST, bos_token_id=END, eos_token_id=END, pad_token_id=END, **sizes
+    )
+
+
+def _latents(**sizes: Any) -> PretrainedConfig:
+    return DeepseekV2Config(
+        q_lora_rank=None,
+        first_k_dense_replace=1,
+        n_shared_experts=2,
+        n_group=1,
+        topk_group=1,
+        topk_method="greedy",
+        norm_topk_prob=False,
+        routed_scaling_factor=1.0,
+        max_position_embeddings=LONGEST,
+        bos_token_id=END,
+        eos_token_id=END,
+        pad_token_id=END,
+        **sizes,
+    )
+
+
+TINY: Final = {
+    "vocab_size": 512,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+
+
+def tiny() -> PretrainedConfig:
+    """For trying the benchmark itself out, as the next three."""
+    return _llama(**TINY)
+
+
+def tiny_mixture() -> PretrainedConfig:
+    return _mixture(**TINY, head_dim=16, moe_intermediate_size=32, num_experts=8, num_experts_per_tok=2)
+
+
+def tiny_hybrid() -> PretrainedConfig:
+    sizes = {"linear_num_key_heads": 2, "linear_num_value_heads": 4}
+    widths = {"linear_key_head_dim": 16, "linear_value_head_dim": 16}
+    return _hybrid(**TINY | {"num_hidden_layers": 4}, head_dim=16, **sizes, **widths)
+
+
+def tiny_latents() -> PretrainedConfig:
+    widths = {"kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16}
+    experts = {"moe_intermediate_size": 32, "n_routed_experts": 8, "num_experts_per_tok": 2}
+    return _latents(**TINY | {"num_key_value_heads": 4}, **widths, **experts)
 
 
 def qwen3_0_6b() -> PretrainedConfig:
@@ -91,17 +152,74 @@ def qwen3_32b() -> PretrainedConfig:
     )
 
 
+def qwen3_30b_a3b() -> PretrainedConfig:
+    return _mixture(
+        vocab_size=151_936,
+        hidden_size=2048,
+        intermediate_size=6144,
+        moe_intermediate_size=768,
+        num_experts=128,
+        num_experts_per_tok=8,
+        num_hidden_layers=48,
+        num_attention_heads=32,
+        num_key_value_heads=4,
+        head_dim=128,
+    )
+
+
+def qwen3_5_9b() -> PretrainedConfig:
+    return _hybrid(
+        vocab_size=248_320,
+        hidden_size=4096,
+        intermediate_size=12_288,
+        num_hidden_layers=32,
+        num_attention_heads=16,
+        num_key_value_heads=4,
+        head_dim=256,
+        linear_num_key_heads=16,
+        linear_num_value_heads=32,
+        linear_key_head_dim=128,
+        linear_value_head_dim=128,
+    )
+
+
+def deepseek_v2_lite() -> PretrainedConfig:
+    return _latents(
+        vocab_size=102_400,
+        hidden_size=2048,
+        intermediate_size=10_944,
+        moe_intermediate_size=1408,
+        n_routed_experts=64,
+        num_experts_per_tok=6,
+        num_hidden_layers=27,
+        num_attention_heads=16,
+        num_key_value_heads=16,
+        kv_lora_rank=512,
+        qk_nope_head_dim=128,
+        qk_rope_head_dim=64,
+        v_head_dim=128,
+    )
+
+
 SHAPES: Final[dict[str, Callable[[], PretrainedConfig]]] = {
     "tiny": tiny,
     "qwen3-0.6b": qwen3_0_6b,
     "llama-3.1-8b": llama_3_1_8b,
     "qwen3-32b": qwen3_32b,
+    "tiny-mixture": tiny_mixture,
+    "tiny-hybrid": tiny_hybrid,
+    "tiny-latents": tiny_latents,
+    "qwen3-30b-a3b": qwen3_30b_a3b,
+    "qwen3.5-9b": qwen3_5_9b,
+    "deepseek-v2-lite": deepseek_v2_lite,
 }
 
 
-def shape_of(name: str) -> Shape:
+def shape_of(name: str) -> Shape | Counted:
     """What the roofline counts of a model."""
-    return Shape.of_config(SHAPES[name]().to_dict())
+    config = SHAPES[name]()
+    dense = isinstance(config, LlamaConfig | Qwen3Config)
+    return Shape.of_config(config.to_dict()) if dense else Counted.of(config)
 
 
 def make_model(name: str, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:

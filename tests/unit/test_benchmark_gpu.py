@@ -14,6 +14,7 @@ import torch
 from benchmarks.gpu import limits, measure
 from benchmarks.gpu.__main__ import one_process
 from benchmarks.gpu.contender import Contender, Setup
+from benchmarks.gpu.counted import Counted
 from benchmarks.gpu.load import (
     DECODE,
     LONG,
@@ -32,7 +33,7 @@ from benchmarks.gpu.ours import Ours
 from benchmarks.gpu.page import page
 from benchmarks.gpu.shapes import SHAPES, make_model, shape_of
 from benchmarks.peers.journal import FAILURE, LIMITS, MACHINE, Journal, Record
-from benchmarks.roofline import Machine
+from benchmarks.roofline import Machine, Shape
 from serve_app.errors import GenerationFailed
 from serve_app.types import EngineOutput, FinishReason
 
@@ -45,17 +46,47 @@ WITHOUT = "import runpy, sys; sys.modules.update(dict.fromkeys({!r})); sys.argv[
 
 
 def test_shapes_have_the_weights_that_their_names_say() -> None:
-    found = {name: shape_of(name) for name in SHAPES if name != "tiny"}
+    found = {name: shape_of(name) for name in SHAPES if not name.startswith("tiny")}
     billions = {
-        name: (shape.layers * shape.layer_weights + shape.head_weights) / 1e9 for name, shape in found.items()
+        name: shape.dense + shape.head + shape.experts
+        if isinstance(shape, Counted)
+        else shape.layers * shape.layer_weights + shape.head_weights
+        for name, shape in found.items()
     }
-    assert billions == pytest.approx(
-        {"qwen3-0.6b": 0.596, "llama-3.1-8b": 7.505, "qwen3-32b": 31.99}, rel=2e-3
+    assert {name: count / 1e9 for name, count in billions.items()} == pytest.approx(
+        {
+            "qwen3-0.6b": 0.596,
+            "llama-3.1-8b": 7.505,
+            "qwen3-32b": 31.99,
+            "qwen3-30b-a3b": 30.22,
+            "qwen3.5-9b": 7.94,
+            "deepseek-v2-lite": 15.5,
+        },
+        rel=2e-3,
     )
+
+
+def test_a_decode_of_a_mixture_reads_the_experts_that_are_chosen() -> None:
+    shape = shape_of("qwen3-30b-a3b")
+    assert isinstance(shape, Counted)
+    assert shape.decode_bytes(1, 0) == pytest.approx(2 * (shape.dense + shape.head + shape.experts / 16))
+    assert shape.decode_bytes(512, 0) == pytest.approx(
+        2 * (shape.dense + shape.head + shape.experts), rel=1e-3
+    )
+
+
+def test_latents_and_states_count_as_they_are_kept() -> None:
+    latents, hybrid = shape_of("deepseek-v2-lite"), shape_of("qwen3.5-9b")
+    assert isinstance(latents, Counted)
+    assert isinstance(hybrid, Counted)
+    assert latents.cached == 27 * (512 + 64) * 2
+    assert hybrid.cached == 8 * 2 * 4 * 256 * 2
+    assert hybrid.state == 24 * 32 * 128 * 128 * 4
 
 
 def test_a_model_has_the_weights_that_the_roofline_counts() -> None:
     model, shape = make_model("tiny", torch.float32, torch.device("cpu")), shape_of("tiny")
+    assert isinstance(shape, Shape)
     norms = shape.hidden * (2 * shape.layers + 1)
     embedding = shape.head_weights
     counted = shape.layers * shape.layer_weights + shape.head_weights + embedding + norms
