@@ -136,7 +136,7 @@ def read_weights(
 ) -> PreTrainedModel:
     """The module of transformers' auto class `kind`, in eval mode, on `device`; `options` go to that class.
 
-    Tensors are loaded onto a GPU one by one, so that the machine's own memory never holds all of them.
+    Tensors are loaded onto a GPU one by one, so that the machine's own memory never holds them all.
 
     Raises ModelLoadError when a tensor is missing, unused or not finite, and when the weights do not fit.
     """
@@ -195,8 +195,8 @@ def check_names(
 ) -> None:
     """Raise ModelLoadError for a missing tensor, and for one that an existing layer ignores.
 
-    Tensors of parts that the module does not have at all (a vision tower, layers that only
-    draft) do not change its results: `progress` gets a line.
+    Tensors of parts that the module does not have at all (a vision tower, layers that only draft) do not
+    change its results; `progress` gets a line.
     """
     kind = type(module).__name__
     if lacking := sorted(missing):
@@ -223,7 +223,7 @@ def check_names(
 
 
 def _is_of(name: str, layers: Set[str]) -> bool:
-    """Whether a tensor is a weight or bias inside one of `layers`; buffers of old releases are not."""
+    """Whether a tensor is a weight or bias inside one of `layers`; buffers of old releases do not count."""
     if not name.endswith((".weight", ".bias")):
         return False
     parts = name.split(".")
