@@ -87,6 +87,8 @@ def _describe(found: ModelCheck, config: ModelConfig) -> None:
         _line("layers", "transformers' own around paged attention, with packed linears on a CPU")
     in_bits = "" if config.quantization == "none" else f", linears in {config.quantization}"
     _line("weights", f"{_size(model.weight_bytes)} in {model.dtype}{in_bits}")
+    if model.converted_from is not None:
+        _line("from", f"{model.converted_from}, converted to {model.dtype} at the start")
     room = f"{_size(found.memory)} {'free beside a CPU' if found.device == 'cpu' else 'of a GPU'}"
     if engine is not None and engine.token_bytes is not None:
         each, whole = f"{engine.token_bytes / 2**10:,.4g} KiB", _size(engine.token_bytes * model.window)

@@ -25,6 +25,8 @@ from serve_app.models.guards import (
     reads_more_than_text,
 )
 from serve_app.models.loader import read_config
+from serve_app.models.quantised.formats import reader_of, without_quantisation
+from serve_app.models.quantised.plan import check_tensors
 from serve_app.models.stored import StoredTensor
 from serve_app.models.text_alone import language_model
 
@@ -42,13 +44,14 @@ class Blueprint:
     dtype: str  # that it would run in, by torch's name
     parameters: int
     weight_bytes: int  # as served
+    converted_from: str | None  # the format of quantised weights, which are converted to `dtype`
     window: int  # tokens
 
 
 def read_blueprint(config: ModelConfig, progress: Callable[[str], None], *, on_cpu: bool) -> Blueprint:
     """Find the model of `config`, and read what describes it. Raises ModelLoadError if the model is refused.
 
-    No weights are downloaded from the hub. In a local folder the weights must exist, but are not read.
+    No weights are downloaded from the hub; in a local folder the weights must exist, but are not read.
     """
     folder, revision = locate(config.source, config.revision, progress, weights=False)
     if revision is None:
@@ -56,6 +59,10 @@ def read_blueprint(config: ModelConfig, progress: Callable[[str], None], *, on_c
     hf_config = read_config(folder)
     embeds = is_embedder(config, folder)
     (check_embedder if embeds else check_config)(hf_config)
+    reader = reader_of(hf_config)
+    if reader is not None and revision is None:
+        check_tensors(folder, reader)
+    without_quantisation(hf_config)
     text = hf_config.get_text_config()
     if not on_cpu and config.quantization != "none":
         raise ModelLoadError(f"{config.name}: quantization {config.quantization} is for a CPU")
@@ -77,6 +84,7 @@ def read_blueprint(config: ModelConfig, progress: Callable[[str], None], *, on_c
         dtype=str(dtype).removeprefix("torch."),
         parameters=sum(each.num_values for each in weights),
         weight_bytes=size,
+        converted_from=None if reader is None else reader.label,
         window=context_window(hf_config, config.engine.max_model_len),
     )
 

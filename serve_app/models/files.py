@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +15,8 @@ from serve_app.models.errors import ModelLoadError
 _GGUF: Final = (
     "GGUF files are not read here; choose the repository that it was converted from, with safetensors"
 )
+# Settings of config.json that say how weights are quantised; the second is of old compressed-tensors.
+QUANTISATION: Final = ("quantization_config", "compression_config")
 WEIGHTS: Final = "model.safetensors"
 INDEX: Final = "model.safetensors.index.json"
 _SHARD: Final = re.compile(r".+-\d{5}-of-\d{5}\.safetensors")
@@ -102,6 +104,15 @@ def read_json(path: Path) -> dict[str, Any]:
     """The object in `path`, empty if there is no such file; raises ModelLoadError if the file is not JSON."""
     value = _parse_json(path)
     return value if isinstance(value, dict) else {}
+
+
+def quantisation(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """How a checkpoint with this config.json is quantised; None if it is not."""
+    for owner in (config, config.get("text_config") or {}):
+        for key in QUANTISATION:
+            if owner.get(key):
+                return dict(owner[key])
+    return None
 
 
 def read_json_list(path: Path) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """The least memory that a replica takes, read from a model's files without loading any.
 
-The size of the weights follows from their headers and the settings, and that of the KV cache from config.json
-and the settings. The figure is a lower bound: activations, adapters, scales, packed copies of weights, and a
+The size of the weights follows from their headers and the settings, that of the KV cache from config.json and
+the settings. The figure is a lower bound: activations, adapters, scales, packed copies of weights, and a
 cache beyond the settings' minimum are left out.
 """
 
@@ -16,11 +16,12 @@ from serve_app.config.quantization import FORMATS, bits_of
 from serve_app.models import hub
 from serve_app.models.catalogue import DEMO_FOLDER, DEMO_PREFIX
 from serve_app.models.errors import ModelLoadError
-from serve_app.models.files import read_json
+from serve_app.models.files import quantisation, read_json
 from serve_app.models.stored import StoredTensor, stored_tensors
 
 _FLOATS: Final[Mapping[str, int]] = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}  # bytes by safetensors' names
 _SCALE_BYTES: Final = 4  # of a key or value that is kept as codes
+_NAMES: Final[Mapping[str, str]] = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 _WANTED: Final[Mapping[str, int]] = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -30,8 +31,8 @@ def least_memory(config: ModelConfig) -> int | None:
     if folder is None:
         return None
     try:
-        tensors = stored_tensors(folder)
         shape = read_json(folder / "config.json")
+        tensors = _served(stored_tensors(folder), shape)
         item_bytes = _WANTED.get(config.dtype) or _declared_bytes(shape, tensors)
         vocabulary = (shape.get("text_config") or shape).get("vocab_size")
         on_cpu = config.device != "cuda"
@@ -83,6 +84,21 @@ def _folder(config: ModelConfig) -> Path | None:
     else:
         folder = Path(source).expanduser()
     return folder if folder.is_dir() else hub.cached(source, config.revision)
+
+
+def _served(tensors: list[StoredTensor], shape: Mapping[str, Any]) -> list[StoredTensor]:
+    """The tensors with the shapes in which they are served, if they are quantised in the files."""
+    settings = quantisation(shape)
+    if settings is None:
+        return tensors
+    from serve_app.models.quantised.formats import reader_for  # torch comes with it
+    from serve_app.models.quantised.plan import Plan
+
+    text = shape.get("text_config") or shape
+    named = next(
+        (owner[key] for owner in (text, shape) for key in ("dtype", "torch_dtype") if key in owner), ""
+    )
+    return Plan.of(tensors, reader_for(settings)).served(_NAMES.get(str(named), "BF16"))
 
 
 def _declared_bytes(shape: Mapping[str, Any], tensors: Sequence[StoredTensor]) -> int | None:

@@ -2,7 +2,8 @@
 
 Covered here, from the configuration alone: models that are not causal decoders, attention that does not go
 through transformers' interface, position biases (ALiBi), masks other than causal and sliding window, layers
-that are not attention, quantised checkpoints, and rotary positions that depend on the batch.
+that are not attention, quantised checkpoints of formats that are not read here, and rotary positions that
+depend on the batch.
 
 Not covered here: problems that only a forward pass reveals. The engine's dry run checks at load
 that every layer calls attention once and that nothing else mixes tokens.
@@ -18,6 +19,7 @@ from transformers import AutoModelForCausalLM, AutoModelForMultimodalLM, PreTrai
 from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
 from serve_app.models.errors import ModelLoadError
+from serve_app.models.quantised.formats import reader_of
 
 LAYER_TYPES: Final = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
 # Layers with a state, or with neither attention nor a state.
@@ -78,8 +80,10 @@ def check_config(config: PreTrainedConfig) -> None:
     if config.model_type in FOREIGN_LIBRARIES:
         library = FOREIGN_LIBRARIES[config.model_type]
         raise _refused(name, f"its vision part needs the library {library}; {_TEXT_ALONE}")
-    if any(getattr(config, key, None) for key in ("quantization_config", "compression_config")):
-        raise _refused(name, "its weights are quantised; choose the repository with 16-bit weights")
+    try:
+        reader_of(config)
+    except ModelLoadError as error:
+        raise _refused(name, str(error)) from error
     if text.model_type in ALIBI_TYPES or getattr(text, "alibi", False):
         raise _refused(name, "its positions are ALiBi biases, which paged attention here does not add")
     if getattr(config, "thinker_config", None):
@@ -108,7 +112,7 @@ def check_config(config: PreTrainedConfig) -> None:
 
 
 def auto_class(config: PreTrainedConfig) -> Any:
-    """The class of transformers that loads the whole checkpoint, even if the model reads more than text.
+    """The class of transformers that loads the checkpoint: all of it, even if the model reads more than text.
 
     Raises ModelLoadError if transformers has no such language model, or if another class wrote the
     checkpoint.
@@ -128,7 +132,7 @@ def auto_class(config: PreTrainedConfig) -> Any:
 
 
 def _class_of(mapping: Any, config: PreTrainedConfig) -> Any:
-    """The class that a mapping of transformers has for `config`; None if it has none."""
+    """The class of a model with `config` in a mapping of transformers; None if there is none."""
     if type(config) not in mapping:
         return None
     try:
@@ -174,8 +178,8 @@ def context_window(config: PreTrainedConfig, max_model_len: int | None) -> int:
 def pin_rope(module: torch.nn.Module, config: PreTrainedConfig, window: int) -> str | None:
     """Fix the frequencies of `dynamic` and `longrope` for `window`; returns the message for the operator.
 
-    `dynamic` changes nothing up to the model's own window, which no sequence exceeds, so its first set is
-    exact. With a pinned set, no sequence can change the positions of another sequence any more.
+    `dynamic` changes nothing up to the model's own window, which is never exceeded, so its first set is
+    exact. With either set pinned, no sequence can change the positions of another any more.
     """
     original = _longrope_window(config.get_text_config())
     beyond = original is not None and window > original

@@ -10,7 +10,7 @@ import copy
 from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
@@ -32,8 +32,15 @@ from serve_app.models.guards import (
     pin_rope,
     reads_more_than_text,
 )
+from serve_app.models.quantised.converted import converted_tensors, empty_biases
+from serve_app.models.quantised.formats import reader_of, without_quantisation
+from serve_app.models.quantised.packed import Reader
+from serve_app.models.quantised.plan import Plan, check_plain
+from serve_app.models.stored import stored_tensors
 from serve_app.models.streamed import streamed_tensors, streams_to
 from serve_app.models.text_alone import language_model
+
+_BUFFERS: Final = (".inv_freq", ".masked_bias")  # of old releases, in layers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,10 +91,14 @@ def load_model(
         f"loading {architecture}, {size / 2**20:,.0f} MiB of weights, "
         f"in {str(dtype).removeprefix('torch.')} on {device}"
     )
-    module = read_weights(auto_class(hf_config), folder, hf_config, dtype, device, progress)
+    reader = reader_of(hf_config)
+    without_quantisation(hf_config)
+    module = read_weights(auto_class(hf_config), folder, hf_config, dtype, device, progress, reader=reader)
     if reads_more_than_text(hf_config):
         module = language_model(module)
         progress("text only: its parts for images and sound are not used, requests that have any are refused")
+    if reader is not None and config.quantization != "none":
+        progress(f"quantization {config.quantization} rounds its weights a second time")
     note = pin_rope(module, hf_config, window)
     if note is not None:
         progress(note)
@@ -132,21 +143,32 @@ def read_weights(
     dtype: torch.dtype,
     device: torch.device,
     progress: Callable[[str], None],
+    reader: Reader | None = None,
     **options: Any,
 ) -> PreTrainedModel:
     """The module of transformers' auto class `kind`, in eval mode, on `device`; `options` go to that class.
 
-    Tensors are loaded onto a GPU one by one, so that the machine's own memory never holds them all.
+    Tensors are loaded onto a GPU one by one, so that the machine's own memory never holds all of them. If
+    they are quantised, `reader` reads them, and they are converted to `dtype` one by one.
 
     Raises ModelLoadError when a tensor is missing, unused or not finite, and when the weights do not fit.
     """
     architecture = architecture_of(config)
     try:
+        stored = stored_tensors(folder)
+        if reader is None:
+            check_plain(stored)
+            tensors: Any = streamed_tensors(folder, device) if streams_to(device) else None
+        else:
+            plan = Plan.of(stored, reader)
+            tensors = converted_tensors(plan, device, dtype)
+            for line in plan.lines(reader.label, dtype):
+                progress(line)
         module, report = _load(
             kind,
             folder,
             config,
-            device,
+            tensors,
             dtype=dtype,
             trust_remote_code=False,
             local_files_only=True,
@@ -167,20 +189,22 @@ def read_weights(
             f"transformers could not build {architecture} from the config.json in {folder} "
             f"({type(error).__name__}: {error}); check that the file is the checkpoint's own"
         ) from error
-    check_names(module, folder, report["missing_keys"], report["unexpected_keys"], progress)
+    unexpected = report["unexpected_keys"]
+    if reader is not None:
+        unexpected = set(unexpected) - set(empty_biases(plan, unexpected))
+    check_names(module, folder, report["missing_keys"], unexpected, progress, quantised=reader is not None)
     loaded: PreTrainedModel = module.eval().to(device)
     check_finite(loaded, folder)
     return loaded
 
 
-def _load(kind: Any, folder: Path, config: PreTrainedConfig, device: torch.device, **options: Any) -> Any:
-    """The result of `from_pretrained`, with its tensors on `device` or still on the CPU."""
-    if not streams_to(device):
+def _load(kind: Any, folder: Path, config: PreTrainedConfig, tensors: Any, **options: Any) -> Any:
+    """The result of `from_pretrained`, with `tensors`, or else those of `folder` on the CPU."""
+    if tensors is None:
         return kind.from_pretrained(folder, config=config, use_safetensors=True, **options)
     # Only a model's own class accepts tensors instead of a folder, and `kind` is not that class.
     with torch.device("meta"):
         empty = kind.from_config(copy.deepcopy(config), trust_remote_code=False)
-    tensors = streamed_tensors(folder, device)
     return type(empty).from_pretrained(None, config=empty.config, state_dict=tensors, **options)
 
 
@@ -192,11 +216,14 @@ def check_names(
     missing: Iterable[str],
     unexpected: Iterable[str],
     progress: Callable[[str], None],
+    *,
+    quantised: bool = False,
 ) -> None:
-    """Raise ModelLoadError for a missing tensor, and for one that an existing layer ignores.
+    """Raise ModelLoadError for a missing tensor, and for one that an existing layer ignores: a weight or a
+    bias, and in a quantised checkpoint any tensor but a buffer of old releases.
 
-    Tensors of parts that the module does not have at all (a vision tower, layers that only draft) do not
-    change its results; `progress` gets a line.
+    Tensors of parts that the module does not have at all (a vision tower, layers that only
+    draft) do not change its results: `progress` gets a line.
     """
     kind = type(module).__name__
     if lacking := sorted(missing):
@@ -211,7 +238,12 @@ def check_names(
         for child, _ in part.named_children()
     }
     ignored = sorted(unexpected)
-    changing = [name for name in ignored if _is_of(name, layers)]
+    changing = [
+        name
+        for name in ignored
+        if _is_of(name, layers)
+        and (name.endswith((".weight", ".bias")) or (quantised and not name.endswith(_BUFFERS)))
+    ]
     if changing:
         raise ModelLoadError(
             f"the weights in {folder} have {len(changing)} tensors that layers of {kind} do not use, such as "
@@ -223,9 +255,7 @@ def check_names(
 
 
 def _is_of(name: str, layers: Set[str]) -> bool:
-    """Whether a tensor is a weight or bias inside one of `layers`; buffers of old releases do not count."""
-    if not name.endswith((".weight", ".bias")):
-        return False
+    """Whether a tensor is inside one of `layers`."""
     parts = name.split(".")
     return any(".".join(parts[:end]) in layers for end in range(1, len(parts) - 1))
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import math
+import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,6 +32,20 @@ class StoredTensor:
     @property
     def num_values(self) -> int:
         return math.prod(self.shape)
+
+    def entry(self, number: int) -> StoredTensor:
+        """The entry `number` of the first dimension."""
+        size = self.num_bytes // self.shape[0]
+        return replace(self, shape=self.shape[1:], start=self.start + number * size, num_bytes=size)
+
+    def integers(self) -> tuple[int, ...]:
+        """The numbers of a small tensor of I32 or I64. Raises OSError if the file ends too early."""
+        with self.path.open("rb") as file:
+            file.seek(self.start)
+            data = file.read(self.num_bytes)
+        if len(data) != self.num_bytes:
+            raise OSError(f"{self.path} ends within {self.name}")
+        return struct.unpack(f"<{self.num_values}{'q' if self.dtype == 'I64' else 'i'}", data)
 
 
 def stored_tensors(folder: Path) -> list[StoredTensor]:

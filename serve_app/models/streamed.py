@@ -28,6 +28,9 @@ _TYPES: Final[Mapping[str, torch.dtype]] = {
     "I8": torch.int8,
     "U8": torch.uint8,
     "BOOL": torch.bool,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "F8_E8M0": torch.float8_e8m0fnu,
 }
 
 
@@ -54,7 +57,7 @@ class StreamedTensor:
         """The tensor on our device, whatever `device` is. Raises OSError if the file is shorter than its
         header says."""
         # The device does the cast; a CPU would take longer to cast than to read.
-        return _read(self._stored).to(self._device).to(dtype)
+        return read_tensor(self._stored).to(self._device).to(dtype)
 
 
 def streamed_tensors(folder: Path, device: torch.device) -> dict[str, StreamedTensor]:
@@ -68,7 +71,8 @@ def streamed_tensors(folder: Path, device: torch.device) -> dict[str, StreamedTe
     return {tensor.name: StreamedTensor(tensor, device) for tensor in stored}
 
 
-def _read(stored: StoredTensor) -> torch.Tensor:
+def read_tensor(stored: StoredTensor) -> torch.Tensor:
+    """The tensor, in pages of its own. Raises OSError if the file is shorter than its header says."""
     dtype = _TYPES[stored.dtype]
     if not stored.num_bytes:
         return torch.empty(stored.shape, dtype=dtype)

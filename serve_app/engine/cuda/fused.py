@@ -112,7 +112,7 @@ def _group_experts(model: PreTrainedModel) -> bool:
 
 
 class TritonParts:
-    """The Triton kernels in the form that fused layers use."""
+    """The Triton kernels as fused layers use them."""
 
     dtypes: Final = frozenset({torch.float32, torch.bfloat16, torch.float16})
 

@@ -19,7 +19,7 @@ from serve_app.engine.model.forward import takes_positions
 
 
 class OwnLayers:
-    """A decoder whose `decode` another one may replace."""
+    """A decoder whose `decode` may be replaced."""
 
     def __init__(self, module: PreTrainedModel) -> None:
         """Nothing changes yet."""

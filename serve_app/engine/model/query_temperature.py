@@ -1,8 +1,7 @@
-"""Query temperatures, which grow with the position, as in those layers of Llama 4 that lack rotary positions.
+"""Temperatures of queries that grow with the position, as in the layers of Llama 4 without rotary positions.
 
 Transformers takes the position from the row's place in the batch, which is right for one sequence alone. So
-the module's own temperatures are switched off, and temperatures by each row's position in its sequence are
-applied here.
+the module's own temperatures are switched off and applied here, by each row's position in its sequence.
 """
 
 from __future__ import annotations

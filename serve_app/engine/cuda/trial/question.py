@@ -109,8 +109,7 @@ def ask_about(
 ) -> Question:
     """The question for a loaded model whose layers are transformers' own.
 
-    A forward of a few tokens is run to find out. `rank`: the largest rank of the model's adapters, 0 if it
-    has none.
+    Runs a forward of a few tokens. `rank`: the largest rank of the model's adapters, 0 if it has none.
     `longest`: tokens of the longest sequence.
     """
     recorder = Recorder()

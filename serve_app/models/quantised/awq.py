@@ -1,0 +1,81 @@
+"""AWQ in the order of its GEMM kernels: four-bit integers in groups of inputs, each with a scale and a zero.
+
+`qweight` and `qzeros` are packed along the outputs. The eight codes of a word are of the outputs 0, 2, 4, 6,
+1, 3, 5, 7, the lowest bits first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import torch
+
+from serve_app.models.errors import ModelLoadError
+from serve_app.models.quantised.bits import unpack
+from serve_app.models.quantised.matrix import QuantisedMatrix
+from serve_app.models.quantised.packed import PackedTensor, Stored, check_shape, groups_of, need, refused
+
+_BITS: Final = 4
+_EACH: Final = 8  # codes of a word
+_PLACES: Final = (0, 4, 1, 5, 2, 6, 3, 7)  # where the codes of outputs 0 to 7 lie in a word
+_FLOATS: Final = ("F16", "BF16", "F32")
+
+
+@dataclass(frozen=True, slots=True)
+class Awq:
+    """Reads AWQ."""
+
+    group: int  # -1: all inputs
+    endings: tuple[str, ...] = (".qweight", ".qzeros", ".scales")
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> Awq:
+        """For the `quantization_config` of a checkpoint."""
+        bits, version = settings.get("bits", settings.get("w_bit")), str(settings.get("version", "gemm"))
+        if bits != _BITS:
+            raise ModelLoadError(f"quantization_config: AWQ with bits {bits!r} is not read here, only 4")
+        if version.lower() != "gemm":
+            raise ModelLoadError(
+                f"quantization_config: AWQ of version {version!r} is not read here, only 'gemm'"
+            )
+        group = settings.get("group_size", settings.get("q_group_size"))
+        if type(group) is not int or (group < 1 and group != -1):
+            raise ModelLoadError(f"quantization_config: group_size {group!r} is no size of a group")
+        return cls(group)
+
+    @property
+    def label(self) -> str:
+        return f"AWQ, 4 bits, {'a group for each row' if self.group == -1 else f'groups of {self.group}'}"
+
+    def find(self, name: str, stored: Stored) -> PackedTensor | None:
+        if not name.endswith(".qweight"):
+            return None
+        module = name.removesuffix(".qweight")
+        codes = need(stored, name, ("I32",), name)
+        zeros = need(stored, f"{module}.qzeros", ("I32",), name)
+        scales = need(stored, f"{module}.scales", _FLOATS, name)
+        if len(codes.shape) != 2:
+            raise refused(name, f"its shape {list(codes.shape)} is of no matrix")
+        inputs, words = codes.shape
+        groups = groups_of(inputs, self.group, name)
+        check_shape(scales, (groups, words * _EACH))
+        check_shape(zeros, (groups, words))
+        parts = {"codes": codes, "zeros": zeros, "scales": scales}
+        made = partial(_unpack, group=inputs if self.group == -1 else self.group)
+        return PackedTensor(f"{module}.weight", (words * _EACH, inputs), parts, made)
+
+
+def _unpack(parts: Mapping[str, torch.Tensor], group: int) -> QuantisedMatrix:
+    return QuantisedMatrix(
+        _outputs(parts["codes"]), parts["scales"].T, (1, group), zeros=_outputs(parts["zeros"])
+    )
+
+
+def _outputs(words: torch.Tensor) -> torch.Tensor:
+    """[K, W] -> [8 W, K]."""
+    rows, count = words.shape
+    codes = unpack(words, _BITS, count * _EACH).view(rows, count, _EACH)[:, :, list(_PLACES)]
+    return codes.reshape(rows, count * _EACH).T.contiguous()

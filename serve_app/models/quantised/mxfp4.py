@@ -1,0 +1,64 @@
+"""MXFP4 as gpt-oss is published: experts as blocks of 32 four-bit floats with a power of two as their scale.
+
+`X_blocks` [E, N, K / 32, 16] holds two codes in each byte, the first in the low half, and `X_scales` [E, N,
+K / 32] the exponents (OCP Microscaling Formats 1.0: E2M1 and E8M0). The model's weight X is [E, K, N].
+Gate and up lie in turn, as the model has them; biases are plain tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from serve_app.models.quantised.bits import nibbles
+from serve_app.models.quantised.matrix import QuantisedMatrix
+from serve_app.models.quantised.packed import PackedTensor, Stored, check_shape, need, refused
+
+_BLOCK: Final = 32
+_HALF: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # of the codes without the sign
+_BLOCKS, _SCALES = "_blocks", "_scales"
+
+
+@dataclass(frozen=True, slots=True)
+class Mxfp4:
+    """Reads gpt-oss's experts."""
+
+    label: str = "MXFP4"
+    endings: tuple[str, ...] = (_BLOCKS, _SCALES)
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> Mxfp4:
+        """For the `quantization_config` of a checkpoint."""
+        return cls()
+
+    def find(self, name: str, stored: Stored) -> PackedTensor | None:
+        if not name.endswith(_BLOCKS):
+            return None
+        weight = name.removesuffix(_BLOCKS)
+        blocks = need(stored, name, ("U8",), name)
+        scales = need(stored, weight + _SCALES, ("U8",), name)
+        if len(blocks.shape) != 4 or blocks.shape[3] != _BLOCK // 2:
+            raise refused(name, f"its shape is {list(blocks.shape)}, not [experts, rows, blocks, 16]")
+        experts, rows, wide, _ = blocks.shape
+        check_shape(scales, (experts, rows, wide))
+        return PackedTensor(
+            name=weight,
+            shape=(rows, wide * _BLOCK),
+            parts={"blocks": blocks, "scales": scales},
+            unpack=_unpack,
+            transposed=True,
+            experts=experts,
+        )
+
+
+def _unpack(parts: Mapping[str, torch.Tensor]) -> QuantisedMatrix:
+    blocks = parts["blocks"]
+    return QuantisedMatrix(
+        nibbles(blocks).flatten(1),
+        parts["scales"].view(torch.float8_e8m0fnu).float(),  # 255 is NaN
+        (1, _BLOCK),
+        values=torch.tensor((*_HALF, *(-each for each in _HALF)), device=blocks.device),
+    )

@@ -1,0 +1,91 @@
+"""What a reader of a format is, and what it finds in headers: the tensors of one quantised matrix."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from serve_app.models.errors import ModelLoadError
+from serve_app.models.quantised.matrix import QuantisedMatrix
+from serve_app.models.stored import StoredTensor
+
+Stored = Mapping[str, StoredTensor]  # by name
+
+
+@dataclass(frozen=True, slots=True)
+class PackedTensor:
+    """A weight of the model that a checkpoint holds as several tensors."""
+
+    name: str  # of the weight, as a checkpoint that is not quantised has it
+    shape: tuple[int, int]  # of the matrix, or of one expert's
+    parts: Stored  # by the names that `unpack` uses; with the experts as their first dimension, if any
+    unpack: Callable[[Mapping[str, torch.Tensor]], QuantisedMatrix]  # of one matrix
+    transposed: bool = False  # the model's weight has the columns of the matrix first
+    experts: int | None = None
+
+    @property
+    def full_shape(self) -> tuple[int, ...]:
+        """Of the weight in the model."""
+        shape = self.shape[::-1] if self.transposed else self.shape
+        return shape if self.experts is None else (self.experts, *shape)
+
+    def converted(self, dtype: str, item_bytes: int) -> StoredTensor:
+        """The header of the weight in plain numbers; its bytes are nowhere."""
+        shape = self.full_shape
+        return StoredTensor(self.name, dtype, shape, Path(), 0, math.prod(shape) * item_bytes)
+
+
+class Reader(Protocol):
+    """Reads one format, with the settings of one checkpoint."""
+
+    @property
+    def label(self) -> str:
+        """The format and its settings, for the operator."""
+        ...
+
+    @property
+    def endings(self) -> tuple[str, ...]:
+        """How names of tensors end that mean nothing without codes: scales, zeros and the like."""
+        ...
+
+    def find(self, name: str, stored: Stored) -> PackedTensor | None:
+        """The weight whose codes are the tensor `name`; None if that tensor has no codes of this format.
+
+        Raises ModelLoadError, with the tensor's name and the reason, if parts are missing or do not match.
+        """
+        ...
+
+
+def refused(name: str, reason: str) -> ModelLoadError:
+    """The error for the tensor `name`."""
+    return ModelLoadError(f"the tensor {name} cannot be converted: {reason}")
+
+
+def need(stored: Stored, name: str, dtypes: Sequence[str], owner: str) -> StoredTensor:
+    """The tensor `name`, a part of the weight whose codes are `owner`, in one of `dtypes`."""
+    if name not in stored:
+        raise refused(owner, f"{name} is missing; fetch the model again")
+    if stored[name].dtype not in dtypes:
+        raise refused(name, f"it is of type {stored[name].dtype}, not {' or '.join(dtypes)}")
+    return stored[name]
+
+
+def check_shape(tensor: StoredTensor, *allowed: tuple[int, ...]) -> None:
+    """Raise ModelLoadError unless the shape of `tensor` is one of `allowed`."""
+    if tensor.shape not in allowed:
+        wanted = " or ".join(str(list(each)) for each in dict.fromkeys(allowed))
+        raise refused(tensor.name, f"its shape is {list(tensor.shape)}, not {wanted}")
+
+
+def groups_of(columns: int, size: int, owner: str) -> int:
+    """The number of groups of `size` columns; -1: one group. Raises ModelLoadError if a column is left."""
+    if size == -1:
+        return 1
+    if size < 1 or columns % size:
+        raise refused(owner, f"groups of {size} do not divide its {columns} columns")
+    return columns // size

@@ -1,0 +1,148 @@
+"""Packers of quantised weights, each written after the document of its format and not after our readers.
+
+A packer takes the name of a module and its weight [N, K], and gives the tensors that stand for the weight,
+and the numbers that they mean.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from tests.support.quantised import Tensors, bit_stream, group_codes, meaning
+
+FP8_MOST = 448.0  # of float8_e4m3fn
+MXFP4_VALUES = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+Packed = tuple[Tensors, torch.Tensor]
+
+
+def expand(scales: torch.Tensor, block: tuple[int, int], shape: torch.Size) -> torch.Tensor:
+    """Scales of blocks -> a scale for each number."""
+    whole = scales.repeat_interleave(block[0], 0).repeat_interleave(block[1], 1)
+    return whole[: shape[0], : shape[1]]
+
+
+def fp8(
+    module: str, weight: torch.Tensor, block: tuple[int, int] | None = None, ending: str = "weight_scale"
+) -> Packed:
+    """DeepSeek-V3's and transformers' FP8: a scale for each block [N', K'], the last ones partial, or without
+    `block` for the whole tensor."""
+    rows, columns = weight.shape
+    tall, wide = block or (rows, columns)
+    scales = torch.stack(
+        [
+            torch.stack([part.abs().max() / FP8_MOST for part in band.split(wide, 1)])
+            for band in weight.split(tall)
+        ]
+    )
+    whole = expand(scales, (tall, wide), weight.shape)
+    codes = (weight / whole).to(torch.float8_e4m3fn)
+    stored = scales if block else scales.reshape(())
+    return {f"{module}.weight": codes, f"{module}.{ending}": stored}, codes.float() * whole
+
+
+def fp8_rows(module: str, weight: torch.Tensor) -> Packed:
+    """compressed-tensors' `float-quantized` with a scale for each channel, in bfloat16, [N, 1]."""
+    scales = (weight.abs().amax(1, keepdim=True) / FP8_MOST).bfloat16()
+    codes = (weight / scales.float()).clamp(-FP8_MOST, FP8_MOST).to(torch.float8_e4m3fn)
+    return {f"{module}.weight": codes, f"{module}.weight_scale": scales}, codes.float() * scales.float()
+
+
+def int8_rows(module: str, weight: torch.Tensor) -> Packed:
+    """compressed-tensors' `int-quantized`: W8A8 with a scale for each channel."""
+    scales = weight.abs().amax(1, keepdim=True) / 127
+    codes = (weight / scales).round().to(torch.int8)
+    return {f"{module}.weight": codes, f"{module}.weight_scale": scales}, codes.float() * scales
+
+
+def gptq(
+    module: str,
+    weight: torch.Tensor,
+    bits: int = 4,
+    group: int = 16,
+    *,
+    symmetric: bool = False,
+    act_order: bool = False,
+    version: int = 1,
+    with_order: bool = True,
+) -> Packed:
+    """AutoGPTQ's layout: `qweight` packed along K, `qzeros` along N and in version 1 minus one."""
+    columns = weight.shape[1]
+    group = columns if group == -1 else group
+    groups = torch.arange(columns) // group
+    if act_order:
+        groups = groups[torch.randperm(columns, generator=torch.Generator().manual_seed(columns))]
+    order = groups.argsort(stable=True)  # columns of one group side by side, as its scales were found
+    sorted_codes, scales, zeros = group_codes(weight[:, order], bits, group, symmetric=symmetric)
+    codes = torch.empty_like(sorted_codes)
+    codes[:, order] = sorted_codes
+    stored = (zeros - 1) % 2**bits if version == 1 else zeros
+    tensors = {
+        f"{module}.qweight": bit_stream(codes, bits).T.contiguous(),
+        f"{module}.qzeros": bit_stream(stored.T, bits),
+        f"{module}.scales": scales.T.half().contiguous(),
+    }
+    if with_order:
+        tensors[f"{module}.g_idx"] = groups.int()
+    return tensors, meaning(codes, scales, zeros, groups)
+
+
+def pack_quantized(
+    module: str,
+    weight: torch.Tensor,
+    bits: int = 4,
+    group: int = 16,
+    *,
+    symmetric: bool = True,
+    act_order: bool = False,
+) -> Packed:
+    """compressed-tensors' `pack-quantized`: codes plus half their range along K, zeros likewise along N."""
+    columns = weight.shape[1]
+    groups = torch.arange(columns) // group
+    if act_order:
+        groups = groups[torch.randperm(columns, generator=torch.Generator().manual_seed(columns))]
+    order = groups.argsort(stable=True)
+    sorted_codes, scales, zeros = group_codes(weight[:, order], bits, group, symmetric=symmetric)
+    codes = torch.empty_like(sorted_codes)
+    codes[:, order] = sorted_codes
+    tensors = {
+        f"{module}.weight_packed": bit_stream(codes, bits),
+        f"{module}.weight_scale": scales.half(),
+        f"{module}.weight_shape": torch.tensor(weight.shape),
+    }
+    if not symmetric:
+        tensors[f"{module}.weight_zero_point"] = bit_stream(zeros.T, bits).T.contiguous()
+    if act_order:
+        tensors[f"{module}.weight_g_idx"] = groups.int()
+    return tensors, meaning(codes, scales, zeros, groups)
+
+
+def awq(module: str, weight: torch.Tensor, group: int = 16) -> Packed:
+    """AutoAWQ's GEMM layout: eight codes of a word are those of the outputs 0, 2, 4, 6, 1, 3, 5, 7."""
+    codes, scales, zeros = group_codes(weight, 4, group, symmetric=False)
+
+    def words(numbers: torch.Tensor) -> torch.Tensor:
+        """[K, N] -> [K, N / 8]."""
+        packed = torch.zeros(len(numbers), numbers.shape[1] // 8, dtype=torch.int32)
+        for place, output in enumerate((0, 2, 4, 6, 1, 3, 5, 7)):
+            packed |= numbers[:, output::8].int() << (4 * place)
+        return packed
+
+    tensors = {
+        f"{module}.qweight": words(codes.T),
+        f"{module}.qzeros": words(zeros.T),
+        f"{module}.scales": scales.T.half().contiguous(),
+    }
+    return tensors, meaning(codes, scales, zeros, torch.arange(weight.shape[1]) // group)
+
+
+def mxfp4(name: str, weight: torch.Tensor) -> Packed:
+    """gpt-oss's experts: weight [E, K, N] -> `X_blocks` [E, N, K / 32, 16] and `X_scales` [E, N, K / 32]."""
+    parts = weight.transpose(1, 2).unflatten(2, (-1, 32))
+    exponents = (parts.abs().amax(3) / 6).log2().ceil().clamp(-127, 127)
+    codes = (parts[..., None] / exponents.exp2()[..., None, None] - MXFP4_VALUES).abs().argmin(-1)
+    meant = MXFP4_VALUES[codes] * exponents.exp2()[..., None]
+    tensors = {
+        f"{name}_blocks": (codes[..., 0::2] | codes[..., 1::2] << 4).to(torch.uint8),
+        f"{name}_scales": (exponents + 127).to(torch.uint8),
+    }
+    return tensors, meant.flatten(2).transpose(1, 2).contiguous()
