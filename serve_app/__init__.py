@@ -113,7 +113,7 @@ _MODULES: Final = {name: module for module, names in _HOME.items() for name in n
 
 
 def __getattr__(name: str) -> Any:
-    """One of `__all__`, from the module that defines it."""
+    """The value of a name in `__all__`, from the module that defines it."""
     if name not in _MODULES:
         raise AttributeError(f"module 'serve_app' has no attribute {name!r}")
     return getattr(importlib.import_module(f"serve_app.{_MODULES[name]}"), name)

@@ -91,7 +91,7 @@ class ServeError(Exception):
         self.retry_after_s = retry_after_s
 
     def info(self) -> ErrorInfo:
-        """The error as a plain value that can cross a process."""
+        """The error as a plain value that can be sent to another process."""
         return ErrorInfo(kind=type(self).__name__, reason=self.message, retry_after_s=self.retry_after_s)
 
     # Exceptions with keyword arguments need this to survive Ray's serialisation.
@@ -189,7 +189,7 @@ class PromptTooLong(FieldError):
 
     @classmethod
     def beside_output(cls, window: int, tokens: int, output: int, *, what: str = "prompt") -> Self:
-        """A prompt of `tokens` fits `window`, but not beside an output of `output` tokens."""
+        """A prompt of `tokens` fits `window`, but not together with an output of `output` tokens."""
         return cls(
             "max_tokens",
             f"This model's maximum context length is {window} tokens. However, you requested "

@@ -17,7 +17,7 @@ LARGE_BYTES: Final = 128 * 1024
 
 
 def map_large_blocks() -> None:
-    """Give each block above `LARGE_BYTES` pages of its own, which go back when it is freed.
+    """Give pages of its own to each block above `LARGE_BYTES`; they go back when it is freed.
 
     glibc does so at first, but raises its threshold when a large block is freed: from then on, blocks of
     that size are placed in the heap between small ones. After bodies of some megabytes, the heap of a busy
@@ -34,7 +34,7 @@ def map_large_blocks() -> None:
 def collects_later() -> Iterator[None]:
     """Turn off the search for garbage in cycles. Meant for imports, which make many objects that all stay.
 
-    The search takes a fifth of the time in which torch and transformers are imported.
+    The search takes a fifth of the time of importing torch and transformers.
     """
     collects = gc.isenabled()
     gc.disable()
@@ -49,7 +49,7 @@ def settle() -> None:
     """Hide all present objects, which live as long as the process, from the garbage collector.
 
     Call this at the end of the startup. A full collection looks at every object while everything else waits:
-    a tenth of a second with the quarter of a million objects of a gateway's imports.
+    a tenth of a second for the quarter of a million objects that a gateway's imports make.
     """
     gc.collect()
     gc.freeze()

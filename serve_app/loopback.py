@@ -27,8 +27,8 @@ def is_loopback_host(host: str) -> bool:
 def is_local_name(host: str, allowed: Collection[str] = ()) -> bool:
     """Whether the header `host` is an address, a name without a dot such as localhost, or one of `allowed`.
 
-    The owner of any other name can make it resolve to this machine, even while a browser shows its page.
-    A name without a dot has no owner: it belongs to this machine or its network, like a service's name.
+    The owner of any other name can make it resolve to this machine, even while a browser shows that owner's
+    page. A name without a dot has no owner: it belongs to this machine or its network, like a service's name.
     """
     name = (host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host).lower()
     try:

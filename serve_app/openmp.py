@@ -15,6 +15,6 @@ LOOKS: Final = 3_000
 
 
 def look_briefly(environ: MutableMapping[str, str] = os.environ) -> None:
-    """Call it before torch is loaded, which reads the setting then. The operator's own value is kept."""
+    """Call it before torch is loaded: torch reads the setting then. A value set by the operator is kept."""
     if "OMP_WAIT_POLICY" not in environ:
         environ.setdefault("GOMP_SPINCOUNT", str(LOOKS))

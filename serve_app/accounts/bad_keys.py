@@ -4,7 +4,7 @@ A key has 256 random bits, so guesses are hopeless however many there are. The c
 key from filling logs, and is shown to operators. It never blocks a good key: behind a proxy all clients may
 have one address, so a stranger could lock out the others.
 
-A new key that has not reached this gateway yet is counted as bad; the count is taken back once it is known.
+A new key that this gateway does not have yet is counted as bad; the count is taken back when it arrives.
 """
 
 from __future__ import annotations

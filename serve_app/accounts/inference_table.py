@@ -6,8 +6,8 @@ The columns are those of Databricks' tables, followed by some of our own. A file
 when it is complete. A separate thread writes, so adding a row never blocks. Rows that the disk refuses wait
 in memory up to a limit, and `dropped` counts the rows beyond it.
 
-Covered: full disks, several processes in one folder, readers at any time. Not covered: the rows in memory
-when the process is killed, which are those of a few seconds.
+Covered: full disks, several processes in one folder, readers at any time. Not covered: if the process is
+killed, the rows in memory are lost, which are those of a few seconds.
 """
 
 from __future__ import annotations
@@ -276,7 +276,7 @@ def _columns(row: Payload) -> dict[str, Any]:
 
 
 def _redacted(body: str, redact: Callable[[str], str], codes: list[str]) -> str | None:
-    """The part of a body that may be kept; if that cannot be decided, returns None and adds a code."""
+    """The part of a body that may be kept; None, with a code added, if that part cannot be determined."""
     try:
         # A lone half of a surrogate pair, which JSON can write and UTF-8 cannot, stays an escape.
         return redact(body).encode("utf-8", "backslashreplace").decode()
@@ -287,7 +287,7 @@ def _redacted(body: str, redact: Callable[[str], str], codes: list[str]) -> str 
 
 
 def _text(body: T | None, read: Callable[[T], str], codes: list[str]) -> str | None:
-    """A body as text; if it cannot be read as text, returns None and adds a code."""
+    """A body as text; None, with a code added, if it cannot be read as text."""
     if body is None:
         return None
     try:

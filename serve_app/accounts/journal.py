@@ -64,7 +64,7 @@ class Journal:
 
     A call appends one line with a single `write`, which ends in the page cache: 4 microseconds for
     380 bytes (ext4, median of 30 times 2,000 calls, 2 cores under other load). Once a second, if there are
-    new lines, a separate thread flushes them to the disk. Neither call raises or waits for the disk: see
+    new lines, a separate thread flushes them to the disk. A call neither raises nor waits for the disk: see
     `problem`, `waiting` and `dropped`.
 
     Do not fork the process without exec: the child would hold the locks as well.

@@ -61,7 +61,7 @@ class KeyFile:
             raise KeyFileError("the key file holds no key")
 
     def keys(self) -> dict[bytes, StaticKey]:
-        """The keys by digest, from the current file, or as it was last parsed successfully."""
+        """The keys by digest, from the current file or from the last one that could be parsed."""
         now = self._clock()
         if now - self._looked_at >= self.CHECK_S:
             self._looked_at = now
@@ -84,7 +84,7 @@ class KeyFile:
         logger.info("the key file has changed: %d keys are in force", len(keys))
 
     def _stat(self) -> tuple[int, int, int]:
-        """A value that changes with the content. Follows links, which Kubernetes swaps for a new secret."""
+        """A value that changes with the content. Follows links: Kubernetes swaps them for new secrets."""
         found = self._path.stat()
         return found.st_ino, found.st_mtime_ns, found.st_size
 

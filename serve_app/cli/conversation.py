@@ -29,7 +29,7 @@ class Reply:
     total_s: float = 0.0
 
     def statistics(self) -> str:
-        """One line for people."""
+        """One line for people to read."""
         if self.tokens is None or self.first_s is None:
             return f"{self.total_s:.2f} s"
         parts = [f"{self.tokens} tokens", f"first after {self.first_s:.2f} s"]

@@ -23,7 +23,7 @@ _TEXT_CONTROLS: Final = {code: None for code in _CONTROLS if chr(code) not in "\
 
 
 def printable(text: str) -> str:
-    """`text` without control characters, but with its lines and tabs."""
+    """`text` without control characters, except for line breaks and tabs."""
     return text.translate(_TEXT_CONTROLS)
 
 

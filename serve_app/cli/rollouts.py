@@ -141,7 +141,7 @@ def _row(entity: dict[str, Any], rated: list[str]) -> list[str]:
 
 
 def _estimate(estimate: dict[str, Any] | None, scale: float, unit: str) -> str:
-    """`1.5 % (0.8 to 2.9)`."""
+    """An estimate as text: `1.5 % (0.8 to 2.9)`."""
     if estimate is None or estimate["mean"] is None:
         return "-"
     shown = f"{three_digits(estimate['mean'] * scale)}{unit}"

@@ -16,7 +16,7 @@ MAX_GRACE_S: Final = 86_400.0
 
 
 def _number(context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
-    """`nan` passes click's own check of the range."""
+    """Refuse `nan`, which passes click's own check of the range."""
     if value is not None and math.isnan(value):
         raise click.BadParameter(f"nan is not in the range 0<=x<={MAX_GRACE_S:g}.")
     return value

@@ -250,7 +250,7 @@ class ModelConfig(ConfigModel):
 
     @model_validator(mode="after")
     def _of_exact_blocks(self) -> ModelConfig:
-        """For other block sizes, the order in which kernels sum the keys depends on how a prompt was cut."""
+        """Allow only block sizes with which kernels sum keys in the same order however a prompt was cut."""
         if self.engine.block_size not in EXACT_BLOCK_SIZES:
             raise ValueError(
                 f"engine.block_size must be 16, 32 or 64, not {self.engine.block_size}: with others a "

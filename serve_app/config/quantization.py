@@ -19,7 +19,7 @@ class FormatSize:
     devices: frozenset[str] = frozenset({"cpu"})  # by torch's names
 
     def format_of(self, linear: str, own: str) -> str:
-        """The format of the layer `linear` in a model whose format is `own`; this is the size of `own`."""
+        """The format of the layer `linear`, in a model whose format is `own` and has this size."""
         return self.sensitive if linear.endswith(SENSITIVE) else own
 
 
@@ -31,7 +31,7 @@ FORMATS: Final[Mapping[str, FormatSize]] = {
 
 
 def bits_of(name: str) -> int:
-    """Bits per weight in the format `name`, which must not be the format that keeps the weight's own type."""
+    """Bits per weight in the format `name`; ValueError if the format keeps weights in their own type."""
     bits = FORMATS[name].bits
     if bits is None:
         raise ValueError(f"weights of the format {name} have the size of their type")

@@ -85,7 +85,7 @@ class Sessions:
 def is_secure(request: Request) -> bool:
     """Whether the browser uses TLS, to us or to a proxy in front of us; if so, its cookie is for TLS only.
 
-    A client that forges the header only keeps its own cookie off plain HTTP.
+    A client that forges the header harms only itself: its cookie is then never sent over plain HTTP.
     """
     return "https" in (request.url.scheme, request.headers.get("x-forwarded-proto"))
 

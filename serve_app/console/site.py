@@ -148,7 +148,7 @@ class Site:
     async def _enter(self, request: Request, api: PublicApi, session: Session) -> Visitor:
         """The visitor of a page.
 
-        Raises SignInNeeded, ApiError or PermissionDenied: a server without keys serves only this machine.
+        Raises SignInNeeded or ApiError; PermissionDenied if the server has no keys and another machine asks.
         """
         answer = await api.ask("GET", ME)
         if answer.status == HTTPStatus.UNAUTHORIZED:

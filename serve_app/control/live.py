@@ -18,7 +18,7 @@ class Live:
     """Sums up the slots that gateways report. After a restart every gateway reports all its slots."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        """`clock`: Unix seconds. The clocks of gateways must agree with this one to within seconds."""
+        """`clock`: Unix seconds. The clocks of gateways must agree with this one to within a few seconds."""
         self._slots = Ring(clock)
         self._newest: dict[str, int] = {}  # gateway -> the last slot accepted from it
         self._ahead: set[str] = set()  # gateways whose clock was ahead at their last report

@@ -94,7 +94,7 @@ class GuardrailRules(ConfigModel):
 
     @property
     def masks(self) -> bool:
-        """Whether a text may be changed before it passes."""
+        """Whether personal data in a text may be masked, so that the text passes."""
         return self.pii is not None and self.pii.behavior == "MASK"
 
     def __bool__(self) -> bool:
@@ -159,7 +159,7 @@ class Switch(ConfigModel):
 
 
 class AiGateway(ConfigModel):
-    """All settings; a setting that is not set has no effect."""
+    """All settings; one that is not set has no effect."""
 
     rate_limits: tuple[RateLimit, ...] = Field(
         (), max_length=100, description="All of them hold; the first that is used up refuses."
@@ -178,7 +178,7 @@ class AiGateway(ConfigModel):
 
     @classmethod
     def checked(cls, raw: dict[str, Any], prefix: str = "") -> Self:
-        """The settings in `raw`. Raises InvalidField for a field, whose path begins with `prefix`."""
+        """The settings in `raw`. Raises InvalidField; `prefix` begins the path of its field."""
         try:
             return cls.model_validate(raw)
         except ValidationError as error:

@@ -67,7 +67,7 @@ class KeywordFilter:
         return self._release(self._first_held())
 
     def end(self, *, is_cut: bool = False) -> str:
-        """The rest. Raises Blocked; with `is_cut`, also if a keyword has only begun at its end."""
+        """The rest. Raises Blocked; with `is_cut`, also if the text ends inside a keyword."""
         has_begun = is_cut and self._keywords.have_begun(self._left, self._held)
         if has_begun or self._keywords.occur(self._left + self._held):
             raise Blocked(Check.KEYWORDS)

@@ -31,7 +31,7 @@ def normalised(text: str) -> str:
 
 @dataclass(slots=True)
 class _Piece:
-    """Written text that is read as `chars` characters. `is_plain`: one per character, so it may be split."""
+    """Written text that is read as `chars` characters; `is_plain`: it has as many, so it may be split."""
 
     written: str
     chars: int

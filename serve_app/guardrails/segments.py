@@ -93,7 +93,7 @@ class Segmenter:
 
 
 def _word_end(text: str, start: int) -> int:
-    """The end of the word at `start`, or of its first MAX_CHARS, since each cut rereads a long word."""
+    """The end of the word at `start`, or of its first MAX_CHARS, to bound how often a long word is read."""
     found = _WORD.match(text, start, start + MAX_CHARS)
     return start if found is None else found.end()
 

@@ -111,7 +111,7 @@ class _Adapter:
         return {pointer: path for path, pointer in self._pointers.items()}
 
     def lost(self) -> tuple[str, ...]:
-        """Places of lost keywords. Unknown keywords that references lead into are containers of schemas."""
+        """Places of lost keywords; unknown ones that references lead into count as containers of schemas."""
         containers = {path[:i] for path in self._pointers for i in range(1, len(path))}
         lost = (path for path, unknown in self._lost.items() if not (unknown and path in containers))
         return tuple(".".join(path) for path in lost)
@@ -303,7 +303,7 @@ class _Adapter:
             self._lose(path, ["propertyNames"])
 
     def _may_list(self, names: Any) -> bool:
-        """Whether `names` may be written out too, within the limit on names."""
+        """Whether the limit on names allows writing out `names` too."""
         self._listed += len(names) if isinstance(names, list) else _MAX_LISTED
         return self._listed < _MAX_LISTED
 

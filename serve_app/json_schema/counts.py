@@ -16,7 +16,7 @@ def rewrite_counts(node: Schema, *, alone: bool) -> tuple[list[str], list[Schema
     """Remove from `node` the counts that the parser cannot check, namely counts beside optional members.
 
     `alone`: no other schema applies to the same objects. Returns the keywords that are no longer enforced,
-    and the schemas that replace the others, to be combined with `node`.
+    and schemas that enforce the others, to be combined with `node`.
     """
     low, high = node.get("minProperties"), node.get("maxProperties")
     if not all(isinstance(n, int | None) for n in (low, high)):

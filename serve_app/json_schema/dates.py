@@ -1,4 +1,4 @@
-"""Formats of dates and times as patterns: the parser's own accept the 29th of February in any year.
+"""Formats of dates and times as patterns, as the parser's own patterns allow 29 February in any year.
 
 The parts of RFC 3339 that common libraries refuse are left out: the year 0, leap seconds, `t` and `z`.
 """

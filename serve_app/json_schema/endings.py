@@ -1,7 +1,7 @@
 """Which definitions of an adapted schema have answers that end.
 
-A node that requires another such node has none: an answer to it could only be cut off. Schemas without an end
-are replaced by `false`, so that the parser leaves them out where they are optional.
+If a node requires itself, directly or through other nodes, an answer to it could only be cut off. Schemas
+without an end are replaced by `false`, so that the parser leaves them out where they are optional.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _member(schema: Schema, name: str) -> Any:
 
 
 def _first_items(schema: Schema, count: int) -> list[Any]:
-    """The schemas of the first `count` items; of equal schemas only the first."""
+    """The schemas of the first `count` items; equal schemas are listed once."""
     items, first = schema.get("items", True), schema.get("prefixItems", [])
     if isinstance(items, list):
         items, first = schema.get("additionalItems", True), items

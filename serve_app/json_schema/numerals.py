@@ -57,7 +57,7 @@ def holds_numerals(value: Any) -> bool:
 
 
 def restore(value: Any, exact: Any) -> Any:
-    """`value`, with each float replaced by the `Numeral` at its place in `exact`, the same JSON."""
+    """`value`, with each float replaced by the `Numeral` at its place in `exact`, which is the same JSON."""
     if isinstance(exact, Numeral) and isinstance(value, float):
         return exact
     if isinstance(exact, dict) and isinstance(value, dict):

@@ -99,13 +99,13 @@ class CountCollector(Collector):
 class StreamHistogram(Collector):
     """A histogram that is cheap enough for every event of every stream. Only for use on one event loop.
 
-    `Histogram` takes a lock twice per observation and walks over its buckets, which takes six times as long.
+    `Histogram` takes six times as long: it takes a lock twice per observation and walks over its buckets.
     """
 
     def __init__(
         self, name: str, help: str, labels: Sequence[str], bounds: Sequence[float], fine: Sequence[float]
     ) -> None:
-        """`bounds`: for the buckets shown. `fine`: for the buckets counted; see `live.latencies`."""
+        """`bounds` of the buckets that are shown; `fine` bounds of those counted, see `live.latencies`."""
         self._family = partial(HistogramMetricFamily, name, help, labels=labels)
         self._bounds = bounds
         self._fine = fine

@@ -161,7 +161,7 @@ class Metrics:
         return self._inter_token.counts
 
     def tokens(self, endpoint: str, entity: str, usage: Usage) -> None:
-        """The final usage of one body, complete or not."""
+        """Count the final usage of one body, whether it was answered completely or not."""
         self._known.add((endpoint, entity))
         self._prompt.labels(endpoint, entity).inc(usage.prompt_tokens)
         self._completion.labels(endpoint, entity).inc(usage.generated_tokens)

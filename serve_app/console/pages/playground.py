@@ -1,6 +1,6 @@
 """The Playground: its page, the form of options for one protocol, and requests as code to copy.
 
-The page's scripts ask the public API themselves, through the console's forwarder. No code here generates.
+The page's scripts ask the public API themselves, through the console's forwarder; no text is made here.
 """
 
 from __future__ import annotations

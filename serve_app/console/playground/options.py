@@ -105,7 +105,7 @@ class Option:
 
     @property
     def name(self) -> str:
-        """The name to show, with the containing object unless that is `parameters`, which has all options."""
+        """The name to show, including the object that contains it, unless that object is `parameters`."""
         return self.path.removeprefix("parameters.")
 
     @property

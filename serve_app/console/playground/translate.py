@@ -30,8 +30,8 @@ _SAMPLED: Final = {"temperature", "top_k", "top_p", "typical_p", "seed"}
 class Ask:
     """A request of the Playground.
 
-    `body` is in the form of `protocol`; a header chooses `entity`. `shapes`: for a chat, the parts that
-    differ between shapes: for each shape, the prompt, tools and form by dotted path.
+    `body` is in the form of `protocol`; a header chooses `entity`. `shapes`: for a chat, what differs between
+    the shapes of protocols: each shape's prompt, tools and form by dotted path.
     """
 
     protocol: Protocol

@@ -26,7 +26,7 @@ def creation_body(form: Form) -> dict[str, Any]:
 
 
 def tags_in(text: str, there: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
-    """Parse `team=sea, spare` as tags by key. Existing tags (`there`) keep any characters."""
+    """Parse `team=sea, spare` as tags by key. Existing tags (`there`) may contain any characters."""
     known = {_tag_text(key, value): (key, value) for key, value in there.items()}
     found = {}
     for word in words(text):

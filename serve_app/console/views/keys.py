@@ -78,7 +78,7 @@ class KeyView(msgspec.Struct, frozen=True, kw_only=True, rename=_TIMES):
 
     @property
     def is_near_budget(self) -> bool:
-        """Whether the soft budget is spent, or nine tenths of the budget."""
+        """Whether all of the soft budget is spent, or nine tenths of the budget."""
         spent = self.spent or 0.0
         warned = self.soft_budget is not None and spent >= self.soft_budget
         return warned or (self.budget is not None and spent >= _NEAR * self.budget)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 
 class Tone(StrEnum):
-    """The meaning of a colour. The word of a status has the same meaning."""
+    """The meaning of a colour. The status's word has the same meaning."""
 
     GOOD = "good"
     BUSY = "warn"

@@ -111,7 +111,7 @@ class Configurator:
         )
 
     def _app(self, endpoint: str, entity: str) -> str:
-        """A name for an application that was never used before."""
+        """A name, never used before, for an application."""
         slug = app_name(f"{endpoint}-{entity}").removeprefix("model-")[:SLUG_CHARS]
         return f"{RUN_TIME}{slug}-r{self.next_revision()}"
 

@@ -114,7 +114,7 @@ class Endpoints:
         return frozenset(name for name, each in (made | declared).items() if not each.tracks_usage)
 
     def name_of(self, session: Session, endpoint_id: str) -> str | None:
-        """The name of the endpoint with this id, which may be a declared one; None if there is none."""
+        """The name of the endpoint, declared or not, with this id; None if there is none."""
         row = registry.by_id(session, endpoint_id)
         if row is not None:
             return row.name

@@ -75,7 +75,7 @@ def throughput_of(config: object) -> float | None:
 
 
 def _match(model: str, version: str, known: Iterable[tuple[str, str]]) -> tuple[str, str] | None:
-    """The known model and version that match. An empty version matches the only one; 1 may be unnamed."""
+    """The known model and version that match: "" finds a model's only version, "1" also an unnamed one."""
     versions = [each for name, each in known if name == model]
     if version in versions:
         return model, version

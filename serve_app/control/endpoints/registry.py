@@ -53,7 +53,7 @@ def settings(session: Session) -> dict[str, dict[str, Any]]:
 
 
 def entities(session: Session, endpoint: str) -> tuple[Entity, ...]:
-    """The served entities that answer for an endpoint. Raises ModelNotFound; Conflict without any."""
+    """The served entities that answer for an endpoint. Raises ModelNotFound; Conflict if there are none."""
     return _serving(find(session, endpoint)).entities
 
 
@@ -73,7 +73,7 @@ def set_traffic(session: Session, endpoint: str, traffic: dict[str, int]) -> Non
 
 
 def set_shadow(session: Session, endpoint: str, shadow: Shadow | None) -> None:
-    """Copy a share of the requests to another entity; None ends that. Same errors as `set_traffic`."""
+    """Copy a share of the requests to another entity; None ends the copying. Same errors as `set_traffic`."""
     row = find(session, endpoint)
     refuse_busy(row)
     raw = None if shadow is None else shadow.model_dump(mode="json")
@@ -95,7 +95,7 @@ def add(
     ai_gateway: dict[str, Any],
     stored: dict[str, Any],
 ) -> EndpointRow:
-    """Create an endpoint, whose first configuration starts. Raises AlreadyExists, InvalidField."""
+    """Create an endpoint, and let its first configuration start. Raises AlreadyExists, InvalidField."""
     if has(session, name):
         raise AlreadyExists(f"the endpoint {name!r} exists already; update it, or choose another name")
     now = time.time()

@@ -32,7 +32,7 @@ class Size:
 
 
 def size(wanted: EntityWanted, offer: Offer, config: ControlConfig, field: str) -> Size:
-    """The size of `wanted`. `field`: its path in the request, for errors. Raises InvalidField."""
+    """The size of `wanted`. `field`: the path of `wanted` in the request, for errors. Raises InvalidField."""
     ways = [name for name, is_used in _ways(wanted).items() if is_used]
     if len(ways) > 1:
         raise InvalidField(

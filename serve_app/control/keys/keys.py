@@ -79,7 +79,7 @@ class Keys:
             )
 
     async def _create(self, command: control.CreateKey, caller: Caller) -> control.CreatedKey:
-        """Raises InvalidField, PermissionDenied, AlreadyExists, or Conflict if no key could manage keys."""
+        """Raises InvalidField, PermissionDenied or AlreadyExists; Conflict if no key could manage keys."""
         check_administrator(caller)
         check_new(command)
         secret = new_secret()
@@ -120,7 +120,7 @@ class Keys:
         return _told(control.KeyShown, key)
 
     async def _update(self, command: control.UpdateKey, caller: Caller) -> control.KeyShown:
-        """Raises InvalidField, PermissionDenied, ModelNotFound, or Conflict if no key could manage keys."""
+        """Raises InvalidField, PermissionDenied or ModelNotFound; Conflict if no key could manage keys."""
         check_administrator(caller)
         check_change(command)
         shown = await self._database.run(lambda session: self._change(session, command, caller))
@@ -170,7 +170,7 @@ class Keys:
         )
 
     async def _rotate(self, command: control.RotateKey, caller: Caller) -> control.CreatedKey:
-        """Raises PermissionDenied, ModelNotFound, Conflict for a former secret, or Overloaded."""
+        """Raises PermissionDenied, ModelNotFound or Overloaded; Conflict for a former secret."""
         check_administrator(caller)
         secret = new_secret()
         shown = await self._database.run(lambda session: self._replace(session, command, secret))
@@ -178,7 +178,7 @@ class Keys:
         return control.CreatedKey(secret=secret, shown=shown)
 
     def _replace(self, session: Session, command: control.RotateKey, secret: str) -> control.KeyShown:
-        """The former secret becomes a key of the same name, which expires; the new secret keeps the rest."""
+        """Give the key a new secret. The former one goes on as a key with the same name, until it expires."""
         key, now = self._find(session, command.id), self._now()
         if key is not _newest(self._of_name(session, key.name)):
             raise Conflict(
@@ -196,7 +196,7 @@ class Keys:
         return _told(control.KeyShown, key)
 
     async def _revoke(self, command: control.RevokeKey, caller: Caller) -> control.Done:
-        """Raises PermissionDenied, ModelNotFound, or Conflict if no key could then manage keys."""
+        """Raises PermissionDenied or ModelNotFound; Conflict if no key could then manage keys."""
         check_administrator(caller)
         await self._database.run(lambda session: self._end(session, command, caller))
         self._changed()

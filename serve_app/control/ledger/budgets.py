@@ -83,7 +83,7 @@ def over_budget(session: Session, budgets: Iterable[KeyBudget], now: float) -> O
 
 
 def spent(session: Session, budgets: Iterable[KeyBudget], now: float) -> dict[str, float]:
-    """The spending of keys with a budget in the month of `now`, by name, as fixed fractions of the budget.
+    """The spending of keys with a budget in the month of `now`, by name, in fixed fractions of the budget.
 
     The amounts are rounded down, so that a snapshot changes with each step and not with each request.
     """

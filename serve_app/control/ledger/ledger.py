@@ -144,7 +144,7 @@ def _write(session: Session, all_known: Sequence[Known]) -> None:
 
 
 def values_of(known: Known) -> dict[str, Any]:
-    """The columns of a row for `known`."""
+    """The columns of the row that stores `known`."""
     total = known.total()
     return {
         **{name: _storable(getattr(total, name)) for name in _SAME},

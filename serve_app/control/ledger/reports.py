@@ -120,7 +120,7 @@ class _Total:
     firsts: int = 0
 
     def add(self, sums: Sequence[Any]) -> None:
-        """`sums`: the columns of a row after its group. Read by place, five times as fast as by name."""
+        """`sums`: a row's columns after its group, by place: reading by name takes five times as long."""
         outcome, currency, requests, prompt, cached, completion, migrations, cost, seconds, *first = sums
         self.requests[outcome] = self.requests.get(outcome, 0) + requests
         self.prompt_tokens += int(prompt)

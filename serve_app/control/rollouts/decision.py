@@ -1,7 +1,7 @@
 """Decides about a step of a rollout by its measurements. Pure: no clock, database or endpoint.
 
 Each guard bounds a share of requests: the share that failed, or the share that was slower than the limit of a
-95th percentile, which may be 5 %. So one test serves all guards, see `proportions`. The test is
+95th percentile. The bound of the latter is 5 %. So one test serves all guards, see `proportions`. The test is
 exact, and holds however often it is looked at. Its level ALPHA is divided among the guards and steps of a
 rollout: an entity that keeps to its guards is moved back by mistake with a probability of at most ALPHA.
 

@@ -43,7 +43,7 @@ class Ratings:
 
 @dataclass(slots=True)
 class Measured:
-    """The requests to one entity, or its shadow copies of requests to others."""
+    """The requests to one entity, or the shadow copies that it got of others' requests."""
 
     requests: int = 0
     outcomes: dict[str, int] = field(default_factory=dict)

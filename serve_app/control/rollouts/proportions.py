@@ -11,8 +11,8 @@ so by Ville's inequality it ever reaches 1 / alpha with a probability of at most
 "Statistical methods related to the law of the iterated logarithm"). All p with M(p) < 1 / alpha are in the
 interval.
 
-Two shares that differ by d: the product of both mixtures over the largest likelihood that such shares can
-have never exceeds such a martingale (Wasserman, Ramdas, Balakrishnan, 2020, "Universal inference").
+Two shares that differ by d: the product of both mixtures, divided by the largest likelihood that such shares
+can have, never exceeds such a martingale (Wasserman, Ramdas, Balakrishnan, 2020, "Universal inference").
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def evidence_of_difference(share: Share, against: Share, difference: float) -> f
 
 
 def _likeliest(share: Share, against: Share, difference: float) -> float:
-    """The likeliest true share of `against`, if the true share of `share` is higher by `difference`."""
+    """The likeliest true share behind `against`, if the one behind `share` is higher by `difference`."""
     if difference == 0:
         return (share + against).mean or 0.0
     low, high = max(0.0, -difference), min(1.0, 1.0 - difference)

@@ -25,7 +25,7 @@ def kind_of_number(*, integer: bool) -> str:
 
 
 def at_least(bound: Decimal, *, inclusive: bool, integer: bool) -> str:
-    """The numbers that are at least `bound`, or strictly greater."""
+    """The numbers that are at least `bound`, or strictly greater than `bound`."""
     if bound.is_signed() and bound:
         below = _up_to(bound.copy_abs(), inclusive, integer)
         return f"-({below})|{_WHOLE}" + ("" if integer else _PART)
@@ -33,7 +33,7 @@ def at_least(bound: Decimal, *, inclusive: bool, integer: bool) -> str:
 
 
 def at_most(bound: Decimal, *, inclusive: bool, integer: bool) -> str:
-    """The numbers that are at most `bound`, or strictly less."""
+    """The numbers that are at most `bound`, or strictly less than `bound`."""
     if bound.is_signed() or (not bound and not inclusive):
         return f"-({_from(bound.copy_abs(), inclusive, integer)})" + ("|0" if not bound and inclusive else "")
     return f"-{_WHOLE}" + ("" if integer else _PART) + f"|{_up_to(bound, inclusive, integer)}"

@@ -154,7 +154,7 @@ class Terminals:
         return Terminal(self._times(item.whole, low, high), rest, low == 0 or item.empty)
 
     def join(self, first: str, second: str) -> str:
-        """One series after another. Merge neighbouring regexes into one."""
+        """Put one series after another. Merge neighbouring regexes into one."""
         self._definitions.spend(20)
         if not (first and second):
             return first or second

@@ -190,7 +190,7 @@ class _Writer:
         return found
 
     def _series(self, series: Series, left: bool, right: bool) -> str:
-        """Goes from the last symbol to the first, with the forms of what follows each. "": no form exists."""
+        """Goes from the last symbol to the first, with the forms of what follows it. "": no form exists."""
         starts = [{left}]  # of each symbol
         for symbol in series:
             starts.append({end for end in _ENDS for start in starts[-1] if self._can(symbol, start, end)})

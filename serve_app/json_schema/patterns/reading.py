@@ -1,7 +1,7 @@
 """The text of a pattern -> its tree.
 
 The syntax is that of ECMA-262, plus the spellings of Python and Rust that have no meaning in ECMA-262:
-`(?P<name>...)`, `(?i)`, `\\A`, `\\Z`. `[a&&b]` and `[[]` are classes.
+`(?P<name>...)`, `(?i)`, `\\A`, `\\Z`. `[a&&b]` and `[[]` are ordinary classes, as in ECMA-262.
 """
 
 from __future__ import annotations

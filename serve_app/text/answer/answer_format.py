@@ -41,7 +41,7 @@ class AnswerFormat:
         return cls(find_tool_format(tools, tokenizer), find_reasoning_format(reasoning, tokenizer), space)
 
     def limits_thoughts(self, tokenizer: Tokenizer) -> bool:
-        """Whether a budget can end the model's thoughts, which needs an end marker that is a token."""
+        """Whether a budget can end the model's thoughts; this requires an end marker that is a token."""
         return self.reasoning is None or tokenizer.token_id(self.reasoning.close) is not None
 
 
@@ -51,7 +51,7 @@ class AnswerReader:
     def __init__(
         self, format: AnswerFormat, request: GenerateRequest, token_ids: list[int], tokenizer: Tokenizer
     ) -> None:
-        """`token_ids` are the prompt's. Raw completions are text and nothing else.
+        """`token_ids` are the ids of the prompt. Raw completions are text and nothing else.
 
         Raises UnsupportedField for calls that cannot be forced.
         """
@@ -165,7 +165,7 @@ def _spaced(grammar: Grammar | None, space: str) -> Grammar | None:
 
 
 def _written(grammar: Grammar | None, tokenizer: Tokenizer) -> frozenset[int]:
-    """The control tokens that the model may write in place of markers of `grammar` with their names."""
+    """The model's control tokens named in markers of `grammar`, which it may write instead of their names."""
     texts = [] if grammar is None else [rule.text for rule in grammar.markers]
     names = {name for text in texts for name in tokenizer.controls.pattern.findall(text)}
     return frozenset(i for name in names if (i := tokenizer.token_id(name)) is not None)

@@ -39,7 +39,7 @@ class AnswerParser:
 
     @property
     def calls_well(self) -> bool:
-        """Whether tools were called, each with complete arguments."""
+        """Whether there were tool calls, all of them with complete arguments."""
         return self._tools is not None and 0 < self._tools.num_calls == len(self._tools.whole)
 
     @property
@@ -55,7 +55,7 @@ class AnswerParser:
 
     @property
     def ends_itself(self) -> bool:
-        """Whether an answer ends with its last call, before the model ends it."""
+        """Whether an answer ends with its last wanted call, even if the model would go on."""
         return self._tools is not None and self._tools.limited
 
     @property

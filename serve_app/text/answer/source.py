@@ -1,4 +1,4 @@
-"""A text that arrives in pieces, for parsers that are written as if it were complete.
+"""A text that arrives in pieces, for parsers that are written as if the text were complete.
 
 A parser is a generator: it yields when it needs more text, and is resumed when more has arrived.
 Characters that a parser takes are held until the parser knows what they are (`release`), so that

@@ -1,6 +1,6 @@
 """Fill-in-the-middle prompts: the text before and after a gap -> a prompt for the gap.
 
-Contains the token names of the common families; does not handle requests.
+Contains the token names of the common model families; does not handle requests.
 """
 
 from __future__ import annotations

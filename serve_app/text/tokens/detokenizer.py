@@ -18,7 +18,7 @@ _MAX_PENDING_TOKENS = 8
 class ByteDetokenizer:
     """For tokenizers whose tokens are bytes: exact, at most 3 bytes withheld, O(1) per token.
 
-    Invalid bytes become U+FFFD, as if `bytes.decode(errors="replace")` was applied to the whole.
+    Invalid bytes become U+FFFD, as if `bytes.decode(errors="replace")` was applied to the whole text.
     """
 
     def __init__(self, table: TokenBytes, skipped: frozenset[int], *, continues: bool = False) -> None:

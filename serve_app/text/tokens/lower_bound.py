@@ -1,8 +1,8 @@
 """The fewest tokens that a text can become, known without tokenising it.
 
-A prompt far beyond the context window is refused for its length alone if the result is certain. This is so if
-no step of the tokenizer drops or joins characters without bound: the bytes of a token then have a known
-maximum. Other tokenizers have no such bound, so the prompt is tokenised.
+A prompt far beyond the context window is refused for its length alone if it certainly has too many tokens.
+That is certain if no step of the tokenizer drops or joins characters without bound: the bytes of a token then
+have a known maximum. Other tokenizers have no such bound, so the prompt is tokenised.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ class Tokenizer:
         return -(-num_chars // self._bytes_per_token)  # a character has at least one byte
 
     def encode_now(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """`encode` in the calling thread. Raises the same."""
+        """`encode` in the calling thread. Raises what `encode` raises."""
         check_prompt_chars(len(text), param="prompt")
         return self._encode_batch([text], add_special_tokens=add_special_tokens)[0]
 
@@ -140,7 +140,7 @@ class Tokenizer:
         return await self._workers.run(num_chars, work)
 
     def _encode_some(self, pieces: Sequence[PromptPiece], continues: bool) -> list[int]:
-        """SentencePiece opens every text with a space, but not after a line break.
+        """SentencePiece puts a space before every text, unless the text follows a line break.
 
         So a piece that follows others is encoded after a line break, which is then removed.
         """

@@ -128,7 +128,7 @@ async def _query(asked: TabRequest) -> Shown:
 
 
 async def _requests(asked: TabRequest) -> Shown:
-    """One request if the query names one, else a page of them. Nothing for callers who may not manage it."""
+    """The request that the query names, or else a page of requests; nothing without CAN_MANAGE."""
     query, values = asked.query, {"log": None, "one": None, "failed": asked.query.get("failed") == "on"}
     if not asked.view.may_manage:
         return Shown(values=values)

@@ -48,8 +48,8 @@ def answer_grammar(
 ) -> Grammar:
     """The grammar of a whole answer. `token_ids` are the ids of the markers that are tokens.
 
-    Unless calls are forced, the answer may be text, in the JSON `form` if there is one. Text may then
-    precede calls too, but only if the first call begins with a token. With only `thoughts`, the rest is free.
+    Unless calls are forced, the answer may be text, in the JSON `form` if there is one. Text may then precede
+    calls too, but only if the first call begins with a token. If only `thoughts` is set, the rest is free.
     """
     said = "TEXT" if form is None else form
     if thoughts is not None and form is None and calls is None:
