@@ -76,7 +76,7 @@ def encode_reply(reply: object) -> bytes:
 
 
 def decode_reply(asked: Question[T] | Command[T], data: bytes) -> T:
-    """The reply to a question or command. Raises the ServeError of a refusal."""
+    """The reply to a question or command. Raises the ServeError that a refusal contains."""
     name, raw = _named.decode(data)
     if name == _REFUSED:
         raise from_info(refusal_decoder.decode(raw).error)

@@ -45,7 +45,7 @@ class Hello(msgspec.Struct, tag=True, array_like=True):
 
 
 class Taken(msgspec.Struct, tag=True, array_like=True):
-    """The replica has this request or question. From now on, if its connection is lost, the request counts as
+    """The replica has this request or question. If its connection is lost after this, the request counts as
     lost."""
 
     request_id: str
@@ -78,7 +78,7 @@ class Refused(msgspec.Struct, tag=True, array_like=True):
 
 
 class Leaving(msgspec.Struct, tag=True, array_like=True):
-    """The replica is stopping. Its answers may continue in other replicas; it finishes those that do not."""
+    """The replica is stopping. Its answers may continue in other replicas; it finishes all the others."""
 
     request_ids: list[str]  # all requests of this gateway that the replica has
 
@@ -118,7 +118,7 @@ ticket_decoder: msgspec.msgpack.Decoder[Ticket] = msgspec.msgpack.Decoder(Ticket
 
 
 def delta_frames(deltas: list[TokenDelta], max_bytes: int = MAX_FRAME_BYTES) -> list[bytes]:
-    """The payloads that carry `deltas` in order: a single one, unless it would be larger than a frame may be.
+    """The payloads that carry `deltas` in order: one, unless it would be larger than a frame may be.
 
     If tensors make a single delta too large for a frame, the delta is sent in pieces. Any other delta that is
     too large becomes an error: a receiver limits the size of messages, and dropping the delta would silently

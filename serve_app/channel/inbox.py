@@ -41,7 +41,7 @@ class ReplicaSilent(Unavailable):
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Inbox:
-    """A stream of the deltas of one request to one replica, filled by the channel."""
+    """A stream of the deltas of one request to one replica, which the channel fills."""
 
     key: str  # the request's id, as its replica knows it
     record_id: str | None  # the usage record that replicas keep a part of
@@ -67,9 +67,9 @@ class Inbox:
         return self.link is not None or self.ended or self._error is not None
 
     async def get(self) -> list[TokenDelta]:
-        """All deltas that came since the last call, waiting for the first; [] is the end.
+        """All deltas that came since the last call; waits for the first one; [] is the end.
 
-        Raises the ServeError that the request failed with, after the deltas before it have been read.
+        Raises the ServeError with which the request failed, after the deltas before it have been read.
         """
         while (wake := self.coming()) is not None:
             await wake
@@ -88,8 +88,8 @@ class Inbox:
         return self._wake
 
     def take(self) -> list[TokenDelta]:
-        """The result or error of `get`. May be called once `coming` has returned None, in the same iteration
-        of the event loop."""
+        """The result or error of `get`. May be called once `coming` has returned None, before the event loop
+        goes on."""
         if not self._deltas and self._error is not None and not self._is_closed:
             raise self._error
         deltas, self._deltas = self._deltas, []
@@ -98,8 +98,8 @@ class Inbox:
     async def begun(self, *, by_progress: bool = True) -> None:
         """Wait for the first delta, or for the end. Must not be called while another task is in `get`.
 
-        `by_progress`: a progress delta also ends the wait. Raises the ServeError that the request failed with
-        before its first delta.
+        `by_progress`: a progress delta also ends the wait. Raises the ServeError with which the request
+        failed before its first delta.
         """
         while not (self.started or (by_progress and self._deltas) or self.ended or self._is_closed):
             if self._error is not None:

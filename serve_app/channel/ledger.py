@@ -1,4 +1,4 @@
-"""What a replica generated for the requests of one gateway, kept until that gateway has recorded it.
+"""What a replica generated for the requests of one gateway; kept until that gateway has recorded it.
 
 A gateway that dies leaves requests without an end in its journal. The replica's ledger then has the usage of
 these requests, and another gateway records it.

@@ -18,8 +18,8 @@ class Link(asyncio.Protocol):
     """Cuts a byte stream into frames and watches over its peer.
 
     `on_frame(payload)` raises if the frame is malformed; the peer is then disconnected. `on_close(reason)` is
-    called exactly once, after the last frame, whichever end closed.
-    `beat()` returns the payload of the next heartbeat, or None to send no heartbeat.
+    called exactly once, after the last frame, whichever end closed the connection. `beat()` returns the
+    payload of the next heartbeat, or None to send no heartbeat.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""msgpack extensions for the numbers in a client's JSON that msgpack has no type for.
+"""msgpack extensions for the numbers in a client's JSON for which msgpack has no type.
 
 These are integers of more than 64 bits, and decimals that a float cannot hold. Both travel as text.
 """

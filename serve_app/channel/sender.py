@@ -42,7 +42,7 @@ class Outlet:
         )
 
     def send(self, deltas: list[TokenDelta]) -> None:
-        """Send the deltas of one step. Never blocks: a gateway that does not read is dropped."""
+        """Send the deltas of one step. Never blocks: a gateway that does not read is disconnected."""
         self._ledger.note(deltas)
         for payload in frames.delta_frames(deltas):
             self.link.send(payload)

@@ -21,7 +21,7 @@ _BUCKET_BYTES: Final = 1  # 256 buckets
 
 
 def toward(handle: DeploymentHandle, request: GenerateRequest) -> DeploymentHandle:
-    """The handle to call for `request`: that of its task's bucket, or `handle` if it has no task.
+    """The handle to call for `request`: that of its task's bucket; if it has no task, `handle` itself.
 
     A request for an adapter in one of the operator's folders has no task, since every replica can load it.
     """

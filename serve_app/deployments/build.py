@@ -84,7 +84,7 @@ def control_deployment() -> Deployment:
 
 
 def gateway_deployment(config: GatewayConfig) -> Deployment:
-    """The deployment of the gateway, for `.options(...)` from Python."""
+    """The gateway as a deployment, for `.options(...)` from Python."""
     from serve_app.deployments.gateway.replica import GatewayReplica  # the HTTP stack; models do without
 
     return serve.deployment(serve.ingress()(GatewayReplica)).options(

@@ -9,9 +9,9 @@
     answer = await AsyncClient("demo-chat").generate(text="2 + 2 =", sampling=SamplingParams(max_tokens=4))
     print(answer.text, answer.usage)
 
-Both clients take the model's name, and a version if the model has several. Requests take as keyword arguments
-the fields of `Prompt` for the input (`text`, `messages`, `token_ids`, `tools`, `templating`, `suffix`) and
-any field of `GenerateRequest` (`sampling`, `n`, `beam`, `grammar`, `stop`, ...). Without `sampling`, the
+Both clients take the model's name, and a version if the model has several. The keyword arguments of a request
+are the fields of `Prompt` for the input (`text`, `messages`, `token_ids`, `tools`, `templating`, `suffix`)
+and any field of `GenerateRequest` (`sampling`, `n`, `beam`, `grammar`, `stop`, ...). Without `sampling`, the
 defaults in the model's generation_config.json apply. `ask` sends a question that has one reply:
 `client.ask(EmbedRequest(id="", inputs=("text",)))`. Both clients raise the errors of errors.py.
 

@@ -163,9 +163,9 @@ def _haproxy_binary() -> str | None:
 
 
 def free_port() -> int:
-    """A free loopback port outside the range from which the system assigns ports itself.
+    """A free loopback port outside the range from which the system itself assigns ports.
 
-    Ray takes dozens of ports that the system assigns, between the choice of this port and its use. No port is
+    Between the choice of this port and its use, Ray takes dozens of ports that the system assigns. No port is
     returned twice to this process, since the first caller may not be using its port yet.
     """
     left = [port for port in UNPICKED_PORTS if port not in _GIVEN]
@@ -183,7 +183,7 @@ def free_port() -> int:
 def private_folder(usual: str = "/tmp", environ: Mapping[str, str] = os.environ) -> Path:
     """A new folder for this user alone, with a path short enough for sockets in it (97 characters at most).
 
-    It is in `usual`, or elsewhere if files in `usual` cannot be executed, as HAProxy's wrapper must be.
+    It is in `usual`; elsewhere, if files in `usual` cannot be executed, as HAProxy's wrapper must be.
     """
     for base in filter(None, (usual, environ.get("XDG_RUNTIME_DIR"), "/var/tmp")):
         with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
-"""Answers over HTTP/1.0 without chunks, which that version does not have.
+"""Answers over HTTP/1.0 that have no chunks, since that version does not know them.
 
-uvicorn sends every answer without a known length in chunks. A client that speaks HTTP/1.0, such as `ab` or an
-old proxy, would read the chunk sizes as text. Here the end of the connection ends the answer instead.
+uvicorn sends every answer whose length is unknown in chunks. A client that speaks HTTP/1.0, such as `ab` or
+an old proxy, would read the chunk sizes as text. Here the end of the connection ends the answer instead.
 """
 
 from __future__ import annotations
@@ -27,6 +27,6 @@ class UnchunkedCycle(httptools_impl.RequestResponseCycle):
 
 
 def speak_http10() -> None:
-    """Make the servers of this process answer HTTP/1.0 clients without chunks. Ray's code starts these
-    servers, and has no setting for this."""
+    """Make the servers of this process send answers without chunks to HTTP/1.0 clients. Ray's code starts
+    these servers, and has no setting for this."""
     httptools_impl.RequestResponseCycle = UnchunkedCycle  # type: ignore[misc]

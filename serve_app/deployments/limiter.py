@@ -1,11 +1,11 @@
-"""Budgets that all gateways share: one `Limiter` keeps them, and each gateway claims through `SharedQuota`.
+"""Budgets that all gateways share: one `Limiter` keeps them, and gateways make claims through `SharedQuota`.
 
 A gateway has one open call to the limiter at a time. Claims and settlements that arrive meanwhile go with the
-next call, so a burst of claims takes a handful of calls.
+next call, so a burst of claims takes only a few calls.
 
 The answer to a call may get lost, because the limiter dies or does not answer in time. The claims of that
 call are then refused (`Unavailable`) and never sent again. The limiter learns this from the next call: a
-gateway numbers its calls, and each call names the last answered one. If the answer to a call was lost, the
+gateway numbers its calls, and names the last answered one in each. If the answer to a call was lost, the
 limiter undoes that call before it handles the next. A call that Serve sends twice, or that arrives after the
 gateway's next call, changes nothing. So no claim is granted twice, and no settlement is counted twice.
 
@@ -13,7 +13,7 @@ A gateway that dies leaves its claims open. A living gateway calls every few sec
 claims; when a gateway is silent for `LEASE_S`, its claims are given back.
 
 After a restart, a limiter has lost all earlier claims, and begins with full budgets. So after a crash each
-budget may be granted once more, but not more than that.
+budget may be granted once more, but no more than that.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ SERVE: Final = "ray.serve"
 def log_as_json() -> None:
     """Write this package's log as JSON, one object a line, in this process.
 
-    The file has the name of Serve's file for this replica with the prefix `serve_app_`, and is rotated the
+    The file is named like Serve's file for this replica, with the prefix `serve_app_`, and is rotated in the
     same way. Without such a file, as outside a replica, the log goes to standard error.
     """
     handler = _beside_serve() or logging.StreamHandler(sys.stderr)

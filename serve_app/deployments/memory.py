@@ -1,4 +1,4 @@
-"""Shortage of memory on the machine or in its container: what refuses work, and which process dies first.
+"""Shortage of memory on the machine or in its container: who refuses work, and which process dies first.
 
 Other programs may take the memory that a model needs. First the model's replica refuses new work, and gives
 back memory that it does not use. If that is not enough, the kernel kills a process, and that should be a
@@ -34,14 +34,14 @@ _OWN_SCORE: Final = Path("/proc/self/oom_score_adj")
 
 
 def be_expendable(score: Path = _OWN_SCORE) -> None:
-    """Make the kernel kill this process, and its children, before the rest of the server."""
+    """Make the kernel kill this process and its children before the rest of the server."""
     _add_score(score, EXPENDABLE)
 
 
 def be_spared(score: Path = _OWN_SCORE) -> None:
-    """Stop the kernel from killing this process before it kills other programs.
+    """Keep the kernel from killing this process earlier than other programs.
 
-    Ray marks all its workers as the first to be killed. Needs no more privilege than Ray needed.
+    Ray marks all its workers as the first to be killed. Needs no privilege that Ray did not need.
     """
     _add_score(score, -_WORST)
 

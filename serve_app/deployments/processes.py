@@ -25,7 +25,7 @@ POLL_S: Final = 0.02
 
 
 def adopt_orphans() -> None:
-    """Make this process adopt descendants whose own parent dies (on Linux; elsewhere it does nothing)."""
+    """Make this process adopt descendants whose own parent dies (on Linux; elsewhere nothing is done)."""
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 

@@ -22,7 +22,7 @@ _bind = replica.add_port_to_grpc_server
 def keep_private() -> None:
     """Make this replica's server listen on loopback. To be called in a constructor, before Serve starts it.
 
-    If the operator has chosen that transport for a cluster of several nodes, the server is left alone.
+    If the operator has chosen that transport, for a cluster of several nodes, the server is left alone.
     """
     is_used = RAY_SERVE_USE_GRPC_BY_DEFAULT or RAY_SERVE_PROXY_USE_GRPC
     if is_used and not ipaddress.ip_address(ray.util.get_node_ip_address()).is_loopback:

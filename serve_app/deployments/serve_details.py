@@ -1,7 +1,7 @@
 """The state of all applications from Serve's controller, as plain values. Written against Ray 2.60.
 
-`serve.status` returns the same, but validates every field of every deployment: that takes 17 ms of CPU
-instead of 1.
+`serve.status` returns the same, but validates each field of each deployment, which takes 17 ms of CPU instead
+of 1.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Packs scheduled chunks into flat tensors. The only place where a step's tensors are made.
 
-Sequences are packed one after another into rows of length T (no padding); for attention, `ForwardContext` has
-each sequence's start and the location of its cache.
+Sequences are packed one after another into rows of length T (no padding). For attention, `ForwardContext` has
+the start of each sequence and the location of its cache.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Fed:
 def build_batch(
     chunks: abc.Sequence[Chunk], block_size: int, device: torch.device, fed: Fed | None = None
 ) -> Batch:
-    """Pack `chunks`, whose block tables must already cover their last token.
+    """Pack `chunks`; their block tables must already cover their last token.
 
     `fed` has the last tokens of those decodes whose token is so far only on the device. All inputs go to a
     device in one copy, without a wait.

@@ -13,8 +13,8 @@ class BlockMemory(Protocol):
 
     @property
     def ready_blocks(self) -> int:
-        """How many blocks, from the first on, are backed by memory. It only grows, and reading it does not
-        wait."""
+        """How many blocks, from the first on, are backed by memory. The number only grows, and reading it
+        does not wait."""
         ...
 
     @property

@@ -47,7 +47,7 @@ class Device(Protocol):
         ...
 
     def largest_graph(self, module: PreTrainedModel) -> int:
-        """Tokens of the largest step with prompts that `record` may record; 0 if there is none."""
+        """The number of tokens in the largest step with prompts that `record` may record; 0 if none."""
         ...
 
     def record(self, runner: ModelRunner, progress: Progress) -> None:

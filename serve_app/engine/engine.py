@@ -141,7 +141,7 @@ class Engine:
                 self._scheduler.add(sequence)
 
     def finish(self, request_id: str, index: int, num_tokens: int) -> bool:
-        """End a sequence after its first `num_tokens` output tokens, where a stop string was found.
+        """End a sequence after its first `num_tokens` output tokens, because a stop string was found there.
 
         Later tokens are dropped, also from the prefix index. No output follows. Returns False and does
         nothing if the sequence is unknown, has ended, or cannot be cut (`Group.can_cut`).
@@ -196,7 +196,7 @@ class Engine:
         return self._take_outputs()
 
     def _launch(self, plan: Plan, fed: Fed | None) -> LaunchedStep:
-        """Run the chunks of a plan; on a device they may still be running when this returns."""
+        """Run the chunks of a plan; on a device, they may still be running when this returns."""
         began = self._clock()
         self._begin(plan)
         try:
@@ -273,7 +273,7 @@ class Engine:
         self._tables.settle(launched.plan.chunks)
 
     def _take_tokens(self, result: ChunkResult, now: float) -> None:
-        """Fork the sequences that begin with this chunk, then append the sampled tokens of all sequences."""
+        """Fork the sequences that begin with this chunk, then append the sampled tokens to all sequences."""
         chunk, leader = result.chunk, result.chunk.sequence
         group = self._groups[leader.request_id]
         # All forks come before any token: the leader may end, and free its blocks, with its first token.

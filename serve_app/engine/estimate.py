@@ -61,7 +61,7 @@ class Estimate:
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of the states of one sequence; 0 if it has no states, or if their size is known only at the
+        """Bytes of one sequence's states; 0 if the model has no states, or if their size is known only at the
         start."""
         return 0 if self.layers is None else sum(spec.num_bytes for spec in self.layers.states)
 
@@ -70,8 +70,8 @@ class Estimate:
     ) -> CachePlan | None:
         """The cache that fits in `memory` bytes: the free memory for a CPU, or all of a GPU's memory.
 
-        None: the size is known only at the start. Raises CacheTooSmall if too little fits, or if not even the
-        weights do.
+        None: the size is known only at the start. Raises CacheTooSmall if too small a cache fits, or if not
+        even the weights fit.
         """
         room, beside = (memory, 0) if on_cpu else (int(memory * CUDA_SHARE), self.step_bytes)
         free = room - weight_bytes - beside
@@ -128,7 +128,7 @@ def _layers(module: PreTrainedModel, text: Any) -> Layers | None:
 
 
 def _step_bytes(text: Any, config: ModelConfig, dtype: torch.dtype) -> int:
-    """The approximate bytes of the largest step on a GPU: logits in two types, and rows of one layer."""
+    """The approximate bytes of a GPU's largest step: logits in two types, and rows of one layer."""
     hidden = int(getattr(text, "hidden_size", 0))
     inner = int(getattr(text, "intermediate_size", None) or 4 * hidden)
     row: int = text.vocab_size * (dtype.itemsize + torch.float32.itemsize)

@@ -2,7 +2,7 @@
 
 Torch computes SiLU and similar functions on about sixteen neighbouring numbers at a time. The numbers left
 over at the end of a tensor, or of a thread's part, are computed by another method, so their last bit may
-differ. Exponentials and quotients of single numbers are the same everywhere, so these functions are built
+differ. Exponentials and quotients of single numbers are the same everywhere, so the functions here are built
 from them.
 """
 

@@ -14,7 +14,7 @@ Finish = FinishReason | None  # None: the sequence goes on
 
 @dataclass(frozen=True, slots=True)
 class EndRule:
-    """When the sequences of one engine end."""
+    """Decides when the sequences of one engine end."""
 
     eos_token_ids: Set[int]
 
@@ -67,7 +67,7 @@ class EndRule:
 
 
 def ends_in_loop(before: list[int], token: int, num_output: int, rule: LoopRule) -> bool:
-    """Whether an output ends with a pattern that repeats as often as `rule` allows.
+    """Whether an output ends with a pattern that repeats as many times as `rule` allows.
 
     `before`: the prompt and the output up to its last token, `token`; `num_output`: the number of output
     tokens.

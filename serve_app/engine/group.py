@@ -44,11 +44,11 @@ class StepStart(NamedTuple):
 class Group:
     """The sequences of one request: the `n` choices, or the beams of its search.
 
-    Until the prompt is computed there is one sequence, the leader (index 0). The others are
-    forked from the leader with their first token. An answer that is being continued has no leader: each of
-    its unfinished choices is a sequence from the start, and computes the prompt and its own tokens itself.
-    `open` has the indices of all sequences, forked or not, whose end has not been reported. Beams are
-    numbered in the order in which they are made; the `n` hypotheses are numbered at the end of the search.
+    Until the prompt is computed there is one sequence, the leader (index 0). The others are forked from the
+    leader when they get their first token. An answer that is being continued has no leader: each of its
+    unfinished choices is a sequence from the start, and computes the prompt and its own tokens itself. `open`
+    has the indices of all sequences, forked or not, whose end has not been reported. Beams are numbered in
+    the order in which they are made; the `n` hypotheses are numbered at the end of the search.
     """
 
     request: EngineRequest
@@ -105,7 +105,7 @@ class Group:
     def _go_on(self, now: float) -> None:
         """Make the sequences of the unfinished choices; the scheduler treats them like preempted sequences.
 
-        The wait for their next token is counted from `now`, because the time of the previous token is
+        The wait for their next token is counted from `now`, because the time of their previous token is
         unknown.
         """
         for index, choice in enumerate(self.request.begun):
@@ -340,9 +340,9 @@ class Group:
 
 
 def members_of(groups: abc.Mapping[str, Group], sequence: Sequence) -> list[Sequence]:
-    """The sequences that each take a token from the last row of `sequence`.
+    """The sequences that each get a token from the last row of `sequence`.
 
-    At the end of a prompt these are all sequences of the request, newly made.
+    At the end of a prompt, these are all sequences of the request, newly made.
     """
     group = groups[sequence.request_id]
     if group.forked or group.request.n == 1 or group.request.beam is not None:

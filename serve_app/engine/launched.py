@@ -4,8 +4,8 @@ On a device the next step is prepared and launched while this one runs. Sequence
 new tokens are known. A token in this state is pending: it feeds the next step on the device. The tokens of
 the next step are chosen while it runs, once this step's tokens are known, because penalties, masks and
 grammars depend on all of the text. The next step may have computed a row in vain: for a sequence that has
-ended meanwhile, or whose grammar forces the token. That row is not read. What it wrote to the cache is either
-right or overwritten: the device runs steps in order, so the next owner of the block writes later.
+ended meanwhile, or whose grammar forces the token. That row is not read. What the row wrote to the cache is
+either right or overwritten: the device runs steps in order, so the next owner of the block writes later.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ Command = Callable[[], None]
 
 
 class EngineLoop:
-    """Steps an engine while there is work, and waits without spinning while there is none."""
+    """Runs the steps of an engine while there is work, and waits without spinning while there is none."""
 
     def __init__(self, engine: Engine, on_outputs: OnOutputs) -> None:
         """`on_outputs` is called in the loop's thread, once a step, with all outputs of the step."""
@@ -85,7 +85,7 @@ class EngineLoop:
         return replace(self._engine.stats(), heartbeat_age_s=time.monotonic() - self._beat)
 
     def check_health(self, max_age_s: float) -> None:
-        """Raise Unavailable if the thread is gone, or has had work but made no step for `max_age_s`."""
+        """Raise Unavailable if the thread is gone, or if it has work but made no step for `max_age_s`."""
         if self._dead or not self._thread.is_alive():
             raise self._unavailable()
         if self._open and time.monotonic() - self._beat > max_age_s:

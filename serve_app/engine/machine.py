@@ -36,8 +36,8 @@ def _usable_cpus() -> int:
 def prepare(config: ModelConfig, progress: Callable[[str], None]) -> bool:
     """Set the threads and the part of a GPU, and build the CPU kernels; returns whether there are kernels.
 
-    With the kernels, bfloat16 weights run at the speed of memory on any CPU. The choice of a dtype depends on
-    whether there are kernels.
+    With the kernels, bfloat16 weights are read at the full speed of memory on any CPU. So the choice of a
+    dtype depends on whether there are kernels.
     """
     use_machine(config)
     if config.device == "cuda" or config.attention not in ("auto", "cpu"):

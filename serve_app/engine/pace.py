@@ -1,7 +1,7 @@
 """Chooses how many prompt tokens a step takes, so that decoding sequences are not delayed for long.
 
 Uses the engine's measurements: the time of a step of decodes, and the additional time of each prompt token.
-Until there are measurements, and whenever nothing decodes, the number is fixed. Reads no clock: durations are
+The number is fixed until there are measurements, and whenever nothing decodes. Reads no clock: durations are
 passed in. What a step computes does not depend on how prompts are cut (docs/decisions/engine-same-tokens.md),
 so these measurements affect when tokens are generated, but not which tokens.
 """

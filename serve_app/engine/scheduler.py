@@ -1,4 +1,4 @@
-"""Decides what runs in the next step: one token budget, decodes first, then prompts in chunks.
+"""Decides what runs in the next step: within one token budget, first decodes, then prompts in chunks.
 
 Integers and lists only; no tensors, no clock, no requests. `schedule` depends only on `num_computed`, so a
 step that failed is simply scheduled again.
@@ -11,8 +11,8 @@ is never preempted for another, and it fits into the cache alone. The beams of a
 are admitted and preempted as one sequence.
 
 A prefix is computed once. If a prompt's next block is computed in this step for an earlier prompt, the prompt
-gets no tokens in this step. It shares the block once it has been computed. If the other prompt ends before
-the block is done, the first prompt that needs the block computes it in the next step.
+gets no tokens in this step. The prompt shares the block once it has been computed. If that other prompt ends
+before the block is done, the first prompt that needs the block computes it in the next step.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Plan:
 
 
 class Scheduler:
-    """Two ordered queues, and the rule that makes a plan from them."""
+    """Two ordered queues, and the rule by which a plan is made from them."""
 
     def __init__(self, tables: BlockTables, pace: Pace, *, max_sequences: int, max_step_tokens: int) -> None:
         self.tables = tables
@@ -81,7 +81,7 @@ class Scheduler:
     def fork(self, parent: Sequence, child: Sequence) -> None:
         """Let `child` continue from the parent's state, or queue it when the batch is full.
 
-        A beam takes one of the places that the batch keeps for its set.
+        A beam takes one of the places in the batch that are kept for its set.
         """
         if child.beam_set is not None:
             insort(child.beam_set.members, child, key=_order)
@@ -149,7 +149,7 @@ class Scheduler:
         return plan
 
     def learn(self, plan: Plan, seconds: float) -> None:
-        """Record the time of a plan's step, from which the size of later steps is chosen."""
+        """Record the time of a plan's step; the size of later steps depends on it."""
         drafted = sum(len(chunk.draft) for chunk in plan.chunks)
         if not drafted:
             self._pace.observe(plan.decode_tokens, plan.prompt_tokens, seconds)
@@ -282,7 +282,7 @@ class Scheduler:
         return True
 
     def _is_refused(self, sequence: Sequence) -> bool:
-        """Whether a waiting sequence cannot be admitted, judged without looking up its prefix."""
+        """Whether a waiting sequence certainly cannot be admitted, judged without looking up its prefix."""
         places = 1 if sequence.beam_set is None else sequence.beam_set.places
         if self.places_taken + places > self.max_sequences:
             return True
@@ -342,7 +342,7 @@ class Scheduler:
                     self._draft(chunk, proposer.propose(chunk.sequence.token_ids, most), proposer)
 
     def _draft(self, chunk: Chunk, draft: tuple[int, ...], proposer: Proposer | None = None) -> int:
-        """Add to a chunk as much of a draft as there are blocks for; returns how many tokens."""
+        """Add to a chunk as much of a draft as there are blocks for; returns how many tokens that is."""
         draft = draft[: self.tables.extend(chunk.sequence, len(draft))]
         chunk.draft, chunk.proposer = draft, proposer
         chunk.length += len(draft)

@@ -27,7 +27,7 @@ class Status(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The chance that each of a sequence's next draft tokens is right, given that those before it are."""
+    """The chances that a sequence's next draft tokens are right, each if all tokens before it are right."""
 
     first: float
     following: float
@@ -54,8 +54,8 @@ class Proposer(Protocol):
 class Sequence:
     """The prompt of a request and the output generated after it, as one list of tokens.
 
-    The KV cache holds the first `num_computed` tokens. A sequence is *decoding* when every
-    token is computed except the last sampled one and those that a grammar forced after it.
+    The KV cache holds the first `num_computed` tokens. A sequence is *decoding* if every token is computed
+    except the last sampled one and those that a grammar forced after it.
     """
 
     request_id: str
@@ -175,7 +175,7 @@ class BeamSet:
 
 @dataclass(slots=True, eq=False)
 class Chunk:
-    """The tokens `start .. start+length-1` of one sequence, computed in one step.
+    """The tokens `start .. start+length-1` of one sequence, which one step computes.
 
     `first_logit` .. `start+length-1` are the positions whose logits are wanted: only the
     last position to sample a token, all positions for prompt log-probabilities, and none (`first_logit ==

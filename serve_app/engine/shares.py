@@ -1,9 +1,9 @@
 """How a step's prompt tokens are divided among prompts. Works on integers only, without a cache or a queue.
 
 Prompts get tokens in order. A prompt that fits into the rest of the budget is computed whole. A longer one
-continues in later steps: now it gets at least half of what is left. Much shorter prompts of the same priority
-that come after it may get the other half. So a short prompt does not wait for the whole of a long one. And a
-prompt takes at most twice as many steps as it would if no prompt could overtake it.
+continues in later steps: now it gets at least half of the rest of the budget. Much shorter prompts of the
+same priority that come after it may get the other half. So a short prompt does not wait for the whole of a
+long one. And a prompt takes at most twice as many steps as it would if no prompt could overtake it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Shares:
         return self.left < LEAST_PIECE or priority < self._unfinished[0].priority
 
     def admits(self, wanted: int) -> bool:
-        """Whether a prompt of this length gets tokens: it is first, or short enough to overtake."""
+        """Whether a prompt of this length gets tokens: if it is first, or short enough to overtake."""
         if not self._unfinished:
             return True
         fits = wanted <= self.left or self.left >= 2 * LEAST_PIECE

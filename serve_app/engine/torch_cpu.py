@@ -1,6 +1,6 @@
 """Torch on a CPU: how many threads small operations use, and how errors about memory are recognised.
 
-Torch shares out an operation of more than 32,768 numbers among its threads. These threads sleep between two
+Torch divides an operation on more than 32,768 numbers among its threads. These threads sleep between two
 steps, and waking them takes longer than the operation itself: milliseconds if other work keeps the cores
 busy. After an operation the threads spin for a while, waiting for more work (`serve_app/openmp.py`), on cores
 that our kernels need.

@@ -1,4 +1,4 @@
-"""Copies between the host and a device in which neither waits for the other.
+"""Copies between the host and a device, in which neither waits for the other.
 
 `send` and `Parcel` put several arrays on a device in one copy; `Receipt` brings several tensors back in one
 copy. The data goes through pinned memory from torch's own cache, which reuses it only after the device has
@@ -22,7 +22,7 @@ ALIGNMENT: Final = 64
 
 
 def send(device: torch.device, *arrays: Array) -> list[torch.Tensor]:
-    """The arrays as tensors on `device`, by one copy that runs before the device's later work.
+    """The arrays as tensors on `device`; a single copy brings them there before the device's later work.
 
     On a CPU the tensors share the memory of the arrays.
     """
@@ -44,7 +44,7 @@ def send(device: torch.device, *arrays: Array) -> list[torch.Tensor]:
 
 
 class Parcel:
-    """Arrays that are copied to a device together, when the first of them is used."""
+    """Arrays that are copied to a device together, as soon as one of them is used."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

@@ -1,7 +1,7 @@
 """A client's LoRA adapter before it runs: two tensors of a request -> checked matrices.
 
-Checks shapes, types, ranks, layers and values, so that an adapter never reaches a model that it does not
-fit. Does not depend on the engine; a table of shapes describes what the model accepts. Rows are laid out as
+Checks shapes, types, ranks, layers and values, so that a model never gets an adapter that does not fit. Does
+not depend on the engine; a table of shapes describes what the model accepts. Rows are laid out as
 TensorRT-LLM's clients send them: A flat, B flat, and padding up to a common width.
 """
 
@@ -32,7 +32,7 @@ Shapes = Mapping[tuple[int, str], tuple[int, int]]  # (layer, module) -> (N, K) 
 
 
 class Update(NamedTuple):
-    """An adapter's update of one linear layer; its scale is folded into B."""
+    """An adapter's update of one linear layer; the adapter's scale is folded into B."""
 
     layer: int
     module: str  # a name in the table of shapes

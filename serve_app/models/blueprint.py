@@ -51,7 +51,7 @@ class Blueprint:
 def read_blueprint(config: ModelConfig, progress: Callable[[str], None], *, on_cpu: bool) -> Blueprint:
     """Find the model of `config`, and read what describes it. Raises ModelLoadError if the model is refused.
 
-    No weights are downloaded from the hub; in a local folder the weights must exist, but are not read.
+    No weights are downloaded from the hub. In a local folder the weights must exist, but are not read.
     """
     folder, revision = locate(config.source, config.revision, progress, weights=False)
     if revision is None:

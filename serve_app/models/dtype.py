@@ -20,7 +20,7 @@ _WIDE: Final = frozenset({"gemma2", "gemma3", "gemma3_text", "gemma3n", "gemma3n
 
 
 def choose_device(wanted: str) -> torch.device:
-    """`auto` is CUDA if there is a GPU; requesting CUDA without one raises ModelLoadError."""
+    """`auto` is CUDA if there is a GPU; if CUDA is requested and there is no GPU, raises ModelLoadError."""
     has_cuda = torch.cuda.is_available()
     if wanted == "cuda" and not has_cuda:
         raise ModelLoadError(
@@ -38,8 +38,8 @@ def choose_dtype(
     fast_bfloat16: bool = False,
     model_type: str = "",
 ) -> torch.dtype:
-    """The type to run in. `auto` is the checkpoint's own type. But a CPU never runs float16, and it runs
-    bfloat16 only if it has instructions for it or if the caller's own kernels are fast in it
+    """The type to run in. `auto` is the type of the checkpoint. But a CPU never runs float16. It runs
+    bfloat16 only with instructions for that type, or if the caller's own kernels are fast in bfloat16
     (`fast_bfloat16`); else it runs float32. A GPU without bfloat16 runs float16 instead, or float32 for a
     `model_type` whose values exceed float16's range.
     """

@@ -45,7 +45,7 @@ class LoadedEmbedder:
 
 
 def is_embedder(config: ModelConfig, folder: Path) -> bool:
-    """Whether the model in `folder` is an embedder, according to the setting or else to its files. Raises
+    """Whether the model in `folder` is an embedder: by the setting if it says so, else by the files. Raises
     ModelLoadError."""
     if config.task != "auto":
         return config.task == "embed"

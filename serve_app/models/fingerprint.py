@@ -1,8 +1,8 @@
 """A digest of everything that decides a model's tokens: equal digests, equal answers.
 
 Weights are sampled, not read: a few blocks of every tensor, with its name, type and shape. A training step
-changes almost every number of a tensor, so a few blocks show it. 100 GB take seconds. Names of folders and
-shards, the device and batch sizes do not affect it. Depends only on files and settings.
+changes almost every number of a tensor, so a few blocks show it. 100 GB take seconds. The digest does not
+depend on names of folders and shards, the device, or batch sizes. Depends only on files and settings.
 """
 
 from __future__ import annotations

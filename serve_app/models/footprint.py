@@ -1,7 +1,7 @@
 """The least memory that a replica takes, read from a model's files without loading any.
 
-The size of the weights follows from their headers and the settings, that of the KV cache from config.json and
-the settings. The figure is a lower bound: activations, adapters, scales, packed copies of weights, and a
+The size of the weights follows from their headers and the settings, and that of the KV cache from config.json
+and the settings. The figure is a lower bound: activations, adapters, scales, packed copies of weights, and a
 cache beyond the settings' minimum are left out.
 """
 

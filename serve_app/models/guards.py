@@ -112,7 +112,7 @@ def check_config(config: PreTrainedConfig) -> None:
 
 
 def auto_class(config: PreTrainedConfig) -> Any:
-    """The class of transformers that loads the checkpoint: all of it, even if the model reads more than text.
+    """The class of transformers that loads the whole checkpoint, even if the model reads more than text.
 
     Raises ModelLoadError if transformers has no such language model, or if another class wrote the
     checkpoint.
@@ -132,7 +132,7 @@ def auto_class(config: PreTrainedConfig) -> Any:
 
 
 def _class_of(mapping: Any, config: PreTrainedConfig) -> Any:
-    """The class of a model with `config` in a mapping of transformers; None if there is none."""
+    """The class that a mapping of transformers has for `config`; None if it has none."""
     if type(config) not in mapping:
         return None
     try:
@@ -178,8 +178,8 @@ def context_window(config: PreTrainedConfig, max_model_len: int | None) -> int:
 def pin_rope(module: torch.nn.Module, config: PreTrainedConfig, window: int) -> str | None:
     """Fix the frequencies of `dynamic` and `longrope` for `window`; returns the message for the operator.
 
-    `dynamic` changes nothing up to the model's own window, which is never exceeded, so its first set is
-    exact. With either set pinned, no sequence can change the positions of another any more.
+    `dynamic` changes nothing up to the model's own window, which no sequence exceeds, so its first set is
+    exact. With a pinned set, no sequence can change the positions of another sequence any more.
     """
     original = _longrope_window(config.get_text_config())
     beyond = original is not None and window > original

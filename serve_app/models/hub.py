@@ -1,7 +1,7 @@
 """Files of a model from the Hugging Face hub: a pinned commit, safetensors and text files only.
 
 `HF_TOKEN` gives access to gated models, `HF_HUB_OFFLINE=1` forbids network access, and `HF_HOME` sets the
-cache's folder; all three are read by huggingface_hub itself. Nothing that is downloaded is executed.
+cache's folder; huggingface_hub itself reads all three. Nothing that is downloaded is executed.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _TIMEOUT_S: Final = 20.0  # for one answer of the hub's API; files have huggingf
 def fetch(repo: str, revision: str | None, progress: Progress) -> Found:
     """Download `repo` into the local cache; returns (folder, commit).
 
-    A branch or tag is resolved to its commit first, and only that commit is read.
-    If the hub cannot be reached, the files that are already in the cache are used.
+    A branch or tag is first resolved to its commit, and only that commit is read. If the hub cannot be
+    reached, the files that are already in the cache are used.
     Raises ModelLoadError, whose message says whether the repository is missing, gated or unreachable.
     """
     return _answered(repo, revision, progress, _download, _cached)

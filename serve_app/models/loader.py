@@ -148,8 +148,8 @@ def read_weights(
 ) -> PreTrainedModel:
     """The module of transformers' auto class `kind`, in eval mode, on `device`; `options` go to that class.
 
-    Tensors are loaded onto a GPU one by one, so that the machine's own memory never holds all of them. If
-    they are quantised, `reader` reads them, and they are converted to `dtype` one by one.
+    Tensors are loaded onto a GPU one by one, so that the machine's own memory never holds them all. If they
+    are quantised, `reader` reads them, and they are converted to `dtype` one by one.
 
     Raises ModelLoadError when a tensor is missing, unused or not finite, and when the weights do not fit.
     """
@@ -222,8 +222,8 @@ def check_names(
     """Raise ModelLoadError for a missing tensor, and for one that an existing layer ignores: a weight or a
     bias, and in a quantised checkpoint any tensor but a buffer of old releases.
 
-    Tensors of parts that the module does not have at all (a vision tower, layers that only
-    draft) do not change its results: `progress` gets a line.
+    Tensors of parts that the module does not have at all (a vision tower, layers that only draft) do not
+    change its results; `progress` gets a line.
     """
     kind = type(module).__name__
     if lacking := sorted(missing):

@@ -1,7 +1,7 @@
 """The settings for sentence vectors in a model folder, in sentence-transformers' layout.
 
 `modules.json` lists the parts: the transformer, its pooling, perhaps a normalisation. Any other part would
-change the vectors, so a model with one is refused, and the error names the part.
+change the vectors, so a model that has one is refused, and the error names the part.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _UNLIMITED: Final = 10**6  # tokenizers without a limit state an astronomical on
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentenceFormat:
-    """How sentences become vectors. A field that the folder does not set has its default."""
+    """How sentences become vectors. A field that the folder does not set gets its default."""
 
     poolings: tuple[str, ...] = ()  # side by side; empty: the folder names none
     pools_prompt: bool = True  # the tokens of an instruction count as the text's own

@@ -1,8 +1,8 @@
 """The language model inside a model that reads more than text, without the parts for images and sound.
 
-Those parts are freed: text needs none of them. If transformers has a causal language model of the inner
-configuration, and it computes the same, it takes over the weights. The engine then treats it like any other
-model.
+Those parts are freed: text needs none of them. If transformers has a causal language model for the inner
+configuration, and that model computes the same, it takes over the weights. The engine then treats it like any
+other model.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TOKENS: Final = 5  # of the prompt that compares the models
 def language_model(whole: PreTrainedModel) -> PreTrainedModel:
     """A model that computes the logits of `whole` for text; `whole` is taken apart.
 
-    On torch's meta device nothing is computed. Raises ModelLoadError if `whole` computes nothing for text.
+    On torch's meta device, nothing is computed. Raises ModelLoadError if `whole` computes nothing for text.
     """
     if whole.device.type == "meta":
         return _causal(whole) or _without(_other_parts(whole), whole)

@@ -55,7 +55,7 @@ class LoadedReplica:
 
 
 def load(config: ModelConfig, progress: Progress) -> LoadedReplica:
-    """Load the model of `config`. Raises ModelLoadError, whose message says what to do next."""
+    """Load the model of `config`. Raises ModelLoadError; its message says what to do next."""
     engine, model, tokenizer = _load_halves(config, progress)
     new_driver = partial(AdaptingLoop, engine, make_loader(engine, config))
     folder = model.folder

@@ -18,7 +18,7 @@ from serve_app.types import EngineRequest, GenerateRequest, SamplingParams, Tool
 
 @dataclass(frozen=True, slots=True)
 class PromptEncoder:
-    """Everything that turns a model's prompts into ids."""
+    """Everything that is needed to turn a model's prompts into ids."""
 
     tokenizer: Tokenizer
     template: ChatTemplate | None
@@ -33,7 +33,7 @@ class PromptEncoder:
     async def encode(
         self, request: GenerateRequest, check_fewest: Callable[[int], None] = lambda tokens: None
     ) -> list[int]:
-        """Token ids of the prompt, at least one.
+        """The token ids of the prompt; there is at least one.
 
         Raises InvalidField or PromptTooLong; raises UnsupportedField if the model lacks the chat template or
         the fill-in-the-middle tokens that the prompt needs. `check_fewest` is called before tokenisation with
@@ -125,7 +125,7 @@ class PromptEncoder:
 
 
 def is_ranked(request: GenerateRequest) -> bool:
-    """Whether the choices are ranked by likelihood, and so known only when all sequences have ended.
+    """Whether the choices are ranked by likelihood, so that all sequences must end before any is known.
 
     True if there are more candidates than choices, or if a request that does not stream has a length penalty.
     """
@@ -140,7 +140,7 @@ def num_sequences(request: GenerateRequest) -> int:
 
 
 def _shown_tools(request: GenerateRequest) -> list[dict[str, Any]]:
-    """The tools for the template, without `strict`; none if calls are forbidden."""
+    """The tools for the template, without their `strict`; none if calls are forbidden."""
     if request.tool_choice.mode is ToolMode.NONE:
         return []
     functions = [tool["function"] for tool in request.prompt.tools]

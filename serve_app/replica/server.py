@@ -97,7 +97,7 @@ class ModelServer:
     async def start(cls, config: ModelConfig, progress: Callable[[str], None]) -> ModelServer:
         """Load the model, warm it up and start stepping.
 
-        Raises ModelLoadError, whose message says what to do next.
+        Raises ModelLoadError; its message says what to do next.
         """
         loaded = await asyncio.to_thread(load, config, progress)
         server = cls(loaded)

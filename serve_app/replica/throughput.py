@@ -1,7 +1,7 @@
 """Measures one replica in tokens per second: a closed loop of requests directly to a `ModelServer`.
 
 `Mix.concurrency` requests are open at any time. The first requests of the clients differ in output length.
-So from then on requests end one by one, as they do in service, and every step has decodes beside some prompt.
+Therefore requests then end one by one, as they do in service, and every step has decodes beside some prompt.
 Tokens are counted when they are delivered, in rounds of a fixed time, once all clients run. Prompts are
 random and share no prefix; sampling is at temperature 1, the default for clients.
 
@@ -54,7 +54,7 @@ class Round:
 
     @property
     def tokens_per_s(self) -> float:
-        """Input plus output tokens, as purchased throughput counts them."""
+        """Input plus output tokens, which is how purchased throughput counts."""
         return (self.input_tokens + self.output_tokens) / self.seconds
 
     @property
@@ -82,7 +82,7 @@ class Throughput:
 
     @property
     def spread(self) -> float:
-        """The range from the slowest round to the fastest, as a share of the median; 0 if no tokens were
+        """The range from the slowest to the fastest round, as a share of the median; 0 if no tokens were
         generated."""
         rates = [each.tokens_per_s for each in self.rounds]
         return (max(rates) - min(rates)) / self.tokens_per_s if self.tokens_per_s else 0.0
@@ -158,7 +158,7 @@ class _Load:
         self._vocabulary: Sequence[int] = range(server.info.vocab_size)
 
     async def client(self, number: int) -> None:
-        """Send requests in a loop. First answers have staggered lengths, so clients do not run in step."""
+        """Send requests in a loop. The first answers differ in length, so that clients do not run in step."""
         mix = self.mix
         await self._ask(f"{number}-0", math.ceil(mix.output_tokens * (number + 1) / mix.concurrency))
         self._cold -= 1

@@ -177,7 +177,7 @@ def logged_replicas(app: str) -> list[Mapping[str, Any]]:
 
 
 def rooms() -> tuple[NodeRoom, ...]:
-    """The memory of each living node, measured there, because Ray only tracks reservations.
+    """The memory of each living node, measured on that node, because Ray only tracks reservations.
 
     Empty if a node does not answer.
     """

@@ -1,4 +1,4 @@
-"""Calls of Ray Serve that the control plane needs and that have no public form. All block.
+"""Calls of Ray Serve that the control plane needs, but that have no public form. All block.
 
 Written against Ray 2.60. tests/control/test_ray_calls.py checks that each does what it promises.
 """
@@ -56,7 +56,7 @@ def own_node() -> str:
 
 
 def on_nodes(calls: Mapping[str, Callable[[], T]], wait_s: float) -> dict[str, T | None]:
-    """Run each function on the node whose id is the function's key, all at once. None: no answer in time.
+    """Run each function, all at once, on the node whose id is the function's key. None: no answer in time.
 
     Functions are sent by name, so every node must have this package.
     """

@@ -1,7 +1,7 @@
 """The control plane as a Serve deployment: it has one replica, which alone opens the database.
 
 Its calls take and return msgpack bytes of `serve_app.types.control`. Nothing here waits for the database or
-for Ray on the event loop. The replica is up before the database is, and refuses commands in between.
+for Ray on the event loop. The replica is up before the database is, and meanwhile refuses commands.
 """
 
 from __future__ import annotations

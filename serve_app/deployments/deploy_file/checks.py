@@ -67,7 +67,7 @@ class App:
 
     @property
     def built(self) -> tuple[str, ...]:
-        """The names of the deployments of its builder; empty if the builder is not ours."""
+        """The names of the deployments that its builder makes; empty if the builder is not ours."""
         if self.is_gateway:
             is_on = not isinstance(self.config, GatewayConfig) or self.config.control.enabled
             return (GATEWAY, LIMITER, CONTROL) if is_on else (GATEWAY, LIMITER)

@@ -50,7 +50,7 @@ class Place:
         return replace(self, path=self.path + parts)
 
     def named(self, kind: str, name: object) -> Place:
-        """This place, with the entry's name added, because entries of a file are hard to count."""
+        """This place with the entry's name added, because indices in a file are hard to count."""
         return replace(self, names=(*self.names, f"{kind} {name!r}")) if isinstance(name, str) else self
 
     def error(self, message: str) -> Problem:

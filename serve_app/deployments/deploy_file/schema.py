@@ -1,7 +1,7 @@
 """Checks one part of a deploy file against its schema: Ray's, or that of a builder's `args`.
 
-Ray ignores keys that it does not know, and reads some sections only when it deploys; here, mistakes in keys
-or such sections are errors. Relations between the parts of a file are not checked here.
+Ray ignores keys that it does not know, and reads some sections only when it deploys. Here, an unknown key and
+a mistake in such a section are errors. Relations between the parts of a file are not checked here.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ SHOWN: Final = 60  # characters of a wrong value that a message repeats
 
 
 def unknown_keys(raw: object, schema: type[BaseModel], place: Place) -> Iterator[Problem]:
-    """Problems at every level: keys without a field in `schema`, and mappings instead of lists or lists
-    instead of mappings."""
+    """Problems at every level: keys without a field in `schema`, and mappings in place of lists or the
+    reverse."""
     if not isinstance(raw, Mapping):
         yield place.error(
             f"must be a mapping with keys of {', '.join(schema.model_fields)}; it is {_shown(raw)}"
@@ -121,7 +121,7 @@ def config_of(builder: object) -> type[BaseModel] | None:
 
 
 def _nested(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
-    """The model inside an annotation, if there is one, and whether the annotation is a list of them."""
+    """The model inside an annotation, if there is one, and whether the annotation is a list of models."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation, False
     many = typing.get_origin(annotation) in (list, tuple)

@@ -47,7 +47,7 @@ class ServeBackend:
         self._watching = asyncio.ensure_future(self._watch_nodes())
 
     def watch(self, endpoint: Endpoint) -> None:
-        """Look for the models of `endpoint` until `unwatch` has been called as many times as `watch`."""
+        """Look for the models of `endpoint` until `unwatch` has been called as often as `watch`."""
         for entity in endpoint.served_entities:
             key = _key(entity)
             if key not in self._models:
@@ -81,12 +81,12 @@ class ServeBackend:
         return model is not None and model.missing is None
 
     def routes(self) -> list[str]:
-        """The applications that this gateway's requests go to or wait for."""
+        """The applications that this gateway's requests go to, or wait for."""
         named = set(self._models.values())
         return [app for app, model in self._by_app.items() if model in named or model.is_waited_for]
 
     async def looked(self, within_s: float) -> None:
-        """Wait until every model was checked, at most `within_s`."""
+        """Wait until every model has been checked, but at most `within_s`."""
         waits = [asyncio.ensure_future(model.looked.wait()) for model in self._models.values()]
         if waits:
             _, late = await asyncio.wait(waits, timeout=within_s)

@@ -77,7 +77,7 @@ class Calls:
         return not all(map(is_taken, self.open))
 
     def let_go(self) -> None:
-        """End the calls that no replica had taken, because the model's replicas are gone."""
+        """End the calls that no replica has taken, because the model's replicas are gone."""
         for response, call in tuple(self.open.items()):
             if not is_taken(response):
                 call.end()
@@ -142,7 +142,7 @@ class Calls:
         return reply
 
     async def _reply(self, response: Any, key: str, on_death: Callable[[str], None]) -> Any:
-        """The reply in `response`, or the ServeError for its failure."""
+        """The reply in `response`, or the ServeError that describes its failure."""
         try:
             return await response
         except BackPressureError:

@@ -1,4 +1,4 @@
-"""Sockets through which a launcher makes its gateways finish: one for each gateway, in the launcher's folder.
+"""Sockets by which a launcher makes its gateways finish: one for each gateway, in the launcher's folder.
 
     drain   admit nothing from now on -> the number of answers under way
     flush   write the usage journal to the disk, once nothing is under way -> 0

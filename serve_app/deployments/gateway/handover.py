@@ -1,6 +1,6 @@
 """Moves a request away from a replica that is stopping: the new call begins before the old one ends.
 
-Another replica is called while the old one goes on, with its deltas left unread. The first delta of the new
+Another replica is called while the old call goes on, with its deltas left unread. The first delta of the new
 replica ends the old call. If the new replica refuses or takes too long, the gateway goes on reading the old
 call and tries again later. So nothing is lost if no other replica has the same weights and free capacity.
 """
@@ -43,7 +43,7 @@ class Handover:
         self._task = asyncio.ensure_future(self._run())
 
     def stop(self) -> None:
-        """Stop asking other replicas, and let the old call be read again."""
+        """Stop asking other replicas, and let deltas of the old call be read again."""
         self._task.cancel()
         self._old.inbox.release()
 

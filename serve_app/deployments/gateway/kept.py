@@ -39,7 +39,7 @@ class Kept:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was delivered, so that the request can start over without the client noticing."""
+        """Whether nothing was delivered, so that the request can start over without its client noticing."""
         return not (self._is_too_long or any(self._ids) or self._finished)
 
     @property

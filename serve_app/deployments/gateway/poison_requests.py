@@ -29,11 +29,11 @@ class PoisonRequests:
 
     Whatever a gateway adds to a request is left out: a client that retries gets a new id, and an answer that
     moves elsewhere is the same request. A request that ends well resets its count, so that unrelated crashes
-    do not stop popular prompts. If a replica had generated a token of the request, the request could be
-    computed: then it takes more deaths to suspect it. All requests that were in a replica when it died are
-    equally suspect. So a suspect is tried alone. After two deaths, which may be bad luck, the suspect's
-    client may try again. If two replicas died before they had generated a token of one and the same request,
-    this request explains both deaths. Requests that had tokens there are then not blamed.
+    do not stop popular prompts. If a replica had already generated a token of the request, computing the
+    request is possible, so it takes more deaths to suspect it. All requests that were in a replica when it
+    died are equally suspect. So a suspect is tried alone. After two deaths, which may be bad luck, the
+    suspect's client may try again. If two replicas died before they had generated a token of one and the same
+    request, this request explains both deaths. Requests that had tokens there are then not blamed.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

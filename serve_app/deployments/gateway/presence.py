@@ -1,7 +1,7 @@
-"""Whether a deployment has replicas that can answer, as known to Serve's router here and its controller.
+"""Whether a deployment has replicas that can answer, according to Serve's router and its controller.
 
-The router learns every change at once, and asking it is free. But only the controller can distinguish a
-model that sleeps from one that restarts. Reads private fields of Ray 2.60.
+The router learns every change at once, and asking it is free. But only the controller can distinguish a model
+that sleeps from a model that restarts. Reads private fields of Ray 2.60.
 """
 
 from __future__ import annotations

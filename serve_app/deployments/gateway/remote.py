@@ -28,7 +28,7 @@ SILENT: Final = "not answering"
 
 
 class RemoteModel:
-    """Looks for its model and fetches its `ModelInfo` in the background; models do not delay each other.
+    """Looks for its model and fetches the `ModelInfo` in the background; models do not delay each other.
 
     A model that is scaled to zero is asleep: it counts as ready, and the next request wakes it up.
     If a model's replicas are gone for any other reason, the model stops being ready at that moment, and the
@@ -57,7 +57,7 @@ class RemoteModel:
 
     @property
     def missing(self) -> str | None:
-        """The reason why the model cannot answer; None if it can."""
+        """The reason why the model cannot answer; None if it can answer."""
         if self._missing is None and not self._asleep and self._handle is not None:
             running = choices(self._handle)
             if running == 0:
@@ -67,7 +67,7 @@ class RemoteModel:
 
     @property
     def lacks(self) -> str | None:
-        """A problem that a model has although it can answer; None if there is no problem."""
+        """A problem that the model has although it can answer; None if there is no problem."""
         if not (silent := self._num_silent):
             return None
         does = "does" if silent == 1 else "do"

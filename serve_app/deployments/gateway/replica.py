@@ -249,7 +249,7 @@ def warn_of_judge(directory: Directory, guardrails_model: str | None) -> None:
 
 
 def listens_on_loopback() -> bool:
-    """Whether other machines cannot reach HTTP. An unknown address counts as reachable."""
+    """Whether HTTP is out of reach of other machines. An unknown address counts as reachable."""
     host = http_host()
     if host is None:
         logger.warning("the HTTP address of Serve is not known; it counts as public")
@@ -259,7 +259,7 @@ def listens_on_loopback() -> bool:
 def http_host() -> str | None:
     """The address of HTTP; None if unknown.
 
-    If our launcher runs HAProxy, Serve listens on loopback, and HAProxy listens at the deploy file's address.
+    If our launcher runs HAProxy, that is HAProxy's address in the deploy file; Serve listens on loopback.
     """
     try:
         host = _get_global_client().http_config.host

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class Route:
-    """Sends requests and questions to one model's replicas: to another one if the first one is lost."""
+    """Sends requests and questions to the replicas of one model; if a replica is lost, to another one."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Route:
         return self._calls.is_waited_for or bool(self._replicas.waiting)
 
     def let_go(self) -> None:
-        """End the requests that no replica had taken, because the model's replicas are gone."""
+        """End the requests that no replica has taken, because the model's replicas are gone."""
         self._calls.let_go()
 
     def generate(self, request: GenerateRequest) -> RoutedStream:
@@ -70,7 +70,7 @@ class Route:
         return RoutedStream(self._replicas, request)
 
     async def ask(self, question: Question[ReplyT]) -> ReplyT:
-        """The answer to `question`, from another replica when the first one dies. Raises ServeError.
+        """The answer to `question`; if the first replica dies, from another one. Raises ServeError.
 
         Cancelling the task withdraws the question.
         """

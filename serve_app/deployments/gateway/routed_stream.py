@@ -40,7 +40,7 @@ _REFUSALS: Final = (Unavailable, Overloaded)  # another replica, or the same one
 
 
 class Trial:
-    """The suspect that a replica is trying out, and that has no token yet. One at a time."""
+    """The suspect that a replica is trying out, as long as it has no token. One at a time."""
 
     def __init__(self) -> None:
         self._suspect: object = None
@@ -74,7 +74,7 @@ class Replicas:
 
 
 class RoutedStream:
-    """A `DeltaStream` of one request, which moves to another replica when its own is lost or leaves.
+    """A `DeltaStream` of one request, which moves to another replica when its own one is lost or leaves.
 
     The other replica gets the delivered tokens (see `types/resume.py`). A request without delivered tokens
     starts over there. The client notices neither.
@@ -281,7 +281,7 @@ class RoutedStream:
         return self._call.drop(error)
 
     async def _pause(self, seconds: float) -> None:
-        """Wait, but only until the stream is closed."""
+        """Wait, but not after the stream is closed."""
         loop = asyncio.get_running_loop()
         self._pausing = loop.create_future()
         timer = loop.call_later(seconds, self._end_pause)

@@ -1,4 +1,4 @@
-"""Replicas that Serve counts although they do not answer: their process is stopped, or their network lost.
+"""Replicas that Serve counts although they do not answer, since their process or network has stopped.
 
 Serve's controller drops such a replica after several checks, which take most of a minute. Until then, a
 gateway sends the replica no requests. Replicas are checked only while one is suspect.

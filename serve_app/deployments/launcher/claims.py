@@ -1,8 +1,8 @@
 """Claims of things that only one server on a machine may use, such as a port or a database.
 
-A claim is a Unix socket with an abstract name. The kernel gives each name to one process, keeps names (like
-ports) separate per network namespace, and frees a name when its process ends for any reason. Does not
-depend on deploy files.
+A claim is a Unix socket with an abstract name. The kernel gives each name to one process, keeps the names of
+each network namespace separate (as with ports), and frees a name when its process ends for any reason. Does
+not depend on deploy files.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Claims:
         return key in self._held
 
     def tries(self, key: str) -> bool:
-        """Claim `key`, which is not secret. Returns whether this process has claimed it."""
+        """Claim `key`, which is not secret. Returns whether this process has the claim."""
         if key in self._held:
             return True
         sock = socket.socket(socket.AF_UNIX)

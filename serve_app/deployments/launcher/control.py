@@ -1,8 +1,8 @@
 """The channel of `serve-app deploy` to a running server: a socket, and a note of its path.
 
-The note, `servers/PORT.json` below the user's state folder, contains the socket's path. Lines of JSON are
-sent over the socket: `{"file", "text"}` to the server; back come any number of `{"say"}`, then one `{"done"}`
-or `{"error"}`. Only the owner can access the note and the socket.
+The note is the file `servers/PORT.json` below the user's state folder, and contains the socket's path. Lines
+of JSON are sent over the socket: `{"file", "text"}` to the server; back come any number of `{"say"}`, then
+one `{"done"}` or `{"error"}`. Only the owner can access the note and the socket.
 """
 
 from __future__ import annotations

@@ -60,8 +60,8 @@ def until_ready(
     """Wait until the `gateways` at `host` and `port` are ready. Raises CannotServe.
 
     A new connection goes to the gateway with the fewest connections; if several have equally few, they take
-    turns. So all gateways are ready after as many ready answers in a row as there are gateways. `say` gets
-    each reason for a delay only once.
+    turns. So all gateways are ready when as many ready answers have come in a row as there are gateways.
+    `say` gets each reason for a delay only once.
     """
     began = time.monotonic()
     said: set[str] = set()
@@ -88,7 +88,7 @@ def until_ready(
 
 
 def _reasons(host: str, port: int) -> Sequence[str]:
-    """The reasons why the gateway that answers is not ready; empty if the gateway is ready."""
+    """The reasons why the gateway that answers the request is not ready; empty if it is ready."""
     try:
         with urllib.request.urlopen(f"http://{reachable(host)}:{port}/readyz", timeout=2):
             return ()

@@ -50,7 +50,7 @@ def finish(folder: Path, ports: Collection[int], grace_s: float) -> str | None:
 
 
 def _under_way(folder: Path) -> int | None:
-    """The number of answers under way in all gateways; None while a gateway is alive but does not reply."""
+    """The number of answers under way in all gateways; None if a gateway is alive but does not reply."""
     try:
         return ask(folder, DRAIN, REPLY_S)
     except TimeoutError:
@@ -108,7 +108,7 @@ def _tables() -> list[str]:
 
 
 def unsent(table: str, ports: Collection[int]) -> int:
-    """Bytes in the send queues of open connections to local `ports`, by a table of /proc/net/tcp."""
+    """Bytes in the send queues of open connections to local `ports`, from a table of /proc/net/tcp."""
     total = 0
     for line in table.splitlines()[1:]:
         _, local, _, state, queues, *_ = line.split()

@@ -1,8 +1,8 @@
 """The guardian: a process in its own session that is the ancestor of all others, and ends them.
 
-The guardian reaps its children. It ends when the server's process has ended, when the launcher says so, or
-when the launcher is gone for any reason. No process of the tree outlives the guardian. The terminal's signals
-do not reach the guardian's session, so only the launcher reacts to them.
+The guardian reaps its children. It ends when the server's process has ended, when the launcher tells it to,
+or when the launcher is gone for any reason. No process of the tree outlives the guardian. The terminal's
+signals do not reach the guardian's session, so only the launcher reacts to them.
 """
 
 from __future__ import annotations

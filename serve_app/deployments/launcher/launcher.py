@@ -3,7 +3,7 @@
     Launcher(Options(Path("deploy/local.yaml"))).run()
 
 This process only watches the others and relays signals; it is the only one that gets the terminal's signals.
-Ctrl-C or SIGTERM lets running answers finish; a second one ends everything at once. Ray and all other
+Ctrl-C or SIGTERM lets running answers finish; a second signal ends everything at once. Ray and all other
 processes are descendants of the guardian, which ends them when this process dies for any reason. `serve run
 deploy/local.yaml` works as well, but then the caller has to set up the environment.
 """
@@ -31,7 +31,7 @@ SLACK_S: Final = 60.0  # beyond the grace, for a server that does not end
 
 
 class Launcher:
-    """The foreground process, and its connections to the two others."""
+    """The foreground process, and its connections to the guardian and the server."""
 
     def __init__(self, options: Options) -> None:
         self._options = options

@@ -120,7 +120,7 @@ def _folder() -> Path:
 
 
 def _why(what: str, error: Exception) -> str:
-    """The problem in one line, and what to do."""
+    """The problem in one line, followed by what to do about it."""
     found = list(_causes(error))
     for each in found:
         if isinstance(each, OSError) and each.errno is not None and each.filename is not None:

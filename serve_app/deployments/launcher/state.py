@@ -1,4 +1,4 @@
-"""The folders that outlive a server, checked before it starts."""
+"""The folders that outlive a server; they are checked before the server starts."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ DATE_S: Final = 1.0  # between two answers' headers with a new date, as uvicorn 
 
 
 class EventServer(uvicorn.Server):
-    """Waits for its end without polling: setting `should_exit` ends it at once."""
+    """Waits for the server's end without polling: setting `should_exit` ends it at once."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._is_over = False

@@ -26,11 +26,10 @@ class LeanNode(Node):  # type: ignore[misc]  # Ray has no types here
     """
 
     def start_monitor(self) -> None:
-        """Does not start the autoscaler, which starts and stops machines: there is only one machine."""
+        """Does not start the autoscaler: it starts and stops machines, and there is only one machine."""
 
     def start_api_server(self, *, include_dashboard: bool | None, raise_on_failure: bool) -> None:
-        """Does not start the dashboard's process, which Ray starts to report usage even if the dashboard is
-        off."""
+        """Leaves out the dashboard's process, which Ray starts even without a dashboard, to report usage."""
         self._webui_url = ""
 
     def start_raylet(self, *arguments: Any, **options: Any) -> None:
@@ -43,7 +42,7 @@ class LeanNode(Node):  # type: ignore[misc]  # Ray has no types here
 
 @contextlib.contextmanager
 def _small_agent() -> Iterator[None]:
-    """Within the block, the node manager starts the agent that belongs to a Ray without the dashboard.
+    """Within the block, the node manager starts the agent of a Ray installed without the dashboard.
 
     The other parts of the agent answer the dashboard's server, which does not run, and collect Ray's metrics.
     """

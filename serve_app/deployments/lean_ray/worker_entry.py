@@ -25,7 +25,7 @@ _LANGUAGE = "--language="
 def plain(arguments: list[str]) -> list[str] | None:
     """The worker's program and its arguments; None for a worker that needs its own interpreter.
 
-    Such a worker has its own environment, executable or command prefix, or is not a Python worker.
+    Such a worker has its own environment, executable or command prefix, or is not written in Python.
     """
     rest = []
     for each in arguments:

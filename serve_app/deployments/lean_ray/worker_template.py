@@ -1,8 +1,8 @@
 """The template: a process with the modules of Ray, Serve and the gateway, whose copies become workers.
 
-A fresh Python takes a second of CPU to import what a worker needs, and a server has a dozen workers. A copy
-(`fork`) has these modules in milliseconds, and shares their memory. The template imports while Ray starts. It
-never connects to Ray, and has one thread. It does not load torch, which gateways do not have.
+A fresh Python process takes a second of CPU to import what a worker needs, and a server has a dozen workers.
+A copy (`fork`) has these modules in milliseconds, and shares their memory. The template imports while Ray
+starts. It never connects to Ray, and has one thread. It does not load torch, which gateways do not have.
 
 Depends on how Ray starts workers (see `worker_entry.py`), but not on the purpose of the workers.
 """
@@ -149,7 +149,7 @@ def _draws_differ() -> bool:
 
 
 def threads() -> int:
-    """The number of threads here, also of libraries. A copy has only one, whatever locks the others held."""
+    """The number of threads here, also of libraries. A copy has only one; locks of others stay held."""
     return len(os.listdir("/proc/self/task"))
 
 

@@ -39,7 +39,7 @@ def model_deployment(config: ModelConfig) -> Deployment:
 
 
 def _bought(config: ModelConfig) -> dict[str, Any]:
-    """Purchased throughput as replicas: from as many as the minimum needs to as many as the maximum needs."""
+    """The numbers of replicas that the minimum and the maximum of purchased throughput need."""
     bought = config.provisioned
     return {} if bought is None else replicas(bought.min_replicas, bought.max_replicas)
 

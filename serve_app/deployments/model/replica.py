@@ -109,7 +109,7 @@ class ModelReplica:
     async def stream(self, payload: bytes) -> AsyncIterator[bytes]:
         """Answer one `GenerateRequest` as a stream: one `DeltaFrame` for each engine step, or `Refused`.
 
-        For Python callers. A remote stream item is sent for each step and request, whereas the channel of
+        For Python callers. For each step and request, a remote stream item is sent, whereas the channel of
         `generate` shares one frame per step between all requests of a gateway. The request is never moved: a
         replica that is stopping answers it to the end, and if the replica dies, the stream breaks.
         """
@@ -136,7 +136,7 @@ class ModelReplica:
             work.cancel()
 
     async def ask(self, payload: bytes, ticket: bytes | None = None) -> bytes:
-        """Answer one `Question`: its reply, or `Refused`, as `channel.calls` writes them.
+        """Answer one `Question`: returns its reply, or `Refused`, as `channel.calls` writes them.
 
         `ticket`: the ticket of the gateway, which is informed that this replica has the question.
         """
@@ -165,7 +165,7 @@ class ModelReplica:
         return self._workload.report(self._server.stats())
 
     def check_health(self) -> None:
-        """Raises if the engine's heartbeat has stopped; Serve then replaces this replica."""
+        """Raises an error if the engine's heartbeat has stopped; Serve then replaces this replica."""
         self._server.check_health()
 
     async def __del__(self) -> None:
@@ -205,9 +205,9 @@ def _refused(error: ServeError) -> bytes:
 def on_stop(tell: Callable[[], None]) -> None:
     """Call `tell` on this event loop as soon as Serve stops the replica in this process, for any reason.
 
-    To be called in a constructor. When Serve 2.60 stops a replica, it sends no more requests and waits for
-    the open ones. It has no hook for this moment, and the destructor runs later. All of this stays as it is.
-    Serve may do all this on another loop.
+    To be called in a constructor. When Serve 2.60 stops a replica, Serve sends it no more requests and waits
+    for the open ones. Serve has no hook for this moment, and the destructor runs later. All of this is left
+    as it is. Serve may run this on another loop.
     """
     loop = asyncio.get_running_loop()
 

@@ -1,11 +1,11 @@
 """Chooses the number of a model's replicas, by the load of its engines.
 
 Serve's own signal, requests per replica, does not reflect the cost of a request. A request with `n = 8` takes
-eight rows of a batch; a long document takes seconds of prefill and much of the cache. An engine is full if
-its batch is full, if its cache is full, or if prompts wait too long. The largest of the three shares is the
-engine's load. Serve still applies the bounds and delays in the deployment's `autoscaling_config`. Serve also
-handles the start from zero: if a request waits and no replica runs, Serve starts one at once without asking a
-policy.
+eight rows of a batch, and a long document takes seconds of prefill and much of the cache. An engine is full
+if its batch is full, if its cache is full, or if prompts wait too long. The largest of these three shares is
+the engine's load. Serve still applies the bounds and delays in the deployment's `autoscaling_config`. Serve
+also handles the start from zero: if a request waits and no replica runs, Serve starts a replica at once
+without asking a policy.
 
 Serve ships this module to its controller by value, so it imports nothing of ours.
 """
@@ -28,9 +28,9 @@ PROMPT_WAIT: Final = "prompt_wait_s"  # seconds until all present prompts are co
 class ByLoad:
     """A policy that keeps replicas between `low` and `high` full; 0 < low < high <= 1.
 
-    Replicas are added if the present number would be more than `high` full. Replicas are removed only if the
-    remaining ones would then be less than `low` full, so a load that wavers between the two bounds changes
-    nothing. `target_wait_s` (> 0) is the wait for prompts at which a replica counts as full.
+    Replicas are added if the present number of replicas would be more than `high` full. Replicas are removed
+    only if the remaining ones would then be less than `low` full, so a load that wavers between the two
+    bounds changes nothing. `target_wait_s` (> 0) is the wait for prompts at which a replica counts as full.
     The arguments are the policy's `policy_kwargs` in a deploy file.
     """
 

@@ -1,6 +1,6 @@
-"""Sends a replica's records of a dead gateway's requests to a living gateway.
+"""Sends to a living gateway what a replica has recorded about the requests of a dead one.
 
-The journal of a killed gateway contains requests that never ended. A replica knows which tokens it generated
+The journal of a killed gateway contains requests without an end. A replica knows which tokens it generated
 for these requests. Another gateway of the application, perhaps the dead one's replacement, records these
 tokens. A replica keeps each settlement until a gateway has confirmed it.
 """

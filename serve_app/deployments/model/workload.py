@@ -25,7 +25,7 @@ class Workload:
     """Turns an engine's snapshots into a report; counts the prompt tokens computed between two snapshots.
 
     The wait for prompts is the number of waiting prompt tokens times the seconds per prompt token, which is
-    measured while prompts wait. The product is a lower bound of the last prompt's wait. A full batch and a
+    measured while prompts wait. This product is a lower bound of the last prompt's wait. A full batch and a
     full cache also make prompts wait; both are reported separately.
     """
 

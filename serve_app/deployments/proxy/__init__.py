@@ -3,5 +3,5 @@
 The launcher writes `settings` once, from `answers` and `repeats`. Ray starts `supervisor` as its HAProxy
 binary. The supervisor adapts the file that Ray wrote (`haproxy_config`), runs HAProxy with the result, and
 answers in HAProxy's place at the admin socket (`relay`). Its process imports neither Ray nor the api, so that
-it stays light. `middleware` does the same for Serve's own proxy, in case clients reach it.
+it stays light. `middleware` does the same for Serve's own proxy, in case clients reach that one.
 """

@@ -3,8 +3,8 @@
 HAProxy answers when no gateway can: while the server starts, while a gateway is replaced, and when one dies
 with a request. `api.dialects` defines the shapes of errors. This module writes these shapes where HAProxy
 finds them: a file for each condition, with the body of each protocol on its own line. Not covered: requests
-that HAProxy cannot parse (400), and headers that come too slowly (408). HAProxy answers both before any rule
-applies, with a page of its own (`http-error 400` changes nothing about it), and their protocol is unknown.
+that HAProxy cannot parse (400), and headers that come too slowly (408). Before any rule applies, HAProxy
+answers both with a page of its own, which `http-error 400` does not change; and their protocol is unknown.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _note(family: Family, condition: str = "") -> str:
 
 
 def _headers(error: ServeError) -> str:
-    """HAProxy's arguments for the headers of `error`, which are the same in all protocols."""
+    """HAProxy's arguments for the headers of `error`; the headers are the same in all protocols."""
     headers = dict(render_error(Family.OPENAI, error).headers)
     return " ".join(
         [

@@ -1,4 +1,4 @@
-"""Turns the configuration that Ray writes for HAProxy into the one that HAProxy runs with. Text only.
+"""Turns the configuration that Ray writes for HAProxy into the one that HAProxy uses. Text only.
 
 Ray's file is read section by section; a line that is not mentioned here stays as it is. A later version of
 Ray may write different lines. If an expected line is missing, ValueError is raised, since HAProxy might
@@ -52,7 +52,7 @@ class Section:
 
 
 def admin_socket(text: str) -> str:
-    """The path of HAProxy's admin socket for Ray. Raises ValueError if there is none."""
+    """The path of HAProxy's admin socket for Ray. Raises ValueError if there is no such path."""
     found = _ADMIN.search(text)
     if found is None:
         raise ValueError("the configuration has no admin socket")
@@ -140,7 +140,7 @@ def _bound(line: str, host: str) -> str:
 
 
 def _handing_on(lines: list[str], next_socket: str) -> Iterator[str]:
-    """The lines of a backend, which uses the listening HAProxy when it has no gateway of its own.
+    """The lines of a backend, extended so that it uses the listening HAProxy if it has no gateway of its own.
 
     The listening HAProxy takes the place of Serve's Python proxy, under the same name: Ray keeps counting it.
     """

@@ -134,7 +134,7 @@ class _Body:
 
 
 def _error_of(message: Message) -> ServeError | None:
-    """The error in Serve's own answer that begins with `message`; None for a gateway's answer.
+    """The error that belongs to Serve's own answer, which begins with `message`; None for a gateway's answer.
 
     Gateways write errors as JSON, and Serve as plain text.
     """

@@ -1,6 +1,6 @@
 """HAProxy's admin socket for Ray: HAProxy's answers, but with the supervisor's process id.
 
-Ray believes that its HAProxy has started once the socket answers with the id of the process that Ray started.
+Ray believes that its HAProxy has started once the socket answers with the id of the process that Ray began.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Decides which requests a proxy may repeat at another gateway if their gateway ended without answering.
 
-A request to a model may be repeated: it changes only usage, and an answer that did not reach the client at
-all is free. A management request may already have taken effect, so it may not be repeated
+A request to a model may be repeated: it changes only usage, and an answer of which nothing reached the client
+is free. A management request may already have taken effect, so it may not be repeated
 (docs/decisions/serving-repeated-requests.md). HAProxy can repeat a request only if the whole request fits
 into its one buffer. HAProxy waits for the whole of a short body, and passes larger ones on as they arrive.
 """

@@ -3,10 +3,10 @@
     supervisor.py BINARY SETTINGS -db -f CONFIG [-dR] [-x SOCKET] [-sf PID...]
 
 Ray starts a supervisor for each version of the configuration. The new HAProxy takes over the listening
-sockets of the former one (`-x`), which then drains (`-sf`). Ray identifies a HAProxy by its process id, so
-each HAProxy has one supervisor for its whole life. The supervisor restarts HAProxy if it dies unexpectedly,
-passes signals on, and ends together with HAProxy when Ray requests that. HAProxy dies with its supervisor,
-and the supervisor dies with the Ray process that started it.
+sockets of the former HAProxy (`-x`), which then drains (`-sf`). Ray identifies a HAProxy by its process id,
+so each HAProxy has one supervisor for its whole life. The supervisor restarts HAProxy if it dies
+unexpectedly, passes signals on, and ends with HAProxy when Ray requests an end. HAProxy dies with its
+supervisor, and the supervisor dies with the Ray process that started it.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Supervisor:
     """One HAProxy and its supervising process, which Ray takes for HAProxy."""
 
     def __init__(self, binary: str, settings: HaproxySettings, command: Command) -> None:
-        """Reads the configuration. Raises OSError, or ValueError for one that is not as Ray writes it."""
+        """Reads the configuration. Raises OSError; raises ValueError for text unlike Ray's."""
         text = command.config.read_text()
         self._command = command
         self._path = Path(admin_socket(text))

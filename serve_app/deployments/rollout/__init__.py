@@ -1,1 +1,1 @@
-"""How a deploy file replaces what runs, in steps that lose no request."""
+"""How a deploy file replaces what is running, in steps that lose no request."""

@@ -75,7 +75,7 @@ def as_ray_has_it(file: File) -> File:
 
 
 def reason(app: Mapping[str, Any]) -> str:
-    """Why an application's status is bad: the last line with an error, since our errors say what to do.
+    """Why an application's status is bad: the last line that has an error, since our errors say what to do.
 
     `app`: as returned by `serve_details.details`.
     """

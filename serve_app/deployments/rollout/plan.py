@@ -39,7 +39,7 @@ class RolloutStep:
 def plan(running: File, wanted: File) -> list[RolloutStep]:
     """The steps from `running` to `wanted`, at least one; the last step deploys `wanted` itself.
 
-    Applications with a route are gateways, all others are models.
+    Applications with a route are gateways; all others are models.
     """
     before, after = _apps(running), _apps(wanted)
     models = [name for name, app in after.items() if not _is_routed(app)]

@@ -1,8 +1,8 @@
 """Paged attention: one signature, several backends with equal results.
 
 A backend owns the layout of its cache; no other module depends on what a block looks like inside. `forward`
-writes the step's keys and values into the cache at `context.slots`. Then every query row sees all cached
-tokens of its own sequence, up to and including itself.
+writes the step's keys and values into the cache at `context.slots`. After that, every query row sees all
+cached tokens of its own sequence, up to and including itself.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class AttentionBackend(Protocol):
     ) -> None:
         """Allocate the cache: `num_blocks` blocks for every layer.
 
-        `dtype`: of keys and values. `codes`: the cache keeps them as int8 with a float32 scale for each token
-        and KV head (`kernels.quantized.cached_rows`).
+        `dtype`: of keys and values. `codes`: the cache keeps keys and values as int8, with a float32 scale
+        for each token and KV head (`kernels.quantized.cached_rows`).
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Attention within chunks of positions, as in layers of Llama 4, with any backend.
+"""Attention within chunks of positions, as in layers of Llama 4, on top of any backend.
 
 A token sees no tokens before its chunk, which starts at the last multiple of the chunk's length. Since chunks
 begin where blocks begin, each chunk becomes a sequence of its own, whose first block is the chunk's first
@@ -16,7 +16,7 @@ from serve_app.engine.forward_context import ForwardContext
 
 
 def within_chunks(context: ForwardContext, length: int) -> ForwardContext:
-    """The context in which each row of `context` sees only its own chunk of `length` tokens.
+    """The same context, but each row sees only its own chunk of `length` tokens.
 
     Raises ValueError unless `length` is a multiple of the block size.
     """

@@ -13,8 +13,8 @@ from serve_app.engine.forward_context import ForwardContext
 
 
 class Numbered:
-    """An `AttentionBackend` that translates layer numbers of the model into those of a backend for attention
-    layers only."""
+    """An `AttentionBackend` over one that has only the attention layers: it translates the model's layer
+    numbers."""
 
     def __init__(self, backend: AttentionBackend, layers: Iterable[int]) -> None:
         """`layers`: the numbers of the layers that attend, in order."""

@@ -1,4 +1,4 @@
-"""An attention backend without a cache that records how a model calls attention."""
+"""An attention backend that has no cache, and records how a model calls attention."""
 
 from __future__ import annotations
 

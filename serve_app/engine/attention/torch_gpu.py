@@ -1,4 +1,4 @@
-"""Paged attention in device-agnostic torch: no work per token in Python, made for a GPU.
+"""Paged attention in device-agnostic torch, made for a GPU: Python does no work per token.
 
 The cache is [blocks, block_size, Hkv, D] per layer; codes are converted to numbers when they are gathered.
 All sequences that compute one token share one padded gather and one call; each longer
@@ -114,7 +114,7 @@ def _gather(pools: Pools, group: _Group) -> torch.Tensor:
 
 
 def _visible(group: _Group, length: int, window: int | None) -> torch.Tensor:
-    """[S, N, length] bool: what each query row sees of its sequence's padded cache."""
+    """[S, N, length] bool: which tokens of its sequence's padded cache each query row sees."""
     device = group.lens.device
     # The rows are the last N positions of their sequence.
     position = group.lens - group.num_queries + torch.arange(group.num_queries, device=device)[:, None]

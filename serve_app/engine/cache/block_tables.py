@@ -21,7 +21,7 @@ class BlockTables:
     """Block tables over one pool."""
 
     def __init__(self, pool: BlockPool, slots: SlotPool | None = None, *, prefix_cache: bool = True) -> None:
-        """`slots`: for the states of a model; none if it has no states."""
+        """`slots`: the slots for the states of a model; none if the model has no states."""
         self.pool = pool
         self.states: StateTables | None = None
         if slots is not None and slots.num_slots:
@@ -33,7 +33,8 @@ class BlockTables:
         """The blocks at the start of a waiting sequence that another sequence has already computed.
 
         In a model with states, the states after the last block must be known too. If more blocks are known
-        than have states, the sequence will keep its states at the end of these blocks, for the next sequence.
+        than have known states, the sequence will keep its own states at the end of these blocks, for the next
+        sequence.
         """
         hits = self._known_from(sequence, 0)
         if self.states is None:
@@ -88,7 +89,8 @@ class BlockTables:
     def next_key(self, sequence: Sequence) -> BlockKey | None:
         """Place and prefix key of the block that a running sequence computes next.
 
-        None if the block cannot be shared: there is no prefix cache, or the sequence does not fill it.
+        None if the block cannot be shared, because there is no prefix cache or the sequence does not fill the
+        block.
         """
         i = sequence.num_computed // self._block_size
         if not self._prefix_cache or i >= sequence.num_tokens // self._block_size:
@@ -129,7 +131,7 @@ class BlockTables:
         return missing + (self._shared_tail(sequence) is not None)
 
     def blocks_to_grow_all(self, sequences: Iterable[Sequence]) -> int:
-        """How many free blocks several sequences need, if they may share the block that each will write."""
+        """How many free blocks several sequences need; sequences may share the block that they will write."""
         needed = 0
         writers: dict[int, int] = {}  # of blocks that are shared
         for sequence in sequences:
@@ -234,7 +236,7 @@ class BlockTables:
             self.states.check_integrity(sequences, chunks)
 
     def _known_from(self, sequence: Sequence, first: int) -> list[int]:
-        """The known blocks of a sequence from its block `first` on, up to the first unknown one."""
+        """The known blocks of a sequence from its block `first` on, up to the first unknown block."""
         hits: list[int] = []
         for i in range(first, self._num_shareable(sequence)):
             block = self._find(sequence, i)

@@ -1,4 +1,4 @@
-"""Block ids: who uses them, which are free, and which free blocks still have a known prefix.
+"""Block ids: how often they are used, which are free, and which free blocks still have a known prefix.
 
 Integers only. It does not depend on sequences, tensors or what a block looks like.
 A free block is *unused*, *empty* or *cached*. An unused block has never been handed out; unused blocks are
@@ -7,7 +7,7 @@ needed for something else; the block that has been free the longest goes first.
 
 The system may not have backed an unused block with memory yet; then the first write to it has to wait for
 memory. If that wait is significant, cached blocks that no second sequence has found are taken first. The wait
-is longer for a block that is taken alone than for one in a run.
+for a single block is longer than that for a block in a run.
 """
 
 from __future__ import annotations

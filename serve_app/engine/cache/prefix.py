@@ -3,7 +3,7 @@
 A block's key is a keyed hash of its own tokens and the key of the block before it, so one key stands for a
 whole prefix. The chain starts at a key made of the tenant's salt and anything else that the cache depends on,
 such as an adapter: equal prompts of two tenants have different keys throughout. The hash is keyed with a
-secret of this index, so a client cannot prepare a collision, and the tokens are compared on every hit anyway.
+secret of this index, so a client cannot prepare a collision; besides, tokens are compared on every hit.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class PrefixIndex:
         return block in self._keys
 
     def root(self, salt: str, *others: str | None) -> bytes:
-        """The key before the first block of any sequence with this salt; `others` are further values the
+        """The key before the first block of any sequence with this salt; `others` are further values that the
         cache depends on."""
         data = repr((salt, *others)).encode("utf-8", "surrogatepass")  # unambiguous: strings are quoted
         return blake2b(data, digest_size=KEY_BYTES, key=self._secret, person=b"salt").digest()

@@ -1,7 +1,7 @@
 """Slots for states: who uses them, which are free, and which free slots still have states of a known prefix.
 
 Integers only. The content of a slot is never changed while the slot is in use or known: a step never writes
-to the slots that it reads. So sequences and prefixes share slots, and a step that failed can run again.
+to the slots that it reads. So sequences and prefixes can share slots, and a step that failed can run again.
 """
 
 from __future__ import annotations

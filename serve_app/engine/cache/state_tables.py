@@ -43,7 +43,7 @@ class StateTables:
     def assign(self, chunks: Several[Chunk]) -> None:
         """Give the chunks of a step their slots: after their own tokens, and after each token of a draft.
 
-        The remaining slots are for states inside the chunks that are to be kept.
+        The remaining slots are for those states inside the chunks that are to be kept.
         """
         spare = self.spare(chunks)
         for chunk in chunks:

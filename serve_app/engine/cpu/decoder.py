@@ -1,9 +1,9 @@
 """Decoder layers on the native functions: one call for all layers together, or a few calls for each layer.
 
-A stack of fused layers takes the place of the model's layers. If the cache is native and our kernels do all
-products, a step is a single native call. Otherwise (dry runs, other backends, products by oneDNN, rows with
-adapters) the step runs layer by layer, with the same results. Activations are float32. Depends on neither
-batches nor cache layouts.
+A stack of fused layers takes the place of the model's layers. If the cache is native and our kernels compute
+all products, a step is a single native call. Otherwise (dry runs, other backends, products by oneDNN, rows
+with adapters) the step runs layer by layer, with the same results. Activations are float32. Depends on
+neither batches nor cache layouts.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class FusedLayer(DecoderLayer[Native]):
     """A decoder layer on the native functions. Activations between its linears are float32."""
 
     def describe(self) -> LayerStruct | None:
-        """The layer's struct for a native call over many layers, valid as long as this module; None if it has
-        none."""
+        """The layer's struct for a native call over many layers, valid as long as this module lives; None if
+        the layer has none."""
         linears = [linear.describe() for linear in (self._qkv, self._out, self._gate_up, self._down)]
         call = self._call
         if None in linears or self._down.in_features % LANES or call.sinks is not None:
@@ -82,7 +82,7 @@ class FusedLayer(DecoderLayer[Native]):
 
 
 class FusedStack(DecoderStack):
-    """Runs all layers by one native call where that is possible. `layers`: of FusedLayer."""
+    """Runs all layers by one native call if that is possible. `layers`: of FusedLayer."""
 
     def __init__(self, layers: Iterable[nn.Module], kernels: Native) -> None:
         super().__init__(layers)

@@ -57,7 +57,7 @@ def accelerate_cpu(
 
 
 class NativeParts:
-    """The native functions as fused layers use them."""
+    """The native functions in the form that fused layers use."""
 
     dtypes: Final = frozenset(TYPES)
 

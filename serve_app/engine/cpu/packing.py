@@ -64,7 +64,7 @@ def pack_model(model: PreTrainedModel, weights: WeightFormat, pack: Pack) -> int
 
 
 class _Packing:
-    """The parts of a model that can be packed, found by a watched forward through all kinds of layers."""
+    """The parts of a model that can be packed, according to a watched forward through all kinds of layers."""
 
     def __init__(self, model: PreTrainedModel, weights: WeightFormat, pack: Pack) -> None:
         self._model, self._pack = model, pack

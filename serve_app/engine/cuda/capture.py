@@ -1,4 +1,4 @@
-"""Records steps as CUDA graphs, and measures for which steps that is faster."""
+"""Records steps as CUDA graphs, and measures for which steps a graph is faster."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def _group_experts(model: PreTrainedModel) -> bool:
 
 
 class TritonParts:
-    """The Triton kernels as fused layers use them."""
+    """The Triton kernels in the form that fused layers use."""
 
     dtypes: Final = frozenset({torch.float32, torch.bfloat16, torch.float16})
 

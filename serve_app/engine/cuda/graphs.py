@@ -1,8 +1,8 @@
 """Steps as CUDA graphs: the kernels of all layers are launched by one call.
 
-Graphs are recorded for a few numbers of decodes, and for a few numbers of rows in mixed steps, and replayed
-on the same memory. A smaller step is padded with null rows, which neither read nor write the cache. Embedding
-and head stay outside, so prompt tables and wanted rows need no support in graphs.
+Graphs are recorded for a few numbers of decodes, and for a few numbers of rows in mixed steps. They are
+replayed on the same memory. A smaller step is padded with null rows, which neither read nor write the cache.
+Embedding and head stay outside, so prompt tables and wanted rows need no support in graphs.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ Progress = Callable[[str], None]
 
 
 def buckets(most: int) -> tuple[int, ...]:
-    """The numbers of decodes for which graphs are recorded if steps have up to `most`, ascending."""
+    """The numbers of decodes for which graphs are recorded, ascending; steps have up to `most` decodes."""
     most = min(most, BUCKETS[-1])
     return (*(each for each in BUCKETS if each < most), most)
 
 
 class GraphedSteps:
-    """A `Decode` that replays a graph for steps that fit one, and passes all others on."""
+    """A `Decode` that replays a graph for steps that fit a graph, and passes all other steps on."""
 
     def __init__(
         self,
@@ -256,7 +256,7 @@ def triton_of(backend: AttentionBackend) -> TritonAttention:
 
 
 def largest_graph(module: PreTrainedModel, tokens: int) -> int:
-    """The rows of the largest step with prompts that `graph_steps` may record; 0 if it records none."""
+    """The number of rows in the largest step with prompts that `graph_steps` may record; 0 if none."""
     if stateful_functions(type(module)):
         return 0
     return max((each for each in ROWS if each <= tokens), default=0)
@@ -278,7 +278,8 @@ def graph_steps(
 
     Graphs are for decodes of up to `sequences`, and for steps of up to `tokens` rows and as many sequences.
     They are recorded if the host needs as long to launch a step's kernels as the device needs to run them.
-    To be called when the cache is allocated. `record`: None for CUDA graphs; else all sizes are recorded.
+    To be called when the cache is allocated. `record`: None for CUDA graphs; if it is another function, all
+    sizes are recorded.
     `adapters`: the model's table, if steps with adapters are to have graphs as well; a table of another kind
     allows none. `states`: those of a model with stateful layers, of which only decodes have graphs.
     """

@@ -96,7 +96,7 @@ def gated(
     GELU: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """STEP numbers of one row: the activation of the gate, times the other half."""
+    """STEP numbers of one row: the activation of its gate half, times its other half."""
     after_previous(EARLY)
     row = tl.program_id(0).to(tl.int64)
     dims = tl.program_id(1) * STEP + tl.arange(0, STEP)

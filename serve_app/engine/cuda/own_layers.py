@@ -19,7 +19,7 @@ from serve_app.engine.model.forward import takes_positions
 
 
 class OwnLayers:
-    """A decoder whose `decode` may be replaced."""
+    """A decoder whose `decode` another one may replace."""
 
     def __init__(self, module: PreTrainedModel) -> None:
         """Nothing changes yet."""

@@ -47,16 +47,16 @@ class StepBuffers:
         self._bounds = torch.zeros(most, 3, dtype=torch.int32, device=device)
 
     def decodes(self, count: int) -> ForwardContext:
-        """The context of `count` decodes, with the inputs that `fill` wrote last."""
+        """The context of `count` decodes; its tensors have whatever `fill` wrote last."""
         return self._context(self._each[: count + 1], (1,) * count, count, count)
 
     def any(self, rows: int) -> ForwardContext:
-        """The context of `rows` rows of any sequences, with the inputs that `fill` wrote last."""
+        """The context of `rows` rows of any sequences; its tensors have whatever `fill` wrote last."""
         count = min(rows, self.sequences)
         return self._context(self._starts[: count + 1], (), rows, count)
 
     def tiles(self, rows: int, size: int) -> Tiles:
-        """Tiles of up to `size` rows for the adapters of `rows` rows, with what `fill_tiles` writes last."""
+        """Tiles of up to `size` rows for the adapters of `rows` rows: whatever `fill_tiles` wrote last."""
         return Tiles(self._order[:rows], self._bounds[: most_tiles(rows, size, self._adapters)], size)
 
     def fits(self, context: ForwardContext) -> bool:
@@ -84,7 +84,7 @@ class StepBuffers:
 
     def pretend(self, rows: int, prompts: int) -> None:
         """Fill `rows` rows with as few prompts as possible: at most `prompts`, each of an allowed length.
-        If `prompts` is 0, they are decodes of one token each. They write nothing."""
+        If `prompts` is 0, fill them with decodes of one token each. They write nothing."""
         self.clear()
         self.states[:rows].normal_()  # zeros are computed faster
         self.positions[:rows].random_(self._length)

@@ -1,1 +1,1 @@
-"""Vectors instead of tokens: batches without padding, encoders, pooling."""
+"""Vectors instead of tokens: batches without padding, encoders, and pooling."""

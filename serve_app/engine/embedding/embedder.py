@@ -1,8 +1,9 @@
 """Computes vectors of token sequences in a separate thread.
 
-A step computes as many sequences as its token budget allows. It takes one sequence of each waiting request in
-turn, so that a short request never waits for the whole of a long one. If a step fails, each of its sequences
-runs again alone, and only those that fail again count as failed. Does not depend on text, HTTP or Ray.
+A step computes as many sequences as its token budget allows. A step takes one sequence of each waiting
+request in turn, so that a short request never waits for the whole of a long one. If a step fails, each of its
+sequences runs again alone, and only those that fail again count as failed. Does not depend on text, HTTP or
+Ray.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ class Embedder:
             )
 
     def check_health(self, max_age_s: float) -> None:
-        """Raise Unavailable if the thread is gone, or has work but ended no step for `max_age_s`."""
+        """Raise Unavailable if the thread is gone, or has work but has ended no step for `max_age_s`."""
         is_busy = bool(self._waiting or self._running)
         is_stuck = is_busy and time.monotonic() - self._beat > max_age_s
         if is_stuck or self._dead or not self._thread.is_alive():

@@ -28,7 +28,7 @@ _lengths: ContextVar[tuple[int, ...]] = ContextVar("packed_lengths")
 
 @contextmanager
 def packed(lengths: Sequence[int]) -> Iterator[None]:
-    """Inside the context, forwards are for sequences of these lengths, packed one after another.
+    """Inside the context, forwards get sequences of these lengths, packed one after another.
 
     Neighbouring sequences of equal length are computed together.
     """
@@ -56,8 +56,8 @@ def packed_attention(
 ) -> tuple[torch.Tensor, None]:
     """Attend within each sequence; returns ([1, T, H, Dv], None) as transformers expects.
 
-    `sliding_window`: a query sees fewer than this many tokens on either side, counting itself (if causal,
-    only on the left). Raises UnsupportedModel for any other option.
+    `sliding_window`: a query sees fewer than this many tokens on either side, counting itself; if causal, it
+    sees only the left side. Raises UnsupportedModel for any other option.
     """
     name = type(module).__name__
     if attention_mask is not None:

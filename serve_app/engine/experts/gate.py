@@ -1,7 +1,7 @@
-"""What lies between the two products of an expert: how an experts module combines gates and ups.
+"""The computation between the two products of an expert: how an experts module combines gates and ups.
 
-The form is found by trying a few numbers, not by names of classes. A module whose form is not known here does
-this computation itself.
+The form is found by trying a few numbers on the module, not by names of classes. A module with an unknown
+form does this computation itself.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The forward of a fused model, without the work that transformers does around its layers.
 
 Transformers wraps every forward (defaults, captured outputs, masks), computes rotary factors
-anew, and normalises in six operations. On a CPU this work is a tenth of a decode step. `FusedForward`
+anew, and normalises in six operations. On a CPU, this extra work is a tenth of a decode step. `FusedForward`
 gives the same result in a handful of operations. Depends on neither batches nor caches.
 """
 

@@ -1,7 +1,7 @@
 """The device-independent structure of fused layers; a device provides linears, kernels and attention.
 
-All layers share one residual, in float32. A layer does not add its own output to the residual: it leaves it
-pending, and the next norm adds it. Depends on neither batches nor cache layouts.
+All layers share one residual, in float32. A layer does not add its own output to the residual, but leaves the
+output pending, and the next norm adds it. Depends on neither batches nor cache layouts.
 """
 
 from __future__ import annotations
@@ -190,8 +190,8 @@ class DecoderStack(nn.Module):
     ) -> tuple[torch.Tensor, Pending | None]:
         """residual [T, N] float32, which may be changed in place. `factors` by kind.
 
-        Returns the residual of the rows that the step wants, `rows` [R]; of all rows if there is no such
-        selection. The second value returned is what is still to be added to the residual; None if there is
+        Returns the residual of `rows` [R], the rows that the step wants; if it wants no particular rows, of
+        all rows. The second value returned is what is still to be added to the residual; None if there is
         nothing.
         """
         pending: Pending | None = None

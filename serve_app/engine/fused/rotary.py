@@ -48,7 +48,7 @@ class RotaryTable:
         turned: Turned = Turned.HALVES,
         layer_type: str | None = None,
     ) -> None:
-        """`like`: the model's embeddings. The module rounds its factors to their type, on their device.
+        """`like`: the model's embeddings. Like the module, rounds factors to their type, on their device.
 
         `layer_type`: the type of the layers that use these factors, if the module has several types.
         """

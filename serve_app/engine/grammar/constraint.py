@@ -94,8 +94,8 @@ class Constraint:
     def go_on(self, output: Sequence[int], *, forces: bool) -> Constraint:
         """A constraint that goes on after `output`, which another engine generated; its mask is computed.
 
-        `forces`: whether forced tokens were appended in that output. A client may have received only a part
-        of a forced run; the rest of the run is then `owed`.
+        `forces`: whether forced tokens were appended in `output`. The client may have received only a part of
+        a forced run; the rest of the run is then `owed`.
         """
         other = self.fork()
         other.owed = other._consume_runs(output) if forces else ()

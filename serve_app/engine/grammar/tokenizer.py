@@ -29,7 +29,7 @@ def grammar_tokenizer(
 ) -> LLTokenizer:
     """The parser's tokenizer, built from the text of a model's tokenizer.json.
 
-    `vocab_size` is the model's and `own_vocab_size` the tokenizer's; either may be the larger one.
+    `vocab_size` is the model's vocabulary size, and `own_vocab_size` the tokenizer's; either may be larger.
     Holds the interpreter lock for about 15 us per token. Raises GrammarsUnavailable.
     """
     if not eos_token_ids:

@@ -29,7 +29,7 @@ def native() -> Native | None:
 
 
 def library() -> Path:
-    """The path of the compiled library, which is built if need be. Raises BuildError."""
+    """The path of the compiled library, which is built if necessary. Raises BuildError."""
     return build.library(assertions())
 
 

@@ -1,9 +1,9 @@
 """Memory for weights and caches, in huge pages if the system has them.
 
-A decode step reads every weight once. With pages of 4 KiB, the processor spends part of that time on looking
-up pages. Weights that lie side by side in pages of 2 MiB are read about a quarter faster. With huge pages,
-the system also needs only a fraction of the time to provide a cache of gigabytes. The module does not depend
-on what the memory contains.
+A decode step reads every weight once. With pages of 4 KiB, the processor spends part of the time of a step on
+looking up pages. Weights that lie side by side in pages of 2 MiB are read about a quarter faster. With huge
+pages, the system also needs only a fraction of the time to provide a cache of gigabytes. The module does not
+depend on what the memory contains.
 
 The system may take milliseconds to provide a huge page. So tensors that are filled in parallel, such as the
 layers of a cache, begin at different offsets in their huge pages. Then they do not all reach a new page in

@@ -64,7 +64,7 @@ def library(layout: str) -> Path:
 
 
 def compile_early() -> None:
-    """Compile in advance what `library` links later, unless the library exists. Raises BuildError."""
+    """Compile in advance what `library` links later, unless that library exists. Raises BuildError."""
     compiler = command()
     with _build_errors():
         folder = _own_folder(compiler)
@@ -113,7 +113,7 @@ def _lock(folder: Path) -> Iterator[None]:
 def _own_folder(compiler: Sequence[str]) -> Path:
     """The folder of the objects and the library.
 
-    It is closed to other users: anyone who can write to it can run code in this process.
+    It is closed to other users, since anyone who can write to it can run code in this process.
     """
     base = cache_folder()
     base.mkdir(mode=0o700, parents=True, exist_ok=True)

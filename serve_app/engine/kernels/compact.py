@@ -29,7 +29,7 @@ class CompactWeight:
     inputs: int
 
     def fits(self, n: int, k: int) -> bool:
-        """Whether products may use it as a weight [n, k] whose inputs are padded with zeros."""
+        """Whether products may use this form as a weight [n, k] whose inputs are padded with zeros."""
         unit = INPUTS[torch.bfloat16]
         return (n, -(-k // unit)) == (self.outputs, -(-self.inputs // unit))
 

@@ -87,7 +87,7 @@ class Native:
     def pack_weight(self, weight: torch.Tensor, *, lasting: bool = True) -> torch.Tensor:
         """[N, K] -> panels of sixteen rows, flat, padded with zeros.
 
-        `lasting`: in huge pages. Otherwise in memory of its own, which is freed with the tensor.
+        `lasting`: in huge pages. Else it is in memory of its own, which is freed with the tensor.
         """
         check(weight, *TYPES)
         n, k = weight.shape
@@ -240,7 +240,7 @@ class Native:
         *,
         whole: bool = False,  # one norm over all heads: norms [H * D] and [Hkv * D]
     ) -> None:
-        """Normalise (if `norms`) and rotate q, in place, and k; write k and v to the cache. k may change."""
+        """Normalise (if `norms`) and rotate q (in place) and k; write k and v to the cache. k may change."""
         for tensor in (qkv, cos, sin, *(norms or ())):
             check(tensor, torch.float32)
         check(slots, torch.int64)

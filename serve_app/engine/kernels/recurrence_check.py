@@ -1,4 +1,4 @@
-"""The self-check of the native recurrence: its results are compared with the formula's."""
+"""The self-check of the native recurrence, which compares its results with those of the formula."""
 
 from __future__ import annotations
 

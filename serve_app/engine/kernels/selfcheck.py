@@ -1,8 +1,8 @@
 """The self-check: whether the compiled library computes correct results on this machine.
 
 It runs once, when the library is loaded. It compares every exported function with the formulas of plain.py in
-float64, on a few odd shapes, in every type, and with every product that this machine has. It takes about 20
-ms on one thread. Threads divide work in the same way on every machine; tests check this.
+float64, on a few odd shapes, in every type, with every product that this machine supports. It takes about 20
+ms on one thread. Threads divide work in the same way on every machine, which tests check.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ def _attend(native: Native, random: torch.Generator) -> Iterator[float]:
 
 
 def _run_layers(native: Native, random: torch.Generator) -> Iterator[float]:
-    """Two layers on a prompt and then one more token: once as in Llama, once with every other variant."""
+    """Two layers on a prompt and then on one more token: once as in Llama, once with every other variant."""
     width, inner, heads, kv_heads, dim, length = 64, 48, 4, 2, 32, 19
     shapes = ((heads + 2 * kv_heads) * dim, width), (width, heads * dim), (2 * inner, width), (width, inner)
     for (dtype, product), others in itertools.product(_products(native), (False, True)):
@@ -281,8 +281,8 @@ def _run_experts(native: Native, random: torch.Generator) -> Iterator[float]:
 
 
 def _counters(native: Native, _: torch.Generator) -> Iterator[float]:
-    """Functions that compute nothing: no time was measured, no test made threads wait, and no count is
-    negative."""
+    """Functions that compute nothing: checks that no time was measured, no test made threads wait, and no
+    count is negative."""
     with native.timed_parts() as seconds:
         yield sum(seconds)
     yield float(native.simulate_preemption(Preempted.NOBODY) != 0 or native.tasks_taken_over() < 0)
@@ -333,7 +333,7 @@ def _products(native: Native) -> Iterator[tuple[torch.dtype, Product]]:
 def _cache_errors(
     cache: NativeCache, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor
 ) -> Iterator[float]:
-    """The errors of a cache with keys and values [T, Hkv, D] at slots [T], and zeros elsewhere."""
+    """The errors of a cache that should have keys and values [T, Hkv, D] at slots [T], else zeros."""
     keys, values = cache.rows()
     block, offset = slots // BLOCK, slots % BLOCK
     for got, rows in ((keys, key), (values, value)):

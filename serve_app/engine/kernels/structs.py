@@ -1,4 +1,4 @@
-"""The C structures and constants of the native functions, with the fields of their headers.
+"""The C structures and constants of the native functions, with the same fields as in the headers.
 
 The build compares every field, size and constant with the headers, and fails if they differ (see layout.py).
 The headers document the fields.

@@ -19,7 +19,8 @@ _Progress = ctypes.c_int64 * 2
 class Touching:
     """Contiguous tensors whose memory a separate thread touches, all in parallel, from their first bytes on.
 
-    Touching does not change their content, even if it is being written to. The thread ends with this object.
+    Touching does not change their content, even while something else writes to it. The thread ends with this
+    object.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class Touching:
 
     @property
     def seconds_per_byte(self) -> float:
-        """The recent time in seconds to get a byte of memory; 0 before the first measurement."""
+        """The seconds that a byte of memory took to get recently; 0 before the first measurement."""
         return self._progress[_NS_PER_MIB] / _NS_PER_S_AND_MIB
 
     def finish(self) -> None:

@@ -1,9 +1,9 @@
-"""Learns the layers of a module from a forward without a cache, and refuses what we would compute wrongly.
+"""Learns the layers of a module from a forward without a cache, and refuses what we would get wrong.
 
 During a dry run, attention and stateful functions return zeros. Every layer must call attention exactly once,
 or, in a model with states, at most once. And a token's logits must not change when the tokens before it
 change. If they change, something else mixes tokens: a convolution, a state, or an attention of the module's
-own. In a packed batch, it would mix the tokens of different sequences.
+own. In a packed batch, this would mix the tokens of different sequences.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The bridge from a transformers module to our attention: one registered function.
 
 Transformers looks its attention up by name and hands it queries, keys and values with positions already
-applied. It cannot pass where our sequences are in the batch and in the cache, so a step makes its backend and
-context *active* during one forward. Does not depend on cache layouts, and computes nothing.
+applied. It cannot pass on where our sequences are in the batch and in the cache, so a step makes its backend
+and context *active* during one forward. Does not depend on cache layouts, and computes nothing.
 
 No mask function is registered under our name, so transformers builds no mask at all; the backend alone
 decides what a query may see.

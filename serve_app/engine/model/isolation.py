@@ -1,9 +1,9 @@
-"""Runs a step so that failures are contained: a chunk only fails if it also fails when run by itself.
+"""Runs a step so that failures are contained: a chunk fails only if it also fails when it runs alone.
 
-Runs the chunks of a step as one batch. If that raises, each chunk runs again alone; chunks that still raise
-are reported, the others keep their logits. If all of them raise, a probe of our own (one token in a separate
-block) shows whether the requests are bad or the device is broken. Does not depend on requests, outputs or
-sampling.
+Runs the chunks of a step as one batch. If the batch raises an exception, each chunk runs again alone; chunks
+that raise one again are reported, and the others keep their logits. If all of them raise one, a probe of our
+own (one token in a separate block) shows whether the requests are bad or the device is broken. Does not
+depend on requests, outputs or sampling.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class IsolatingRunner:
         """Copy the cache blocks `copies` (source, target), then compute the chunks.
 
         `fed` has the pending tokens of the chunks' sequences. Raises DeviceBroken after MAX_STRIKES steps in
-        a row without any success.
+        a row that had no success at all.
         """
         self._fed = fed
         spoilt = self._copy(chunks, copies)
@@ -101,7 +101,7 @@ class IsolatingRunner:
         return StepResult([], spoilt)
 
     def recompute(self, chunk: Chunk) -> torch.Tensor:
-        """Compute the logits of a chunk that has run already again, and alone."""
+        """Compute the logits of a chunk again, and alone, after it has already run."""
         return self._forward([chunk]).logits
 
     def _attempt(self, chunks: list[Chunk]) -> StepResult:

@@ -1,6 +1,6 @@
-"""Decides the size of the KV cache and the longest sequence, from numbers alone.
+"""Decides how large the KV cache and how long a sequence may be, from numbers alone.
 
-`plan_cache` is pure. Only `free_memory` looks at the machine. On a GPU it looks at the replica's part, to
+`plan_cache` is pure. Only `free_memory` looks at the machine. On a GPU, it looks at the replica's part, to
 which `keep_to_share` limits torch. Nothing is allocated.
 """
 
@@ -118,8 +118,8 @@ def plan_cache(
 
 
 def _slots(slot_bytes: int, given: int, max_sequences: int) -> int:
-    """The number of slots of `slot_bytes` that fit in `given` bytes, but no more than a full batch and cached
-    prefixes can use."""
+    """The number of slots of `slot_bytes` each that fit in `given` bytes, but no more than a full batch and
+    cached prefixes can use."""
     if not slot_bytes:
         return 0
     fitting = given // slot_bytes - OWN_SLOTS

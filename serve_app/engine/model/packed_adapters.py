@@ -80,7 +80,7 @@ class PackedTable(AdapterTable[PackedAdapter]):
         return self._most * self.bytes_at(self._max_rank) - self.num_bytes
 
     def bytes_at(self, rank: int) -> int:
-        """The memory of an adapter of this rank that changes every site."""
+        """The memory of an adapter that has this rank and changes every site."""
         wide = sum(len(site.widths) * (site.features + site.width) for site in self._sites)
         return -(-rank // PANEL) * PANEL * wide * self.dtype.itemsize
 

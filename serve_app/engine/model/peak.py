@@ -55,7 +55,7 @@ def largest_steps(
 
 
 def _pieces(tokens: int, longest: int) -> list[int]:
-    """The lengths of prompts of up to `longest` tokens that make up `tokens`."""
+    """The lengths of prompts that have `tokens` tokens in total, and up to `longest` tokens each."""
     count, rest = divmod(tokens, longest)
     return [longest] * count + [rest] * bool(rest)
 

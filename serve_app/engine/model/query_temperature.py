@@ -1,7 +1,8 @@
-"""Temperatures of queries that grow with the position, as in the layers of Llama 4 without rotary positions.
+"""Query temperatures, which grow with the position, as in those layers of Llama 4 that lack rotary positions.
 
 Transformers takes the position from the row's place in the batch, which is right for one sequence alone. So
-the module's own temperatures are switched off and applied here, by each row's position in its sequence.
+the module's own temperatures are switched off, and temperatures by each row's position in its sequence are
+applied here.
 """
 
 from __future__ import annotations

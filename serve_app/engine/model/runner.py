@@ -34,10 +34,10 @@ class ModelRunner:
     """Runs one causal language model on packed batches.
 
     `module` is a transformers causal LM in eval mode on `device`; its attention is replaced by ours. `dtype`
-    is the type of its keys and values, and of the cache unless `config.kv_cache_dtype` says otherwise.
-    `context_window` is the model's own window in tokens; None: `max_position_embeddings`. `make_adapters`
-    makes the table of its adapters. `graphed`: tokens of the largest step with prompts that will be recorded
-    as a graph. Raises UnsupportedModel and `memory.CacheTooSmall`.
+    is the type of the keys and values, and also that of the cache unless `config.kv_cache_dtype` says
+    otherwise. `context_window` is the model's own window in tokens; None: `max_position_embeddings`.
+    `make_adapters` makes the table of the model's adapters. `graphed`: the number of tokens in the largest
+    step with prompts that will be recorded as a graph. Raises UnsupportedModel and `memory.CacheTooSmall`.
     """
 
     def __init__(

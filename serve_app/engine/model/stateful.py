@@ -32,7 +32,7 @@ def stateful_functions(kind: type[nn.Module]) -> list[str]:
 def wants_positions(module: nn.Module) -> bool:
     """Whether the forward of `module` takes positions. A model may need none if all its layers have states.
 
-    Raises UnsupportedModel for any other model whose forward takes none.
+    Raises UnsupportedModel for any other model whose forward takes no positions.
     """
     if stateful_functions(type(module)) and not takes_positions(module):
         return False

@@ -1,1 +1,1 @@
-"""The inputs of a request to the engine: their checks, and tensors, drafts and processors ready for use."""
+"""The inputs of a request to the engine: checked, and ready for use as tensors, drafts and processors."""

@@ -32,7 +32,7 @@ def check_inputs(request: EngineRequest, *, vocab_size: int, window: int, table_
 
 
 def num_prompt_ids(request: EngineRequest, vocab_size: int) -> int:
-    """The number of valid ids in a prompt: first those of the vocabulary, then those of the prompt table."""
+    """How many ids a prompt may use: first those of the vocabulary, then those of the prompt table."""
     return vocab_size + (0 if request.prompt_table is None else max(0, request.prompt_table.used))
 
 
@@ -75,7 +75,7 @@ def _table(table: PromptTable, request: EngineRequest, vocab_size: int, width: i
 
 
 def _logits(request: EngineRequest, vocab_size: int, window: int) -> None:
-    """The logits of one request are limited in total, whether it is streamed or not."""
+    """The logits of one request are limited in total, whether or not it is streamed."""
     length, max_tokens = len(request.token_ids), request.sampling.max_tokens
     outputs = request.n if request.beam is None else request.beam.width
     longest = window - length if max_tokens is None else max_tokens

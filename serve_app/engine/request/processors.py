@@ -42,7 +42,7 @@ class ProcessorRegistry:
     """The processors of one engine."""
 
     def __init__(self, paths: Mapping[str, str]) -> None:
-        """Import every factory. Raises ValueError that names the processor if one cannot be found."""
+        """Import every factory. Raises ValueError if a processor cannot be found; the message names it."""
         self._factories = {name: _load(name, path) for name, path in paths.items()}
 
     def check(self, calls: Sequence[ProcessorCall]) -> None:
@@ -58,7 +58,7 @@ class ProcessorRegistry:
             raise InvalidField(FIELD, f"must hold at most {limits.MAX_PROCESSORS} calls.", joint=" ")
 
     def make(self, calls: Sequence[ProcessorCall]) -> tuple[LogitsProcessor, ...]:
-        """The processors of one request. Raises InvalidField when a factory refuses its arguments."""
+        """The processors of one request. Raises InvalidField if a factory refuses the client's arguments."""
         return tuple(map(self._make, calls))
 
     def _make(self, call: ProcessorCall) -> LogitsProcessor:

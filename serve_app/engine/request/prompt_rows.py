@@ -13,14 +13,14 @@ from serve_app.types import PromptTable
 
 @dataclass(frozen=True, slots=True)
 class PromptRows:
-    """The rows of one request's prompt table that its prompt uses."""
+    """Those rows of one request's prompt table that its prompt uses."""
 
     rows: torch.Tensor  # [used, N]
     digest: str  # of the rows: two prompts share a KV cache only if their digests are equal
 
     @classmethod
     def of(cls, table: PromptTable) -> PromptRows:
-        """The rows of a checked table that the prompt uses."""
+        """Those rows of a checked table that the prompt uses."""
         rows = to_torch(table.rows)[: table.used]
         data = rows.contiguous().view(torch.uint8).numpy().tobytes()
         head = f"{table.rows.dtype} {tuple(rows.shape)} ".encode()

@@ -36,7 +36,7 @@ def validate(
 
     `window` is the number of prompt and output tokens one sequence may have. Without `beams`, only the
     request's own part of a search is checked. Without `table_width` (the numbers in a row), only the
-    request's own part of a prompt table is.
+    request's own part of a prompt table is checked.
     """
     if request.beam is not None:
         _beam(request.beam, request, beams or BeamBounds(limits.MAX_BEAM_WIDTH, 0))
@@ -151,7 +151,7 @@ def _sampling(sampling: SamplingParams, vocab_size: int) -> None:
 
 
 def _between(name: str, value: float | None, low: float, high: float) -> None:
-    """Raise InvalidField unless `value` is finite and from `low` to `high`, or None (unset)."""
+    """Raise InvalidField unless `value` is None (unset), or finite and from `low` to `high`."""
     if value is None or (low <= value <= high and value != math.inf):
         return
     bound = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"

@@ -17,9 +17,9 @@ of their scores. The promise of a beam is its sum / length ** length_penalty
 Log-probabilities are normalised first and then edited, as in transformers: a repetition
 penalty multiplies them, and masked tokens do not change the others.
 
-Several groups search side by side, and each keeps its own hypotheses. At each step `diversity_penalty` is
-subtracted from a token's log-probability once for each earlier group in which a beam took that token; like
-every edit it stays in the sum.
+Several groups search side by side, and each keeps its own hypotheses. At each step, `diversity_penalty` is
+subtracted from a token's log-probability once for each earlier group in which a beam took that token. Like
+every edit, the penalty stays in the sum.
 
 Works on sequences that the caller forks, without blocks, queues or time.
 """
@@ -70,7 +70,7 @@ class BeamGroup:
     def __init__(
         self, options: Beam, leader: Sequence, *, end: End, num_end_tokens: int, max_output: int
     ) -> None:
-        """`leader` has computed the prompt; every beam ends after `max_output` tokens of output."""
+        """`leader` has computed the prompt; every beam ends after `max_output` output tokens."""
         self.width = options.width // options.groups
         self.beams = [leader] * self.width
         self.over = False
@@ -135,7 +135,7 @@ class BeamGroup:
         ended: torch.Tensor,
         length: int,
     ) -> None:
-        """Add those of the best `width` continuations that have ended to the hypotheses."""
+        """Add to the hypotheses those of the best `width` continuations that have ended."""
         # A continuation of a beam that does not count yet repeats another continuation.
         ended = ended & (torch.arange(len(branches)) < self.width) & (sums > NOTHING / 2)
         scores = torch.cat([self._scores, sums / length**self._options.length_penalty + ~ended * NOTHING])
@@ -152,7 +152,7 @@ class BeamGroup:
         self._hypotheses = kept
 
     def _improvable(self, length: int) -> bool:
-        """Whether the search should go on, by its rule of early stopping."""
+        """Whether the search should go on, according to its rule for stopping early."""
         rule, penalty = self._options.early_stopping, self._options.length_penalty
         there = torch.tensor([hypothesis is not None for hypothesis in self._hypotheses])
         if rule is EarlyStopping.YES and bool(there.all()):
@@ -179,7 +179,7 @@ class BeamSearch:
         return all(group.over for group in self._groups)
 
     def hypotheses(self) -> list[Hypothesis]:
-        """The hypotheses of all groups, best first; on equal scores, the earlier group's first."""
+        """The hypotheses of all groups, best first; on equal scores, the one of the earlier group first."""
         found = [hypothesis for group in self._groups for hypothesis in group.hypotheses]
         return sorted(found, key=lambda hypothesis: -hypothesis.score)
 

@@ -49,7 +49,7 @@ class RowSampler(Protocol):
     def sample(
         self, logits: torch.Tensor, sequences: abc.Sequence[Sequence], ahead: abc.Sequence[int] | None = None
     ) -> list[Sampled]:
-        """`ahead[r]`: how many tokens lie between the end of `sequences[r]` and the one of row r; None: 0."""
+        """`ahead[r]`: how many tokens are between the end of `sequences[r]` and the one of row r; None: 0."""
         ...
 
     def choose(self, logits: torch.Tensor, sequences: abc.Sequence[Sequence]) -> Choice:

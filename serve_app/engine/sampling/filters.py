@@ -1,9 +1,9 @@
 """Sampling filters and the draw, for rows that share one tensor but are independent of each other.
 
 Candidates are in float64, likeliest first and lowest id on ties, and padded with impossible tokens to a
-multiple of 64. So a row's numbers do not depend on the width that other rows need. Sums on which a choice
-depends run over one row in a fixed order (`cumsum`, or blocks of 128). Draws overwrite their logits. Does not
-depend on sequences.
+multiple of 64. So a row's numbers do not depend on how wide the other rows have to be. Sums that a choice
+depends on run over one row in a fixed order (`cumsum`, or blocks of 128). Draws overwrite their logits. Does
+not depend on sequences.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NUCLEUS_WIDTHS: Final = (256, 4096)  # most nuclei are small; a full sort is th
 
 
 class RowParams(NamedTuple):
-    """The sampling parameters of one row."""
+    """The sampling parameters of a single row."""
 
     temperature: float
     top_k: int  # the width of the row, or more: off
@@ -84,7 +84,7 @@ def scale_(x: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:
 
 
 def draw_all(x: torch.Tensor, params: FilterParams) -> torch.Tensor:
-    """Sample ids [R] from logits x [R, V], filtered only by min-p."""
+    """Sample ids [R] from logits x [R, V], after filtering by min-p only."""
     probs = torch.softmax(scale_(x, params.temperature), dim=-1)
     if params.by_min_p:
         bound = params.min_p.to(probs.dtype) * probs.amax(-1, keepdim=True)
@@ -182,7 +182,7 @@ def _filter(probs: torch.Tensor, total: torch.Tensor, params: FilterParams) -> t
 
 
 def _keep_nucleus(probs: torch.Tensor, total: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
-    """Zero everything after the shortest head with at least `top_p` of the total."""
+    """Zero everything after the shortest head that has at least `top_p` of the total."""
     drop = (probs.cumsum(-1) - probs >= top_p * total) & (top_p < 1)
     drop[:, 0] = False
     return probs.masked_fill(drop, 0.0)

@@ -34,7 +34,7 @@ _LARGEST: Final = float(np.finfo(np.float32).max)
 
 
 class TokenCounts:
-    """The distinct tokens of one sequence and how often each occurs, kept up to date as it grows.
+    """The distinct tokens of one sequence, and how often each occurs, kept up to date as the sequence grows.
 
     Only `repetition_sees_prompt` and `penalize_prompt` take the prompt into account. Tokens may be appended,
     or cut off at the end; the remaining tokens are assumed to be unchanged.
@@ -63,7 +63,7 @@ class TokenCounts:
         return child
 
     def update(self, token_ids: list[int]) -> tuple[Ids, npt.NDArray[np.float32]]:
-        """Distinct ids [U] and their counts [U]; to ids with count 0, only the repetition penalty applies."""
+        """Distinct ids [U] and their counts [U]; only the repetition penalty applies to ids with count 0."""
         shrunk = len(token_ids) < self._read
         if shrunk or (self._read > self._start and token_ids[self._read - 1] != self._last):
             self._clear()
@@ -142,7 +142,7 @@ class Edits:
         return self.dense
 
     def copy(self) -> Edits:
-        """The edits for a fork; everything that does not change is shared."""
+        """The edits for a fork, which share everything that does not change."""
         child = copy(self)
         child.counts = None if self.counts is None else self.counts.copy()
         child._ngrams = None if self._ngrams is None else self._ngrams.copy()
@@ -186,7 +186,7 @@ def apply_edits(
     edits: abc.Sequence[Edits],
     sequences: abc.Sequence[Sequence],
 ) -> list[int]:
-    """Edit `rows` of logits [R, V] in place; row `rows[i]` by `edits[i]` for `sequences[i]`.
+    """Edit `rows` of logits [R, V] in place: row `rows[i]` by `edits[i]`, for `sequences[i]`.
 
     Raw logits must be finite or -inf. A finite logit stays finite, whatever the penalty. Returns the rows
     whose own processor failed; the logits of these rows are then meaningless.
@@ -242,7 +242,7 @@ def apply_edits(
 
 
 def _process(logits: torch.Tensor, sequence: Sequence) -> bool:
-    """Run the processors of a sequence on its row [V] in place; returns whether the row is still sound."""
+    """Run the processors of a sequence on its row [V] in place; returns whether the row is still usable."""
     prompt, output = tuple(sequence.token_ids[: sequence.prompt_len]), tuple(sequence.output_ids)
     try:
         for processor in sequence.processors:

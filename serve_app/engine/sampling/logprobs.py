@@ -1,4 +1,4 @@
-"""Log-probabilities of the raw model distribution, for the rows that want them."""
+"""Log-probabilities under the raw distribution of the model, for the rows that want them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROWS_AT_ONCE: Final = 256
 
 
 class RawLogprobs:
-    """The distributions of some rows, taken before anything changes their logits.
+    """The raw distributions of some rows, taken before anything changes their logits.
 
     They are in float64, in which different float32 logits keep different log-probabilities, so that the first
     alternative is always the greedy token.
@@ -43,12 +43,12 @@ class RawLogprobs:
         return [self._all.gather(1, tokens.unsqueeze(1)).squeeze(1), *self._top]
 
     def at(self, token_ids: Sequence[int]) -> list[PositionLogprobs]:
-        """One entry for each row, for the token chosen there; waits for the device."""
+        """One entry for each row, about the token chosen there; waits for the device."""
         chosen = torch.tensor(token_ids, dtype=torch.int64, device=self._all.device)
         return entries(self._num_top, token_ids, [part.cpu() for part in self.of(chosen)])
 
     def ranks(self, token_ids: Sequence[int]) -> list[int]:
-        """The rank of one token in each row, from 1, in the order of `topk`; waits for the device."""
+        """The rank of one token in each row, counted from 1 in the order of `topk`; waits for the device."""
         tokens = torch.tensor(token_ids, dtype=torch.int64, device=self._all.device).unsqueeze(1)
         own = self._all.gather(1, tokens)
         ids = torch.arange(self._all.shape[1], device=self._all.device)
@@ -89,8 +89,8 @@ def _alternatives(wanted: int, row: int, tops: list[list[list[Any]]]) -> tuple[T
 def prompt_logprobs(logits: torch.Tensor, next_ids: list[int], num_top: int) -> list[PositionLogprobs]:
     """Log-probabilities and ranks of `next_ids` [k] under logits [k, V]: row r predicts `next_ids[r]`.
 
-    `num_top` is the number of likeliest alternatives per position, 0 .. 20. A row that is not finite results
-    in NaN; its sequence fails when the row is sampled.
+    `num_top` is the number of likeliest alternatives per position, 0 .. 20. A row that is not finite gives
+    NaN; its sequence fails when the row is sampled.
     """
     found: list[PositionLogprobs] = []
     for start in range(0, len(next_ids), ROWS_AT_ONCE):

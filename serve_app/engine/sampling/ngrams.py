@@ -1,7 +1,7 @@
 """Which tokens would repeat a sequence of n tokens: an index that grows with its sequence.
 
-The result equals that of transformers' NoRepeatNGramLogitsProcessor, which reads the whole
-text at each step; this index reads each token once. Works on ids, not logits.
+The result is that of transformers' NoRepeatNGramLogitsProcessor, which reads the whole text at each step;
+this index reads each token once. Works on ids, not logits.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class NgramIndex:
         return child
 
     def following(self, token_ids: list[int]) -> npt.NDArray[np.int64]:
-        """The tokens [U], each once, that have already followed the last n-1 of `token_ids`."""
+        """The tokens [U], each listed once, that have already followed the last n-1 of `token_ids`."""
         self._update(token_ids)
         if len(token_ids) < self._size - 1:
             return np.empty(0, dtype=np.int64)

@@ -22,8 +22,8 @@ def _mix(x: int) -> int:
 def uniform(seed: int, index: int, position: int) -> float:
     """A number in [0, 1) with 53 random bits.
 
-    `seed` is 0 .. 2**64-1 (taken modulo 2**64), `index` the sequence's number in
-    its request, `position` the number of tokens generated before this draw.
+    `seed` is 0 .. 2**64-1 (taken modulo 2**64), `index` is the sequence's number in its request, and
+    `position` the number of tokens generated before this draw.
     """
     key = _mix((_mix((seed + _GOLDEN) & _MASK) + (index + 1) * _GOLDEN) & _MASK)
     word = _mix((key + (position + 1) * _GOLDEN) & _MASK)

@@ -175,8 +175,8 @@ class PromptLookupFactory:
     def of_engine(
         cls, most: int | Literal["auto"] | None, overlap: bool, vocab_size: int, window: int
     ) -> PromptLookupFactory:
-        """Proposals of an engine. `most` None: proposes only drafts that are worth their cost, and none if
-        steps `overlap`."""
+        """Proposals of an engine. If `most` is None, proposes only drafts that are worth their cost, and none
+        if steps `overlap`."""
         if most is None:
             most = 0 if overlap else "auto"
         return cls(most, vocab_size, window)

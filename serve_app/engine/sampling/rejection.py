@@ -26,7 +26,7 @@ def draw_by_rejection(probs: torch.Tensor, sequence: Sequence) -> int:
     """The next token of `sequence`; `probs` [V] float64 is the model's final distribution p.
 
     The drafted token is accepted with probability min(1, p / q), where q is the draft's distribution. If it
-    is rejected, a token is drawn from the part of p above q. Overall, this is equivalent to a draw from p.
+    is rejected, a token is drawn from the part of p above q. Overall, this is the same as a draw from p.
     """
     draft, position = sequence.client_draft, sequence.num_output
     if draft is None or draft.probs is None:

@@ -49,7 +49,7 @@ Draw = abc.Callable[[torch.Tensor, FilterParams], torch.Tensor]
 
 @dataclass(slots=True, frozen=True)
 class _RowWork:
-    """How the rows of one sequence are handled, worked out once."""
+    """How the rows of one sequence are handled; worked out once per sequence."""
 
     edits: Edits
     draw: Draw | None  # None: greedy
@@ -98,10 +98,10 @@ class Sampler:
     ) -> list[Sampled]:
         """One outcome for each row of logits [R, V] float32, which may be edited in place.
 
-        Row r belongs to `sequences[r]`, and its token comes after `ahead[r]` others that are not yet in the
-        sequence. `ahead` None: no row has such tokens, which is required unless sequences are drawn `by_row`.
-        A row that contains NaN or +inf, or that leaves no token to choose, gets an error; the others are
-        unaffected.
+        Row r belongs to `sequences[r]`; its token comes after `ahead[r]` other tokens that are not yet in the
+        sequence. If `ahead` is None, no row has such tokens; this is required unless sequences are drawn
+        `by_row`. A row that contains NaN or +inf, or that leaves no token to choose, gets an error; the
+        others are unaffected.
         """
         return self.choose(logits, sequences, ahead).read() if sequences else []
 
@@ -132,7 +132,7 @@ class Sampler:
         plans: abc.Sequence[_RowWork],
         spoilt: torch.Tensor | None,
     ) -> Choice:
-        """The tokens of rows, some of which are edited, drawn, or need log-probabilities.
+        """The tokens of rows, if some rows are edited, drawn, or need log-probabilities.
 
         A row that is not finite goes through all steps, and gets a meaningless token.
         """
@@ -252,8 +252,7 @@ class Sampler:
         return _RowWork(Edits(sequence, vocab_size, self._eos_token_ids, self._watermark_key), draw, width)
 
     def _strip_padding(self, logits: torch.Tensor) -> torch.Tensor | None:
-        """Rule out the padded ids; returns which rows [R] had NaN or +inf in the padding; None without
-        padding."""
+        """Rule out the padded ids; returns which rows [R] had NaN or +inf in the padding; None without it."""
         padding = logits[:, self._vocab_size :]
         if not padding.shape[1]:
             return None
@@ -319,7 +318,7 @@ def _nothing_left(sequence: Sequence) -> ErrorInfo:
 
 
 def _draw_of(sampling: SamplingParams, vocab_size: int) -> tuple[Draw | None, int]:
-    """How tokens are drawn for a sequence with these parameters, and the width of its group."""
+    """How tokens are drawn for a sequence with these parameters, and the width of the sequence's group."""
     if sampling.greedy:
         return None, 0
     if 0 < sampling.top_k < vocab_size:
@@ -349,7 +348,7 @@ def _row_params(
 
 
 def _top_p(sequence: Sequence) -> float:
-    """`top_p` for the next token of a sequence, with its decay: the rule of TensorRT-LLM's runtime.
+    """`top_p` for the next token of a sequence, reduced by its decay as in TensorRT-LLM's runtime.
 
     Every token multiplies `top_p` by the decay, down to a minimum; the reset token restores `top_p`.
     """
@@ -385,6 +384,6 @@ def _together(parts: abc.Sequence[tuple[torch.Tensor | None, torch.Tensor]], cou
 
 
 def _not_finite(peaks: torch.Tensor, spoilt: torch.Tensor | None) -> torch.Tensor:
-    """Which rows [R] are not finite, judging by their largest numbers `peaks`, or are `spoilt`."""
+    """Which rows [R] are `spoilt` or not finite, judging by their largest numbers `peaks`."""
     bad = peaks - peaks != 0  # NaN, unless the peak is a number
     return bad if spoilt is None else bad | spoilt

@@ -19,7 +19,7 @@ _TOP_BLOCK: Final = 32
 
 
 def blocks(x: torch.Tensor, size: int, fill: float) -> torch.Tensor:
-    """[R, V] -> [R, ceil(V/size), size], a view when `size` divides V."""
+    """[R, V] -> [R, ceil(V/size), size]; a view if `size` divides V."""
     rest = -x.shape[1] % size
     if rest:
         x = torch.nn.functional.pad(x, (0, rest), value=fill)
@@ -27,7 +27,7 @@ def blocks(x: torch.Tensor, size: int, fill: float) -> torch.Tensor:
 
 
 def highest(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Largest value [R] of each row of x [R, V] and the lowest id [R] with it; NaN for a row with a NaN.
+    """Largest value [R] of each row of x [R, V], and the lowest id [R] that has it; NaN for a row with a NaN.
 
     Without our kernels it is found by blocks, because `max` with indices is several times slower than `amax`.
     """

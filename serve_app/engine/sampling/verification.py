@@ -42,7 +42,7 @@ def sample_tokens(
     """Fill `sampled` of every task: one token, and one more for each draft token that was right.
 
     `by_row`: whether each next token of a sequence depends only on its position and its own row of logits.
-    The sequences are unchanged when this returns or raises.
+    The sequences are unchanged, whether this returns or raises.
     """
     lengths = [len(task.sequence.token_ids) for task in tasks]
     for task in tasks:

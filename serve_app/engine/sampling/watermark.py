@@ -1,10 +1,11 @@
 """A watermark in generated text: the green tokens after each token, and their detection.
 
-After each token half of the vocabulary is green, chosen by a generator seeded with (previous token x key) mod
-2**64. A watermarked request adds DELTA to green logits before a token is chosen. In text without the mark,
-half of the tokens are green. So with the key, the share of green tokens shows whether text has the mark. The
-generator is splitmix64; each of its words decides on eight tokens, one byte per token. So the marks do not
-depend on the size of the vocabulary, and the detector need not know that size.
+After each token, half of the vocabulary is green; this half is chosen by a generator seeded with (previous
+token x key) mod 2**64. A watermarked request adds DELTA to green logits before a token is chosen. In text
+without the mark, half of the tokens are green. So someone who has the key can tell by the share of green
+tokens whether text has the mark. The generator is splitmix64; each of its words decides on eight tokens, one
+byte per token. So the marks do not depend on the size of the vocabulary, and the detector need not know that
+size.
 
 The scheme of Kirchenbauer et al., "A Watermark for Large Language Models" (2023),
 with one token of context. Works on arrays only, without logits or text.
@@ -73,7 +74,7 @@ def _seeds(previous: Sequence[int], key: int) -> npt.NDArray[np.uint64]:
 
 
 def _generate(seeds: npt.NDArray[np.uint64], words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Output number `words` of splitmix64 generators with these seeds."""
+    """The outputs, with number `words`, of splitmix64 generators that have these seeds."""
     x = seeds + (words + np.uint64(1)) * _GOLDEN
     x = (x ^ (x >> np.uint64(30))) * _MIX_1
     x = (x ^ (x >> np.uint64(27))) * _MIX_2

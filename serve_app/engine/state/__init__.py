@@ -1,8 +1,8 @@
 """Stateful layers: convolutions and recurrences over the tokens of a sequence, in a packed batch.
 
-A state is the memory of one such function after a number of tokens, and a slot holds all states of a
-sequence at one position. A step reads one slot and writes another, so a step that runs twice gives the
-same states. `functions` names the kinds; each is a file beside it. Does not depend on models or requests.
+A state is what one such function remembers after a number of tokens, and a slot holds all states of a
+sequence at one position. A step reads one slot and writes another, so a step that runs twice gives the same
+states. `functions` lists the kinds; each kind is a file beside it. Does not depend on models or requests.
 """
 
 from __future__ import annotations

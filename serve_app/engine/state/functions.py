@@ -1,4 +1,4 @@
-"""The kinds of states: maps the name of a function in transformers' modules to our function that replaces it.
+"""The kinds of states: a map from the name of a function in transformers' modules to our own function for it.
 
 Our function gets the `States` of the forward, then the arguments of transformers' function for a packed
 batch, and returns what transformers' function would return. A new kind is a file beside this one and a line

@@ -18,7 +18,7 @@ Advance = Callable[..., torch.Tensor]
 def scan(
     waves: Sequence[Wave], pool: torch.Tensor, out: torch.Tensor, advance: Advance, *inputs: torch.Tensor
 ) -> torch.Tensor:
-    """Fill `out` [T, ...] from `inputs` [T, ...], and the slots of `pool` [slots, ...]; returns `out`."""
+    """Fill `out` [T, ...], and the slots of `pool` [slots, ...], from `inputs` [T, ...]; returns `out`."""
     for wave in waves:
         states = pool.index_select(0, wave.sources)
         for rows in wave.tokens():

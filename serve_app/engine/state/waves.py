@@ -1,4 +1,4 @@
-"""Where the states of a step are: spans of rows between two slots, in waves that run one after another.
+"""The spans of rows that a step's states need, each between two slots, in waves that run one after another.
 
 A chunk is one span, or several spans if states inside it are kept: at a boundary that another request may
 share, or after each token of a draft. The n-th spans of all chunks are one wave; the spans of a wave run as a
@@ -18,7 +18,7 @@ from serve_app.engine.transfer import send
 
 
 class Span(NamedTuple):
-    """Rows of one sequence in a batch, from the state in one slot to the state in another one."""
+    """Rows of one sequence in a batch, which lead from the state in one slot to the state in another slot."""
 
     first: int  # row
     length: int  # rows

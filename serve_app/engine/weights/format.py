@@ -1,8 +1,8 @@
-"""The interface of a weight format, between the weights of linear layers and the products of a device.
+"""The interface of a weight format, which connects the weights of linear layers to the products of a device.
 
 A format loads weights, multiplies by them on every device that it supports, and describes them to native
-code. Its name, which is part of a model's fingerprint, and its size are in `config/quantization.py`: both are
-also needed without torch. Formats do not depend on the model's structure.
+code. A format's name, which is part of a model's fingerprint, and its size are in `config/quantization.py`:
+both are also needed without torch. Formats do not depend on the model's structure.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Weight(Protocol):
         ...
 
     def describe(self) -> LinearStruct | None:
-        """The argument for native calls over whole layers, valid as long as the weight; None if such calls
-        cannot use the weight."""
+        """The argument for native calls over whole layers, valid as long as the weight lives; None if such
+        calls cannot use the weight."""
         ...
 
 
@@ -38,7 +38,7 @@ class Load(Protocol):
     """Makes a weight for one device."""
 
     def __call__(self, weight: torch.Tensor, bias: torch.Tensor | None, *, lasting: bool = True) -> Weight:
-        """Load weight [N, K] and bias [N], in the checkpoint's type and on their device.
+        """Load weight [N, K] and bias [N], which are in the checkpoint's type, on their device.
 
         `lasting`: the result is kept as long as the process runs, so its memory need not be freed.
         """

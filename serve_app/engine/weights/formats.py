@@ -20,7 +20,7 @@ FORMATS: Final[Mapping[str, WeightFormat]] = {each.name: each for each in (PLAIN
 
 
 def packer(model: PreTrainedModel, weights: WeightFormat, device: str) -> Pack:
-    """A function that packs linears of `model` into one layer, in the format `weights` for `device`.
+    """A function that packs linears of `model` into one layer, in the format `weights`, for `device`.
 
     Linears that influence answers most may get another format: `config/quantization.py` says which.
     """

@@ -1,6 +1,6 @@
 """Weights that are converted to int8 or int4 codes at the start, on a CPU.
 
-The native functions multiply by them, or plain torch does, whose results are the same bit for bit.
+The native functions multiply by these codes, or plain torch does; its results are the same, bit for bit.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class PackedLinear(nn.Module):
         return apart(out) if self.apart else out
 
     def project(self, x: torch.Tensor) -> torch.Tensor:
-        """[M, K] -> [M, N] of the same type; a format may multiply float32 without rounding it."""
+        """[M, K] -> [M, N] of the same type; some formats multiply float32 numbers without rounding them."""
         return self.weight_kept.multiply(x, x.dtype)
 
     def describe(self) -> LinearStruct | None:
@@ -95,14 +95,14 @@ def apart(x: torch.Tensor) -> torch.Tensor:
     """The same numbers, spread so that no two are neighbours in memory.
 
     Torch computes sigmoid and similar functions on about sixteen neighbours at a time, and by another method
-    on the numbers left over. The last bit may differ between the two, so a router's result for a row would
+    on the numbers left over. The last bit of the two methods may differ, so a router's result for a row would
     depend on the rows beside it. Numbers that are not neighbours are computed one by one.
     """
     return x.new_empty(*x.shape, 2)[..., 0].copy_(x)
 
 
 def as_linear(weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Linear:
-    """A linear with weight [N, K] and bias [N], which shares their memory."""
+    """A linear with weight [N, K] and bias [N], whose memory it shares."""
     outputs, inputs = weight.shape
     linear = nn.Linear(inputs, outputs, bias=False, device="meta")
     linear.weight = nn.Parameter(weight.detach(), requires_grad=False)

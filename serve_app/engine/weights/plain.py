@@ -1,4 +1,4 @@
-"""Weights in their own type, by the fastest product of a device: the format of unquantised models."""
+"""Weights in their own type, with the fastest product of a device: the format of unquantised models."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class LinearWeight:
         self.shape = torch.Size((linear.out_features, linear.in_features))
 
     def to(self, *_: Any, **__: Any) -> LinearWeight:
-        """Returns itself: the product is in float32, whatever type is requested."""
+        """Returns itself: the product is in float32, whichever type is requested."""
         return self
 
     def type(self, *_: Any) -> LinearWeight:
@@ -131,7 +131,7 @@ def multiplied_weights(
 
 
 def stand_in(place: Place, make: Callable[[torch.Tensor], PackedLinear]) -> nn.Parameter:
-    """Put a stand-in at `place`, with linears that `make` builds from matrices; returns the parameter it
+    """Put a stand-in at `place`, with linears that `make` builds from matrices; returns the parameter that it
     replaces."""
     module, name = place
     weight = cast(nn.Parameter, module._parameters.pop(name))

@@ -1,5 +1,5 @@
-"""Products of weights on a GPU, in Triton. It depends only on tensors; the files of the formats call these
-functions."""
+"""Products of weights on a GPU, in Triton. The module depends only on tensors; the files of the formats call
+its functions."""
 
 from __future__ import annotations
 

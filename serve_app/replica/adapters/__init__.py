@@ -1,1 +1,1 @@
-"""LoRA adapters of one replica: which are loaded, and how they are loaded."""
+"""LoRA adapters of one replica: which ones are loaded, and how."""

@@ -82,6 +82,6 @@ class AdaptingLoop(EngineLoop):
         return name
 
     def drop_adapter(self, name: str) -> None:
-        """Forget an adapter, all of whose requests have ended or been aborted."""
+        """Forget an adapter whose requests have all ended or been aborted."""
         if self._loader is not None:
             self.call(partial(self._loader.table.drop, name))

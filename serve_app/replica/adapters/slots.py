@@ -1,8 +1,8 @@
 """The adapters of one replica: which are loaded, which requests use them, and which are dropped.
 
 Each adapter in memory has a slot. Requests for an adapter that is being loaded wait for the same
-load. Without a free slot, the least recently used adapter that no request uses is dropped.
-Runs on the event loop; the engine's driver loads and drops (see `loader.py`).
+load. If no slot is free, the adapter that no request uses and that was used least recently is dropped. Runs
+on the event loop; the engine's driver loads and drops (see `loader.py`).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class AdapterSlots:
             raise InvalidField(field, "lora_weights and lora_config come together")
 
     async def _take(self, key: str, adapter: Adapter, timeout_s: float | None) -> tuple[_Slot, str]:
-        """A slot with one more user, once its adapter is loaded."""
+        """Count one more user of a slot, once its adapter is loaded."""
         while True:
             slot = self._slots.get(key)
             ours = slot is None
@@ -139,7 +139,7 @@ class AdapterSlots:
 
 
 def _seen(task: asyncio.Task[str]) -> None:
-    """Mark a load's error as retrieved: the next request gets an error of its own."""
+    """Mark a load's error as retrieved: the next request will get its own error."""
     if not task.cancelled():
         task.exception()
 

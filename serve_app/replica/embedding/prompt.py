@@ -29,8 +29,8 @@ class EmbeddingPrompt:
     async def encode(self, request: EmbedRequest) -> list[Sequence[int]]:
         """The ids of each input, at least one per input.
 
-        Raises InvalidField or PromptTooLong; raises UnsupportedField for an instruction if the model's
-        pooling leaves it out.
+        Raises InvalidField or PromptTooLong; raises UnsupportedField for an instruction that the model's
+        pooling would leave out.
         """
         if not request.inputs:
             raise InvalidField(FIELD, "must hold at least one text")
@@ -44,7 +44,7 @@ class EmbeddingPrompt:
         )
 
     async def tokens(self, question: TokenizeRequest) -> list[int]:
-        """Ids of a text without an instruction, of any length.
+        """The ids, of any number, of a text without an instruction.
 
         Raises UnsupportedField for a chat, and InvalidField or PromptTooLong for a text.
         """

@@ -59,7 +59,7 @@ class EmbeddingServer:
     async def start(cls, config: ModelConfig, progress: Progress) -> EmbeddingServer:
         """Load the model, warm it up and start its thread.
 
-        Raises ModelLoadError, whose message says what to do next.
+        Raises ModelLoadError; its message says what to do next.
         """
         server = cls(*await asyncio.to_thread(_load, config, progress))
         server._embedder.start()
@@ -82,7 +82,7 @@ class EmbeddingServer:
         raise UnsupportedField("model", "it has no answer to such a question")
 
     async def generate(self, request: GenerateRequest, sink: DeltaSink) -> None:
-        """Raises UnsupportedField: an embedding model does not generate."""
+        """Raises UnsupportedField, since an embedding model does not generate."""
         raise UnsupportedField("model", "it embeds and does not generate text")
 
     async def _embed(self, request: EmbedRequest) -> Embeddings:

@@ -1,7 +1,7 @@
 """The child process of `GrammarCompiler`: tries grammars out where they can do no harm.
 
 It is run as `python -m serve_app.replica.grammar.child FD`. A hostile grammar may take minutes or gigabytes,
-or overflow the stack. Here the damage is limited to a process with a memory limit and a time limit. A grammar
+or overflow the stack. Here it can damage only a process that has a memory limit and a time limit. A grammar
 passes if it compiles, and takes its first steps, within an engine's limits of time and memory.
 """
 
@@ -111,7 +111,7 @@ class Trial:
 
 
 def _try(tokenizer: LLTokenizer, text: str) -> None:
-    """Compile a grammar, and write the beginning of a random answer under it. Raises InvalidField."""
+    """Compile a grammar, and write the beginning of a random answer that follows it. Raises InvalidField."""
     matcher = LLMatcher(tokenizer, text, log_level=0, limits=LIMITS)
     bits = allocate_token_bitmask(1, tokenizer.vocab_size)
     rng = random.Random(0)

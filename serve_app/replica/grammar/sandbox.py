@@ -80,7 +80,7 @@ class GrammarSandbox:
         return reply
 
     def _exchange(self, command: SandboxCommand, limit_s: float) -> SandboxReply | None:
-        """The reply to `command`; None when the child died or took longer than `limit_s`."""
+        """The reply to `command`; None if the child died or took longer than `limit_s`."""
         if self._pipe is None or self._socket is None:
             return None
         self._socket.settimeout(limit_s)

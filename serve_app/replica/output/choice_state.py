@@ -103,7 +103,7 @@ class ChoiceState:
         """The parts of new tokens, up to the one that ends the answer; without a parser, the step's text.
 
         Several tokens are read one by one if thoughts are counted, if there are stop strings (which are not
-        searched for in calls), or if a call may end the answer. In the last case, tokens that a draft or
+        looked for in calls), or if a call may end the answer. In the last case, tokens that a draft or
         grammar adds after the call are not part of the answer.
         """
         parser = self.parser

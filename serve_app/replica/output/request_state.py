@@ -45,7 +45,7 @@ class StepOutput:
 
 
 class RequestState:
-    """The state of one request between its first engine output and its last delta."""
+    """The state of one request, from its first engine output to its last delta."""
 
     def __init__(
         self,
@@ -207,7 +207,7 @@ class RequestState:
         return result
 
     def _echo_only(self, output: EngineOutput) -> StepOutput:
-        """With `max_tokens` 0 the prompt is the answer, and the sampled token is dropped."""
+        """If `max_tokens` is 0, the prompt is the answer, and the sampled token is dropped."""
         choice = self._choices[output.index]
         choice.finish, choice.timing = FinishReason.LENGTH, output.timing
         self._open -= 1

@@ -41,7 +41,7 @@ def begun_choices(request: GenerateRequest) -> tuple[ChoiceSoFar, ...]:
 def going_on(engine_request: EngineRequest, request: GenerateRequest) -> EngineRequest:
     """The engine's request, including the part of the answer that another engine has generated, if any.
 
-    Raises Unavailable if the other engine's prompt had another length, because it was shortened differently.
+    Raises Unavailable if the other engine's prompt was shortened differently, so that it had another length.
     """
     resume = request.resume
     if resume is None:
@@ -53,8 +53,8 @@ def going_on(engine_request: EngineRequest, request: GenerateRequest) -> EngineR
 
 
 async def replay(state: RequestState) -> None:
-    """Bring the state to where the client is. Raises GenerationFailed if the client's tokens cannot belong to
-    this answer."""
+    """Bring the state to the point that the client has reached. Raises GenerationFailed if the client's
+    tokens cannot belong to this answer."""
     resume = state.request.resume
     if resume is None:
         return

@@ -1,7 +1,7 @@
 """The endpoints of a gateway from both sources: the deploy file, and the control plane's snapshots.
 
-The deploy file takes precedence: a run-time endpoint of the same name, or in conflict with it, is left out.
-Only the changes in a snapshot cost time: equal endpoints are recognised as bytes, and not parsed again.
+The deploy file takes precedence: a run-time endpoint that has the same name, or conflicts with it, is left
+out. Only changes in a snapshot cost time: equal endpoints are recognised by their bytes, not parsed again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Live figures between a gateway and the control plane: sends slots, and reads the sums over all gateways.
 
-If nothing happened for five minutes, nothing is sent. If the control plane could not be reached, or has
-restarted, it gets the missing slots with the next slot, or once it has answered the gateway's next poll.
+If nothing happened for five minutes, nothing is sent. A control plane that could not be reached, or has
+restarted, gets the missing slots with the next slot, or once it has answered the gateway's next poll.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class RemoteLive:
             self.telling.cancel()
 
     async def _tell(self) -> None:
-        """Send slots until none is left: a slot may end while others are being sent."""
+        """Send slots until none is left, since a slot may end while others are being sent."""
         try:
             while True:
                 self._told = min(self._told, self._slots.newest)  # the clock may have been set back

@@ -53,7 +53,7 @@ class ControlLink:
         self._handle = handle
 
     async def call(self, command: Command[ReplyT], caller: Caller, within_s: float) -> ReplyT:
-        """The reply to `command`. Raises ServeError: Unavailable if no reply comes in time."""
+        """The reply to `command`. Raises ServeError, for example Unavailable if no reply comes in time."""
         response = self._handle.do.remote(encode_command(command, caller))
         try:
             async with asyncio.timeout(within_s):
@@ -141,7 +141,7 @@ class SnapshotFeed:
             task.cancel()
 
     async def leave(self) -> None:
-        """Close, and inform the control plane so that it does not wait for this gateway."""
+        """Close, and tell the control plane, so that it does not wait for this gateway."""
         self.close()
         if self._heard.is_set():
             command = self._command(replace(self._report(), is_leaving=True), after=0, wait_s=0.0)
@@ -177,7 +177,7 @@ class SnapshotFeed:
             await self._ask(0.0)
 
     async def _ask(self, wait_s: float) -> Snapshot | None:
-        """The newer snapshot; None if ours is the newest."""
+        """The newer snapshot; None if ours is still the newest."""
         after = 0 if self.current is None or self._is_new else self.current.version
         report = self._report()
         self._told = report
@@ -246,7 +246,7 @@ class RemoteManagement:
 
 
 def _read(path: Path) -> tuple[Snapshot, float] | None:
-    """The kept snapshot, and the seconds since it was last known to be the newest."""
+    """The kept snapshot, and how many seconds ago it was last known to be the newest."""
     try:
         return _snapshot_decoder.decode(path.read_bytes()), max(0.0, time.time() - path.stat().st_mtime)
     except FileNotFoundError:
@@ -263,7 +263,7 @@ def _confirm(path: Path) -> None:
 
 
 def _write(path: Path, snapshot: Snapshot) -> None:
-    """Write the snapshot atomically and readable by this user alone, because it contains digests of keys."""
+    """Write the snapshot atomically, for this user's eyes only, because it contains digests of keys."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")  # made with mode 0600
     try:

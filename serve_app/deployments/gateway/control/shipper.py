@@ -1,8 +1,8 @@
 """Ships the usage journals of this node to the control plane's ledger.
 
-Every gateway has a shipper; a lock in the journals' folder elects the active one. It also ships the journals
-of gateways that died. The journals keep everything as long as the control plane or its database cannot be
-reached.
+Every gateway has a shipper, of which a lock in the journals' folder elects the active one. That one also
+ships the journals of gateways that died. The journals keep everything as long as the control plane or its
+database cannot be reached.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Shipper:
     def __init__(
         self, folder: Path, management: Management, *, keep_days: int, every_s: float = EVERY_S
     ) -> None:
-        """`folder`: of the journals. `keep_days`: shipped files are removed after this time."""
+        """`folder`: of the journals. `keep_days`: how long shipped files are kept."""
         self._keep_s = keep_days * DAY_S
         self._swept = -math.inf
         self._folder = folder

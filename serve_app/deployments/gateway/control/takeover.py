@@ -1,4 +1,4 @@
-"""Puts changed endpoints into effect: each as soon as its models can answer."""
+"""Puts changed endpoints into effect, each as soon as its models can answer."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def succession(
 ) -> Succession:
     """The endpoints of `new`; an endpoint that must wait stays as it is in `old`.
 
-    A changed endpoint waits as long as an application that would newly get some of its traffic cannot answer.
+    A changed endpoint waits as long as some application that would newly get traffic from it cannot answer.
     But it does not wait if none of its former entities can answer and at least one of its new entities can.
-    `answers` decides whether an entity, old or new, can answer.
+    `answers` returns whether an entity, old or new, can answer.
     """
     former = {endpoint.name: endpoint for endpoint in old}
     taken: list[Endpoint] = []
@@ -77,7 +77,7 @@ class Takeover:
     ) -> None:
         """`wait_s`: how long a changed endpoint waits for applications that cannot answer yet.
 
-        `on_change`: called when an endpoint that waited has changed.
+        `on_change`: called when an endpoint that had to wait has changed.
         """
         self._on_change = on_change
         self._directory = directory

@@ -71,7 +71,7 @@ class TritonAttention(BlockPools):
         softcap: float | None = None,
         sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """As `forward`, but with the step's keys and values already in the cache."""
+        """As `forward`, but the step's keys and values are already in the cache."""
         key_pools, value_pools = self.pools(layer)
         keys, values = key_pools.rows, value_pools.rows
         scales = key_pools.scales, value_pools.scales
@@ -151,7 +151,7 @@ class TritonAttention(BlockPools):
         Up to `prompts` of its sequences may have several rows. If `prompts` is 0, all sequences have one row,
         and a sequence of length 0 is empty: nothing is read for it, and its row is zeros. Otherwise a
         sequence without rows is empty, and the results of rows that belong to no sequence are meaningless.
-        `most_parts` bounds the number of parts (of `plan.PART` tokens) of all one-row sequences together.
+        `most_parts` bounds how many parts (of `plan.PART` tokens) all one-row sequences have together.
         """
         self._context, self._tiles, self._lasting_prompts = context, {}, prompts
         self._decodes = lasting_decodes(context, most_parts, mixed=prompts > 0)
@@ -194,7 +194,7 @@ class TritonAttention(BlockPools):
 
 @cache
 def _shared_memory(device: torch.device) -> int:
-    """Bytes of shared memory that a program may use; in Triton's interpreter, as on a large device."""
+    """Bytes of shared memory that a program may use; Triton's interpreter counts as a large device."""
     if device.type != "cuda":
         return LARGE_SHARED
     index = torch.cuda.current_device() if device.index is None else device.index

@@ -1,7 +1,7 @@
 """Rows of numbers as int8 codes with one scale each, in Triton.
 
-`kernels.quantized.cached_rows` is the same in torch. Kernels that call `codes_of` must be launched with the
-options ROUNDED.
+`kernels.quantized.cached_rows` computes the same in torch. Kernels that call `codes_of` must be launched with
+the options ROUNDED.
 """
 
 from __future__ import annotations

@@ -1,16 +1,17 @@
 """Paged attention in Triton: rows of prompts, and decodes whose cache is read in parts.
 
 The cache is [blocks, block_size, Hkv, D] per layer. One program computes the rows of one KV head, so that
-keys and values are read once for all query heads of the group. Scores and sums are float32. Whatever a block
-has after its sequence's end is never read: a weight of zero times a NaN would be a NaN.
+keys and values are read only once for all query heads of the group. Scores and sums are float32. Whatever a
+block has after its sequence's end is never read: a weight of zero times a NaN would be a NaN.
 
-Weights are powers of two, which a device computes in one instruction: `scale`, `softcap` and sinks are
+Weights are computed as powers of two, for which a device has an instruction: `scale`, `softcap` and sinks are
 therefore multiplied by LOG2_E.
 
 With CODES, keys and values are int8 codes with a float32 scale for each slot and KV head: scores are
 multiplied by the scales of keys, and weights by the scales of values.
 
-Depends on tensors only. `backend.py` calls its functions on a device or, for tests, in Triton's interpreter.
+Depends on tensors only. `backend.py` calls the functions here on a device or, for tests, in Triton's
+interpreter.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Launches kernels without the work that Triton repeats at every launch.
 
-Triton looks at each argument to find the compiled kernel that fits, which takes longer than the launch. A
-step without a graph has two hundred launches. So a `Launcher` remembers the kernel that it found for each
+Triton looks at each argument to find the compiled kernel that fits; this search takes longer than the launch.
+A step without a graph has two hundred launches. So a `Launcher` remembers the kernel that it found for each
 kind of arguments.
 """
 

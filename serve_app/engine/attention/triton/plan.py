@@ -23,7 +23,7 @@ _DIVIDE, _TILE_PROMPTS = Launcher(divide), Launcher(tile_prompts)
 
 @dataclass(frozen=True, slots=True)
 class Decodes:
-    """The sequences that compute one row, and their parts: one list of work over all of them."""
+    """All sequences that compute one row, and their parts, as one list of work."""
 
     each: torch.Tensor  # [D, 4] int32: a sequence, its row in the batch, its tokens, the first of its parts
     parts: torch.Tensor  # [at least as many as parts, 4] int32: as above, but the first token of the part
@@ -37,7 +37,7 @@ class Decodes:
 def tiles_of(context: ForwardContext, rows_a_tile: int) -> torch.Tensor | None:
     """[tiles, 2] int32: the sequence and first row of each tile, for all sequences with several rows.
 
-    Tiles with the most work come first: work grows with the keys that the rows see. None if there is no such
+    Tiles with the most work, that is, with rows that see the most keys, come first. None if there is no such
     sequence.
     """
     tiles: list[tuple[int, int, int]] = []

@@ -1,8 +1,8 @@
 """The sizes of the attention kernels' programs, by the width of heads and the type of numbers.
 
-They are chosen by the compiler's report for an H100: no register is spilled, a program uses less than the 227
-KiB of shared memory available, and keys and values are loaded while the previous ones are used. The sizes do
-not change results, except for `keys`, which decides the order of sums. Works on numbers only.
+They are chosen by what the compiler reports for an H100: no register is spilled, a program uses less than the
+available 227 KiB of shared memory, and keys and values are loaded while the previous ones are used. The sizes
+do not change results, except for `keys`, which decides the order of sums. Works on numbers only.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def tile_of_prompts(group: int, width: int, itemsize: int, *, codes: bool, share
 
 
 def tile_of_decodes(group: int, width: int, itemsize: int, *, codes: bool, shared: int) -> Tile:
-    """As `tile_of_prompts`. A decode has only one row, so more keys are loaded at once."""
+    """As `tile_of_prompts`. A decode has only one row, so its program loads more keys at once."""
     rows = max(LEAST, group)
     if itemsize == 4:
         return _tile_of_float32(rows, width)

@@ -1,6 +1,6 @@
 """The two products of low-rank adapters, in Triton: each tile of rows uses the matrices of its own adapter.
 
-Sums are in float32. Everything here depends only on tensors: `slots.py` calls these functions, on a device
+Sums are in float32. Everything here depends only on tensors; `slots.py` calls these functions, on a device
 or, for tests, in Triton's interpreter.
 """
 

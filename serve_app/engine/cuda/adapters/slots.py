@@ -1,6 +1,6 @@
-"""The adapters of a model on a GPU, each in a slot of memory that is allocated once, at the start.
+"""The adapters of a model on a GPU, each in a slot of memory; all slots are allocated once, at the start.
 
-Steps find an adapter by its slot, so a recorded step works with any adapters.
+Steps find an adapter by its slot, so a recorded step works with whichever adapters are in the slots.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def most_tiles(rows: int, size: int, adapters: int) -> int:
 
 
 def tiles_of(rows: Collection[tuple[int, list[range]]], size: int, device: torch.device) -> Tiles:
-    """The tiles of a step. `rows`: each slot once, with the spans of its rows."""
+    """The tiles of a step. `rows`: each slot only once, with the spans of its rows."""
     order: list[int] = []
     bounds: list[tuple[int, int, int]] = []
     for slot, spans in rows:

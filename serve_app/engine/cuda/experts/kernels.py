@@ -1,7 +1,7 @@
-"""The products of a layer's experts in Triton, and how rows are sorted by expert for them.
+"""The products of a layer's experts in Triton, and the sorting of rows by expert that these need.
 
 A pair is a row and one of its experts: pair p is row p // K and the expert at place p % K in the row's list.
-Sums are in float32, in an order that depends on no other row. Everything here depends only on tensors:
+Sums are in float32, in an order that depends on no other row. Everything here depends only on tensors;
 `grouped.py` calls these functions, on a device or, for tests, in Triton's interpreter.
 """
 

@@ -38,7 +38,7 @@ def choose_kernels(
     config: ModelConfig,
     progress: Callable[[str], None],
 ) -> Choice:
-    """The choice that a trial leads to; the reason is passed to `progress`. Takes minutes on the first start.
+    """The choice that a trial leads to; `progress` gets the reason. It takes minutes on the first start.
 
     `module`: loaded, still with transformers' own layers.
     """

@@ -1,7 +1,7 @@
 """The trial itself: the kernels compared with plain torch on the same numbers. Runs in a separate process.
 
-A kernel that is wrong on a device may compute wrong numbers, fail, or end the process. In the first two cases
-a sentence is returned here; the parent process notices the third.
+A kernel that is wrong on a device may compute wrong numbers, fail, or end the process. In the first two
+cases, the fault is returned as a sentence; the parent process notices the third.
 """
 
 from __future__ import annotations

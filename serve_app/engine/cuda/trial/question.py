@@ -109,7 +109,8 @@ def ask_about(
 ) -> Question:
     """The question for a loaded model whose layers are transformers' own.
 
-    Runs a forward of a few tokens. `rank`: the largest rank of the model's adapters, 0 if it has none.
+    A forward of a few tokens is run to find out. `rank`: the largest rank of the model's adapters, 0 if it
+    has none.
     `longest`: tokens of the longest sequence.
     """
     recorder = Recorder()

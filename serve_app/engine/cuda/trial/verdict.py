@@ -37,7 +37,7 @@ TOLD: Final = 300  # characters of a dead process's last output
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The fault that a trial found, in a sentence; None if it found none."""
+    """The fault that a trial found, as a sentence; None if the trial found none."""
 
     fault: str | None
 
@@ -71,7 +71,7 @@ def cache_folder() -> Path:
 
 @contextlib.contextmanager
 def _locked(passed: Path) -> Iterator[None]:
-    """Let only one trial of a question run at a time on this machine; any number if no folder is writable."""
+    """Allow one trial of a question at a time on this machine; if no folder is writable, any number."""
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
             passed.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
