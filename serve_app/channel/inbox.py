@@ -88,7 +88,7 @@ class Inbox:
         return self._wake
 
     def take(self) -> list[TokenDelta]:
-        """The result or error of `get`. May be called once `coming` has returned None, before the event loop
+        """The result or error of `get`. May be called after `coming` has returned None, before the event loop
         goes on."""
         if not self._deltas and self._error is not None and not self._is_closed:
             raise self._error

@@ -38,7 +38,7 @@ class _Entry:
 
 
 class Ledger:
-    """The requests of one gateway whose usage the gateway has not recorded yet."""
+    """One gateway's requests, until the gateway has recorded their usage."""
 
     def __init__(self, gateway: str) -> None:
         self._gateway = gateway

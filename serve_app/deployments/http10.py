@@ -1,6 +1,6 @@
 """Answers over HTTP/1.0 that have no chunks, since that version does not know them.
 
-uvicorn sends every answer whose length is unknown in chunks. A client that speaks HTTP/1.0, such as `ab` or
+uvicorn sends every answer in chunks if its length is unknown. A client that speaks HTTP/1.0, such as `ab` or
 an old proxy, would read the chunk sizes as text. Here the end of the connection ends the answer instead.
 """
 

@@ -1,9 +1,10 @@
 """Chooses how many prompt tokens a step takes, so that decoding sequences are not delayed for long.
 
 Uses the engine's measurements: the time of a step of decodes, and the additional time of each prompt token.
-The number is fixed until there are measurements, and whenever nothing decodes. Reads no clock: durations are
-passed in. What a step computes does not depend on how prompts are cut (docs/decisions/engine-same-tokens.md),
-so these measurements affect when tokens are generated, but not which tokens.
+The number of prompt tokens is fixed until there are measurements, and whenever nothing decodes. Reads no
+clock: durations are passed in. What a step computes does not depend on how prompts are cut
+(docs/decisions/engine-same-tokens.md), so these measurements affect when tokens are generated, but not which
+tokens.
 """
 
 from __future__ import annotations

@@ -176,7 +176,7 @@ def context_window(config: PreTrainedConfig, max_model_len: int | None) -> int:
 
 
 def pin_rope(module: torch.nn.Module, config: PreTrainedConfig, window: int) -> str | None:
-    """Fix the frequencies of `dynamic` and `longrope` for `window`; returns the message for the operator.
+    """Pin the frequencies of `dynamic` and `longrope` for `window`; returns the message for the operator.
 
     `dynamic` changes nothing up to the model's own window, which no sequence exceeds, so its first set is
     exact. With a pinned set, no sequence can change the positions of another sequence any more.

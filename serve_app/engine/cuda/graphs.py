@@ -125,7 +125,7 @@ class GraphedSteps:
             self._graphs.setdefault((prompts > 0, adapted), {})[size] = replay
 
     def _check(self, step: Step, replay: Step, size: int, prompts: int) -> None:
-        """Raise NotRecordable unless a graph gives the step's result also for numbers other than those it was
+        """Raise NotRecordable unless a graph gives the step's result even for numbers other than those it was
         recorded with."""
         self._buffers.pretend(size, prompts)
         want, got = step().float().clone(), replay().float()

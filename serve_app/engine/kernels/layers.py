@@ -94,7 +94,7 @@ def _room(
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
     """Zeros for `dim` numbers a token, of `shape` [blocks, Hkv, block_size]: [blocks, Hkv, block_size * dim].
 
-    Then the scales after the numbers of each head, None if there are none; then both as one tensor.
+    Also returns the scales after the numbers of each head (None: there are none), and both as one tensor.
     """
     blocks, kv_heads, block_size = shape
     numbers = block_size * dim

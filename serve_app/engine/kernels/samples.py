@@ -68,7 +68,7 @@ def native_layers(
 
 
 def context_of(length: int, tokens: int) -> ForwardContext:
-    """The last `tokens` positions of a sequence of `length` tokens, at most 96, whose blocks are shuffled."""
+    """The last `tokens` positions of a sequence of `length` (at most 96) tokens with shuffled blocks."""
     table = torch.tensor([[2, 0, 3, 5, 1, 4]], dtype=torch.int32)
     positions = torch.arange(length - tokens, length)
     return ForwardContext(

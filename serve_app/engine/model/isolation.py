@@ -1,9 +1,9 @@
 """Runs a step so that failures are contained: a chunk fails only if it also fails when it runs alone.
 
 Runs the chunks of a step as one batch. If the batch raises an exception, each chunk runs again alone; chunks
-that raise one again are reported, and the others keep their logits. If all of them raise one, a probe of our
-own (one token in a separate block) shows whether the requests are bad or the device is broken. Does not
-depend on requests, outputs or sampling.
+that fail again are reported, and the others keep their logits. If all of them fail, a probe of our own (one
+token in a separate block) shows whether the requests are bad or the device is broken. Does not depend on
+requests, outputs or sampling.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def blocks(x: torch.Tensor, size: int, fill: float) -> torch.Tensor:
 def highest(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Largest value [R] of each row of x [R, V], and the lowest id [R] that has it; NaN for a row with a NaN.
 
-    Without our kernels it is found by blocks, because `max` with indices is several times slower than `amax`.
+    Without our kernels it searches by blocks, because `max` with indices is several times slower than `amax`.
     """
     kernels = native() if x.is_cpu and x.dtype == torch.float32 and x.is_contiguous() else None
     if kernels is not None:

@@ -1,8 +1,8 @@
 """The experts of a layer on a GPU: a function behind transformers' experts interface, over its own weights.
 
-Rows are sorted by expert on the device. One launch multiplies all of them by gates and ups, and applies what
-lies between the products; another one multiplies by the weights down. The number and size of launches depend
-only on the number of rows, so graphs can record them.
+Rows are sorted by expert on the device. One launch multiplies all of them by the gate and up weights and
+combines the results; another one multiplies by the down weights. The number and size of launches depend only
+on the number of rows, so graphs can record them.
 """
 
 from __future__ import annotations
