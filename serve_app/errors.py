@@ -152,7 +152,7 @@ class PromptTooLong(FieldError):
     """The prompt does not fit in the context window, alone or together with the requested output.
 
     Clients recognise these words, shorten the prompt and retry: litellm, pi and aider look for the first
-    sentence. LangChain, which reads only the message, looks for the code of OpenAI's protocol at the end.
+    sentence. LangChain reads only the message, and looks at its end for the code of OpenAI's protocol.
     """
 
     condition = Condition.PROMPT_TOO_LONG

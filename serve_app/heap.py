@@ -32,7 +32,7 @@ def map_large_blocks() -> None:
 
 @contextmanager
 def collects_later() -> Iterator[None]:
-    """Turn off the search for garbage in cycles. Meant for imports, which make many objects that all stay.
+    """Turn off the search for garbage in cycles. Meant for imports, which make many objects that all live on.
 
     The search takes a fifth of the time of importing torch and transformers.
     """

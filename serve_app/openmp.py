@@ -1,7 +1,7 @@
 """How long torch's threads on a CPU look for work before they sleep.
 
-GNU's OpenMP, which torch brings, lets a thread that has finished its part spin for some milliseconds,
-looking for the next operation. Our kernels have threads of their own, which cannot use that core meanwhile.
+With GNU's OpenMP, which comes with torch, a thread that has finished its part spins for some milliseconds.
+Our kernels have threads of their own, which cannot use the core of a thread that spins.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 from collections.abc import MutableMapping
 from typing import Final
 
-# 50 to 150 us, by processor: where operations of torch follow each other, each finds the threads awake.
+# 50 to 150 us, by processor: if operations of torch follow closely, each finds the threads awake.
 LOOKS: Final = 3_000
 
 

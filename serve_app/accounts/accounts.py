@@ -72,10 +72,10 @@ class Accounts:
         self._file = None if path is None else KeyFile(path, clock)
         self._of_environment = parse_keys(environ.get(ENVIRONMENT, "").split(), f"{ENVIRONMENT}, entry")
         self._now = now
-        self.is_waiting = at_run_time  # for the first snapshot, with the keys made at run time
-        self.snapshot_age_s: Callable[[], float] = lambda: 0.0  # since the newest one was confirmed
+        self.is_waiting = at_run_time  # for the first snapshot, which has the keys made at run time
+        self.snapshot_age_s: Callable[[], float] = lambda: 0.0  # since the newest snapshot was confirmed
         self._max_age_s = config.control.max_snapshot_age_s
-        self._had_keys = False  # made at run time: once there was one, every caller needs one
+        self._had_keys = False  # made at run time: after the first such key, every caller needs one
         self._taken: dict[bytes, _Known] = {}
         self._bad = BadKeys(clock)
         self._open_to_all = config.allow_remote_without_keys
@@ -138,8 +138,8 @@ class Accounts:
             raise Unauthenticated("an API key is needed: send it as 'Authorization: Bearer sk-...'")
         digest = digest_of(_key_of(authorization))
         known = self._find(digest)
-        # The time of a look-up by digest reveals nothing about a key; the comparison is for the
-        # digest itself.
+        # The time of a look-up by digest reveals nothing about a key; the comparison protects the
+        # # digest itself.
         if known is None or not hmac.compare_digest(known.digest, digest):
             raise self._stranger(peer, digest)
         if isinstance(known, _Known):
@@ -173,7 +173,7 @@ class Accounts:
     def _stranger(self, peer: str | None, digest: bytes) -> Exception:
         if self.is_waiting:
             return Unavailable(NOT_KNOWN, retry_after_s=RETRY_S)
-        if self.is_stale:  # the key may have been made meanwhile
+        if self.is_stale:  # the key may be newer than the snapshot
             return Unavailable(NOT_CONFIRMED, retry_after_s=RETRY_S)
         wait_s = self._bad.add(peer, digest)
         if wait_s is None:
@@ -191,7 +191,7 @@ def _key_of(authorization: str) -> str:
     scheme, _, credentials = authorization.partition(" ")
     credentials = (
         credentials.strip() if len(credentials) <= 2 * MAX_KEY_CHARS else ""
-    )  # base64 makes four characters of three
+    )  # base64 turns three bytes into four characters
     key = _password(credentials) if scheme.lower() == "basic" else credentials
     if scheme.lower() not in ("basic", "bearer") or not 0 < len(key) <= MAX_KEY_CHARS:
         raise Unauthenticated(

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 MOST: Final = 100  # bad keys of one address in a window that are each answered with 401
 WINDOW_S: Final = 60.0
-MAX_ADDRESSES: Final = 1_024  # remembered; the one that was quiet for longest is forgotten first
+MAX_ADDRESSES: Final = 1_024  # remembered; the one silent for longest is forgotten first
 MAX_UNKNOWN: Final = 1_024  # keys that may turn out to be good; the oldest is forgotten first
 
 
@@ -39,7 +39,7 @@ class BadKeys:
         self._windows: OrderedDict[str | None, _Window] = OrderedDict()
         # By digest: the window where the key was counted last, and how often there.
         self._unknown: OrderedDict[bytes, tuple[_Window, int]] = OrderedDict()
-        self._credit = 0  # counted in `total`, which never falls, and taken back
+        self._credit = 0  # taken back, but still in `total`, which never falls
 
     def __len__(self) -> int:
         """The number of addresses that are remembered."""
@@ -58,7 +58,7 @@ class BadKeys:
         window = self._windows.pop(peer, None)
         if window is None or now - window.began >= WINDOW_S:
             window = _Window(now)
-        self._windows[peer] = window  # at the end: the newest
+        self._windows[peer] = window  # at the end, as the newest
         if len(self._windows) > MAX_ADDRESSES:
             self._windows.popitem(last=False)
         window.count += 1

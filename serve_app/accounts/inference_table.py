@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FLUSH_S: Final = 5.0  # between two files of a table, and two attempts on a full disk
-ROWS_AT_ONCE: Final = 1000  # that are written at once, however soon
+ROWS_AT_ONCE: Final = 1000  # as soon as this number of rows waits, they are written
 BYTES_AT_ONCE: Final = 16 * 2**20
-MAX_BYTES: Final = 64 * 2**20  # in memory
-SWEEP_S: Final = 3600.0  # between two looks for old partitions
+MAX_BYTES: Final = 64 * 2**20  # of rows that wait in memory
+SWEEP_S: Final = 3600.0  # between two searches for old partitions
 COMPLAIN_S: Final = 60.0
 TABLE_SUFFIX: Final = "_payload"
 _PARTITION: Final = "date="
 _UNFINISHED: Final = ".tmp"
 _DAY_S: Final = 86_400.0
 
-# Of `logging_error_codes`, and ours: those of Databricks are about size alone.
+# Values of `logging_error_codes`. Some are ours: Databricks' own codes are about size alone.
 NOT_TEXT: Final = "BODY_NOT_TEXT"
 NOT_MASKED: Final = "REQUEST_NOT_MASKED"
 
@@ -66,14 +66,14 @@ class InferenceTables:
         self.dropped = 0  # rows that were lost for lack of memory
         self._lock = threading.Lock()
         self._some = threading.Event()  # there are rows to write
-        self._wake = threading.Event()  # they are many, or nothing more comes
+        self._wake = threading.Event()  # there are many rows, or no more will come
         self._is_closed = False
         self._thread: threading.Thread | None = None
         self._process = secrets.token_hex(6)
         self._number = 0
         self._swept = self._complained = float("-inf")
         self.problem: str | None = None  # why rows are not written at present
-        if folder.is_dir():  # old partitions go, even if no endpoint writes a table any more
+        if folder.is_dir():  # removes old partitions, even if no endpoint writes a table any more
             self._start()
 
     @property
@@ -125,11 +125,11 @@ class InferenceTables:
             except OSError as error:
                 logger.error("inference tables: old partitions stay: %s", error.strerror)
             if self._some.wait(SWEEP_S):
-                self._wake.wait(self._flush_s)  # for more of them
+                self._wake.wait(self._flush_s)  # for more rows
                 self._wake.clear()
                 self._some.clear()
                 self._write_all()
-                if self._rows:  # new ones, or ones that the disk refused
+                if self._rows:  # new rows, or rows that the disk refused
                     self._some.set()
         self._write_all()
         with self._lock:
@@ -147,7 +147,7 @@ class InferenceTables:
             except OSError as error:
                 left += part
                 self._complain(error)
-            except Exception:  # a fault of ours, or an extra that is not installed: no use to try again
+            except Exception:  # a bug of ours, or an extra that is not installed: no use in retrying
                 logger.exception("inference tables: %d rows are lost", len(part))
                 with self._lock:
                     self.dropped += len(part)
@@ -207,7 +207,7 @@ def _parted(rows: Sequence[Payload]) -> Mapping[tuple[tuple[str, str, str], date
 
 def _parquet(rows: Sequence[Payload]) -> memoryview:
     """The bytes of a file."""
-    import pyarrow  # an extra, and 50 MiB: only of gateways that write tables
+    import pyarrow  # an extra of 50 MiB: only gateways that write tables load it
     import pyarrow.parquet
 
     listed = [_columns(row) for row in rows]
@@ -232,7 +232,7 @@ def _schema(pa: Any) -> pyarrow.Schema:
             ("served_entity_id", pa.string()),
             ("logging_error_codes", pa.list_(pa.string())),
             ("requester", pa.string()),
-            # and those that Databricks does not have
+            # and the columns that Databricks does not have
             ("endpoint_name", pa.string()),
             ("route", pa.string()),
             ("key_id", pa.string()),

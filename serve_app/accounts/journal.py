@@ -51,10 +51,10 @@ from serve_app.types import UsageRecord
 
 logger = logging.getLogger(__name__)
 
-MAX_FILE_BYTES: Final = 64 * 2**20  # some 85,000 requests: a size that tools still open
+MAX_FILE_BYTES: Final = 64 * 2**20  # some 85,000 requests: small enough for tools to open
 SYNC_S: Final = 1.0  # between two fsyncs (what a power failure may take), and two attempts on a full disk
 COMPLAIN_S: Final = 60.0  # between two log lines about a disk that refuses
-LINES_AT_ONCE: Final = 256  # of the backlog, before others may write: a millisecond
+LINES_AT_ONCE: Final = 256  # of the backlog, then others may write: after a millisecond
 
 _encoder = msgspec.json.Encoder()
 
@@ -83,13 +83,13 @@ class Journal:
         While nothing can be written to `folder`, records wait in memory: see `problem`.
         """
         self.dropped = 0  # records of ended requests that neither the disk nor the memory had room for
-        self.problem: str | None = None  # why records are not written; None: they are written
+        self.problem: str | None = None  # why records cannot be written; None: they can
         self._on_closed = on_closed
         self._folder = folder
         self._max_file_bytes = max_file_bytes
         self._max_backlog_bytes = max_backlog_bytes
         self._process = secrets.token_hex(8)
-        self._lock = threading.Lock()  # of all below
+        self._lock = threading.Lock()  # protects all the attributes below
         self._backlog = Backlog(max_backlog_bytes)
         self._first: int | None = None  # the first file, held open for its lock
         self._file: int | None = None  # the newest file; None: there is no space for one yet
@@ -102,7 +102,7 @@ class Journal:
         self._unsure: deque[tuple[str, bytes]] = deque()
         self._unsure_bytes = 0
         self._durable = 0
-        self._rotated: list[int] = []  # to be synced, and closed but for the first
+        self._rotated: list[int] = []  # still to be synced, and closed unless it is the first
         self._complained = -COMPLAIN_S
         self._dirty = threading.Event()
         self._closing = threading.Event()
@@ -156,7 +156,7 @@ class Journal:
                 kept = self._take(key, line)
         except Exception as error:  # the record is no JSON
             self._complain(str(error))
-        if not kept and head not in (OPEN, PROGRESS):  # those are no loss: the end may still be written
+        if not kept and head not in (OPEN, PROGRESS):  # losing those is no harm: the end may still be written
             with self._lock:
                 self.dropped += 1
             self._complain(self.problem or "the journal is closed")
@@ -190,7 +190,7 @@ class Journal:
                 self._fail(error)
         self._unsure.append((key, line))
         self._unsure_bytes += len(line)
-        while self._unsure_bytes > self._max_backlog_bytes:  # fsync fails for long
+        while self._unsure_bytes > self._max_backlog_bytes:  # fsync has failed for a long time
             self._confirm(1)
         if not self._dirty.is_set():
             self._dirty.set()
@@ -240,7 +240,7 @@ class Journal:
     def _create(self) -> tuple[Path, int]:
         """A new file with its lock held. It gets its name last, so that no reader sees it unlocked."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Readers take a process's files in the order of their names, also where the clock was set back.
+        # Readers take a process's files in the order of their names, even if the clock was set back.
         self._named = max(datetime.now(UTC), self._named + timedelta(microseconds=1))
         started = self._named.strftime("%Y%m%dT%H%M%S.%fZ")
         path = self._folder / f"{PREFIX}{started}-{self._process}{SUFFIX}"
@@ -280,10 +280,10 @@ class Journal:
     def _write_often(self) -> None:
         while not self._closing.is_set():
             self._dirty.wait()
-            self._dirty.clear()  # first: a line written from here on is for the next time
+            self._dirty.clear()  # first, so that a line written from here on is flushed next time
             self._bring_to_disk()
             self._closing.wait(SYNC_S)
-        self._bring_to_disk()  # what was written since; from here on lines are refused
+        self._bring_to_disk()  # lines written since then; from here on lines are refused
         if self.waiting:
             self.dropped += self.waiting
             logger.error("usage journal: %d records are lost with this process", self.waiting)
@@ -302,7 +302,7 @@ class Journal:
         with self._lock:
             if problem is not None:
                 self._fail(problem)
-                self._dirty.set()  # again in a second
+                self._dirty.set()  # try again in a second
             elif self.waiting:
                 self._dirty.set()
             elif self.problem is not None:
@@ -342,7 +342,7 @@ class Journal:
         try:
             os.fsync(file)
         except OSError as error:
-            # The system may have given the lines up: they are clean in memory, and not on the disk.
+            # The system may have given up: its copies of the lines count as written, but are not on the disk.
             logger.warning("usage journal: fsync: %s; its lines are written again", error)
             _write_again(path, os.fstat(file), b"".join(line for _, line in lines), durable)
         with self._lock:

@@ -17,7 +17,7 @@ from serve_app.types import UsageRecord
 
 logger = logging.getLogger(__name__)
 
-CLOCK_SLACK_S: Final = 3_600.0  # by which file times and record times may disagree
+CLOCK_SLACK_S: Final = 3_600.0  # file times and record times may differ by this
 
 _record_decoder: msgspec.json.Decoder[UsageRecord] = msgspec.json.Decoder(UsageRecord)
 
@@ -65,7 +65,7 @@ def read(folder: Path, *, since: float | None = None, until: float | None = None
             known, more = lost(record), of_replicas.pop(record.id, None)
             if process in gone:
                 yield (known if more is None else merge(known, more)).total()
-    for known in of_replicas.values():  # of gateways whose own lines never came to the disk
+    for known in of_replicas.values():  # of gateways whose own lines never reached the disk
         if _is_within(known.record, since, until):
             yield known.total()
 
@@ -106,7 +106,7 @@ def _is_locked(path: Path) -> bool:
         file = os.open(path, os.O_RDONLY)
     except FileNotFoundError:  # removed by somebody
         return False
-    except PermissionError:  # who cannot look cannot say that it is gone
+    except PermissionError:  # without access, it cannot be said to be gone
         return True
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: readers do not disturb each other
@@ -138,7 +138,7 @@ def _raw_lines(paths: list[Path], since: float | None) -> Iterator[bytes]:
     for path in paths:
         try:
             if since is not None and path.stat().st_mtime < since - CLOCK_SLACK_S:
-                continue  # all in it began earlier
+                continue  # everything in it began earlier
             file = path.open("rb")
         except FileNotFoundError:
             continue

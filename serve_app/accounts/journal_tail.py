@@ -39,7 +39,7 @@ class Place(msgspec.Struct, frozen=True):
     offset: int  # bytes
 
     def order(self) -> tuple[str, int]:
-        return self.file, self.offset  # names of files begin with their time
+        return self.file, self.offset  # ordered by time, with which names of files begin
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class Batch:
     settled: list[tuple[UsageRecord, str]] = field(default_factory=list)  # with the part
     marks: dict[str, Place] = field(default_factory=dict)
     places: dict[str, Place] = field(default_factory=dict)  # after the newest line of each process
-    over: set[str] = field(default_factory=set)  # processes that ended, all of whose lines were read
+    over: set[str] = field(default_factory=set)  # processes that ended and whose lines have all been read
     is_full: bool = False  # there may be more, even if this batch has nothing to ship
 
     def __len__(self) -> int:
@@ -60,7 +60,7 @@ class Batch:
 
 @dataclass(slots=True)
 class _Process:
-    place: Place | None = None  # of the next line to read; None: the first
+    place: Place | None = None  # of the next line to read; None: the first line
     running: dict[str, tuple[UsageRecord, Place]] = field(default_factory=dict)  # with the newest line
 
     def mark(self) -> Place | None:
@@ -113,7 +113,7 @@ class JournalTail:
     def next(self, limit: int = LINES_AT_ONCE) -> Batch:
         """The lines since the last call, about `limit` at most.
 
-        A file that cannot be read holds up its own process alone. Raises OSError for the folder.
+        A file that cannot be read delays only the lines of its own process. Raises OSError for the folder.
         """
         # A process that is gone by now writes no more, so the files that are listed later are all it has.
         gone = gone_processes(

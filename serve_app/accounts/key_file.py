@@ -47,7 +47,7 @@ class StaticKey:
 class KeyFile:
     """The keys of a file, which may change while the server runs."""
 
-    CHECK_S: ClassVar[float] = 1.0  # between two looks at the file
+    CHECK_S: ClassVar[float] = 1.0  # between two checks of the file
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
         """Raises OSError, or KeyFileError, which also means that the file has no key."""
@@ -72,7 +72,7 @@ class KeyFile:
         try:
             state = self._stat()
             if state == self._state:
-                self.refused = False  # a file that was away, and is back
+                self.refused = False  # the file was away, and is back
                 return
             keys = self._read()
         except (KeyFileError, OSError, UnicodeDecodeError) as error:

@@ -55,8 +55,8 @@ class Known:
     """Everything known about one request."""
 
     record: UsageRecord
-    is_ended: bool = False  # `record` is its gateway's last word
-    # Of a request that did not end: prompt -> (moves of its answer, the last replica's report).
+    is_ended: bool = False  # `record` is final, from its own gateway
+    # For a request that did not end: prompt -> (moves of its answer, the last replica's report).
     parts: Mapping[str, tuple[int, Used]] = field(default_factory=dict)
 
     def total(self) -> UsageRecord:

@@ -13,12 +13,12 @@ from typing import Final
 from serve_app.types import Draw
 
 LEASE_S: Final = 30.0  # a gateway is heard of every few seconds
-DUST: Final = 1e-6  # of float64 sums that should be zero
+DUST: Final = 1e-6  # the most that a float64 sum differs from zero if it should be zero
 
 
 @dataclass(slots=True)
 class _Gateway:
-    heard: float  # on the clock
+    heard: float  # when it was last heard of, on the clock
     open: dict[str, Draw] = field(default_factory=dict)  # by bucket; the amount is what is claimed
 
 
@@ -31,11 +31,11 @@ class Reservations:
         self._gateways: dict[str, _Gateway] = {}
 
     def heard(self, gateway: str) -> None:
-        """Note that the gateway is alive."""
+        """Record that the gateway is alive."""
         self._of(gateway).heard = self._clock()
 
     def claimed(self, gateway: str, draws: Iterable[Draw]) -> None:
-        """Note that claims were granted."""
+        """Record that claims were granted."""
         for draw in draws:
             self._change(gateway, draw, draw.amount)
 
@@ -53,7 +53,7 @@ class Reservations:
     def _settled(self, gateway: str, draw: Draw) -> Draw:
         claimed = self._of(gateway).open.get(draw.bucket)
         known = 0.0 if claimed is None else claimed.amount
-        ends = min(draw.released, known)  # negative where a settlement is undone
+        ends = min(draw.released, known)  # negative if a settlement is undone
         self._change(gateway, draw, -ends)
         return replace(draw, amount=draw.amount + draw.released - ends)
 

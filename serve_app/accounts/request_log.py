@@ -15,7 +15,7 @@ from typing import Any, Final
 from serve_app.errors import InvalidField
 from serve_app.types.request_log import LoggedRequests, LogPage
 
-FILES_AT_ONCE: Final = 500  # that one page reads; if rows are rare, a page may be short or empty
+FILES_AT_ONCE: Final = 500  # read for one page; if rows are rare, a page may be short or empty
 SHOWN: Final = (
     *("databricks_request_id", "client_request_id", "request_time", "status_code", "execution_duration_ms"),
     *("time_to_first_token_ms", "served_entity_id", "requester", "key_id", "route"),
@@ -82,7 +82,7 @@ def _files(
             if (name := _FILE.fullmatch(path.name))
         ]
         for place in sorted(places, reverse=True):
-            if after is None or (*place, 0) < after:  # rows before `after` are left there
+            if after is None or (*place, 0) < after:  # there are rows before `after` in it
                 yield partition / place[3], place
 
 

@@ -19,10 +19,10 @@ from typing import Final
 
 from serve_app.types import Budget, Draw, Verdict
 
-LARGEST: Final = 1e15  # amount, capacity, rate: float64 counts exactly up to there
+LARGEST: Final = 1e15  # for amount, capacity and rate: float64 counts exactly up to it
 SLOWEST: Final = 1e-9  # per second; one in thirty years
-SWEEP_AT: Final = 1_024  # buckets; fewer are not worth a look
-CLOCK_S: Final = 1e-6  # added to a wait, so that it is enough by a float64 clock that ran for years
+SWEEP_AT: Final = 1_024  # buckets; fewer are not worth a cleanup
+CLOCK_S: Final = 1e-6  # added to a wait, so that it suffices on a float64 clock that ran for years
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class _Bucket:
     capacity: float
     per_second: float
     level: float  # <= capacity; below zero is a debt
-    at: float  # when `level` was so, on the clock
+    at: float  # when the bucket had this `level`, on the clock
 
     def fill(self, now: float) -> None:
         elapsed = max(0.0, now - self.at)

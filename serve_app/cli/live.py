@@ -17,7 +17,7 @@ from serve_app.cli.output import format_option, number, print_json, print_table,
 from serve_app.cli.server import Server, ServerError, server_options
 
 PATH: Final = "/api/2.0/live"
-EVERY_S: Final = 2.0  # the server has a new point as often
+EVERY_S: Final = 2.0  # how often the server has a new point
 COLUMNS: Final = (
     *("endpoint", "entity", "requests/s", "errors/s", "tokens/s", "in flight"),
     *("first token p50", "p95", "inter-token p50", "p95 "),

@@ -13,11 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 PIPE_WIDTH: Final = 100_000  # more than any line of a table
-INTERRUPTED: Final = 130  # the exit status after Ctrl-C, as shells have it
+INTERRUPTED: Final = 130  # the exit status after Ctrl-C, as in shells
 format_option: Final = click.option(
     "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
 )
-# Escape sequences in a model's words or a server's names would move the cursor or worse.
+# Escape sequences in a model's words or a server's names could move the cursor, or do worse.
 _CONTROLS: Final = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0)])
 _TEXT_CONTROLS: Final = {code: None for code in _CONTROLS if chr(code) not in "\n\t"}
 
@@ -75,7 +75,7 @@ def option_group(*given: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def three_digits(value: float) -> str:
-    """`number` applied to a value with three significant digits."""
+    """`number` applied to a value that was rounded to three significant digits."""
     return number(float(f"{value:.3g}"))
 
 

@@ -21,8 +21,8 @@ from serve_app.loopback import is_loopback_host
 
 DEFAULT_URL: Final = "http://127.0.0.1:8000"
 CONNECT_TIMEOUT_S: Final = 10.0
-READ_TIMEOUT_S: Final = 30.0  # of an answer in one piece; a stream may take its time
-MAX_ERROR_CHARS: Final = 1_000  # of a page that is no error of ours
+READ_TIMEOUT_S: Final = 30.0  # of an answer in one piece; a stream has no limit
+MAX_ERROR_CHARS: Final = 1_000  # shown of a page that is not an error of ours
 
 # Chooses the protocol below /v1 whatever the server's settings are. Other servers ignore it.
 OPENAI: Final = {"X-API-Dialect": "openai"}
@@ -182,7 +182,7 @@ def checked_url(context: click.Context, parameter: click.Parameter, value: str) 
     """An option's callback: the URL of a server, without a slash at the end."""
     text = value if "://" in value else f"http://{value}"
     try:
-        # What SDKs call a base URL is welcome too.
+        # The base URL of SDKs is accepted too.
         url = httpx.URL(text.rstrip("/").removesuffix("/v1"))
     except httpx.InvalidURL as error:
         raise click.BadParameter(f"is not a URL: {error}") from error

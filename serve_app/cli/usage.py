@@ -28,13 +28,13 @@ FIELDS: Final = ("endpoint", "entity", "key", "user", "group", "kind", "route", 
 class Total:
     """The sum over all records that agree in the fields of `group`."""
 
-    group: tuple[str, ...]  # their values, in the order of `by`
+    group: tuple[str, ...]  # the values of its fields, in the order of `by`
     requests: dict[str, int] = field(default_factory=dict)  # by outcome
-    prompt_tokens: int = 0  # cached ones included
+    prompt_tokens: int = 0  # cached tokens included
     cached_tokens: int = 0
     completion_tokens: int = 0
     migrations: int = 0  # moves of answers to another replica
-    cost: dict[str, float] = field(default_factory=dict)  # by currency; without requests that have no price
+    cost: dict[str, float] = field(default_factory=dict)  # by currency; requests without a price are left out
 
     def add(self, record: UsageRecord) -> None:
         self.requests[record.outcome] = self.requests.get(record.outcome, 0) + 1

@@ -53,7 +53,7 @@ class ConfigModel(BaseModel):
     def _refuse_removed(cls, raw: object) -> object:
         for key in cls.removed.keys() & raw.keys() if isinstance(raw, Mapping) else ():
             said = {"key": key, "why": cls.removed[key]}
-            # An error of the type of unknown keys: the check of deploy files reports those by itself.
+            # The error has the type of unknown keys, which the check of deploy files reports by itself.
             raise PydanticCustomError("extra_forbidden", "{key}: {why}", said)
         return raw
 

@@ -14,7 +14,7 @@ from serve_app.limits import MAX_REPETITION_PENALTY, MAX_TEMPERATURE, MAX_TOKENS
 
 WATERMARK_KEY: Final = 15_485_863  # the millionth prime, as in the scheme's first description
 
-EXACT_BLOCK_SIZES: Final = (16, 32, 64)  # with which tests hold that answers do not depend on the batch
+EXACT_BLOCK_SIZES: Final = (16, 32, 64)  # tests show that with these, answers do not depend on the batch
 
 
 class EngineConfig(ConfigModel):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-# Answers are most sensitive to the linears of queries, keys and values, whose names end so, and to the head.
+# Answers are most sensitive to the head and to the linears of queries, keys and values, with these endings.
 SENSITIVE: Final = ("q_proj", "k_proj", "v_proj", "qkv_proj")
 
 
@@ -14,8 +14,8 @@ SENSITIVE: Final = ("q_proj", "k_proj", "v_proj", "qkv_proj")
 class FormatSize:
     """The size of a weight in one format."""
 
-    bits: int | None  # of a weight, without the scales of outputs; None: those of the type that it has
-    sensitive: str  # the format that sensitive linears have instead
+    bits: int | None  # per weight, without the scales of outputs; None: those of its own type
+    sensitive: str  # the format of sensitive linears instead
     devices: frozenset[str] = frozenset({"cpu"})  # by torch's names
 
     def format_of(self, linear: str, own: str) -> str:
@@ -26,7 +26,7 @@ class FormatSize:
 FORMATS: Final[Mapping[str, FormatSize]] = {
     "none": FormatSize(None, "none", frozenset({"cpu", "cuda"})),
     "int8": FormatSize(8, "int8"),
-    "int4": FormatSize(5, "int8"),  # with a step and a least for every sixteen weights
+    "int4": FormatSize(5, "int8"),  # with a step and a minimum for every sixteen weights
 }
 
 

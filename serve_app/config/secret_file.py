@@ -18,7 +18,7 @@ def secret_file(path: Path) -> Path:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    is_empty = path.exists() and not path.stat().st_size  # what a full disk once left
+    is_empty = path.exists() and not path.stat().st_size  # left by a full disk
     if is_empty or not path.exists():
         fresh = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
         try:
@@ -30,6 +30,6 @@ def secret_file(path: Path) -> Path:
         finally:
             with contextlib.suppress(OSError):
                 fresh.unlink(missing_ok=True)
-    with contextlib.suppress(OSError):  # of another user, or on a disk that is read only
+    with contextlib.suppress(OSError):  # the folder may be another user's, or read-only
         path.chmod(0o600)
     return path

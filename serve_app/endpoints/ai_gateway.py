@@ -17,7 +17,7 @@ from serve_app.errors import InvalidField
 Words = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=256)]
 Region = Annotated[str, StringConstraints(pattern="^[A-Z]{2}$")]
 
-CATALOG: Final = "main"  # of inference tables, where the settings name none
+CATALOG: Final = "main"  # of inference tables, if the settings name none
 SCHEMA: Final = "default"
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
 
@@ -186,7 +186,7 @@ class AiGateway(ConfigModel):
             raise InvalidField(f"{prefix}{path}" or None, message) from None
 
 
-PARTS: Final = tuple(AiGateway.model_fields)  # each of which the API replaces as a whole
+PARTS: Final = tuple(AiGateway.model_fields)  # the API replaces each part as a whole
 
 
 class Shadow(ConfigModel):

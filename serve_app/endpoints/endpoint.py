@@ -59,7 +59,7 @@ class Limits(ConfigModel):
 
 
 class Price(ConfigModel):
-    """What a million tokens cost. Recorded with every use; nothing is charged here."""
+    """What a million tokens cost. The price is recorded with every use; nothing is charged here."""
 
     input_per_million: float = Field(
         0.0, ge=0, le=1e9, allow_inf_nan=False, description="Of tokens of prompts."

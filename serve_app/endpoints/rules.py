@@ -11,7 +11,7 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, Field
 
-MAX_ENTITIES: Final = 10  # as the Databricks API has it
+MAX_ENTITIES: Final = 10  # the limit of the Databricks API
 RESERVED: Final = frozenset({"chat", "completions", "embeddings"})  # routes of /serving-endpoints
 SYSTEM_APP: Final = "system"  # the gateway's own application
 
@@ -72,7 +72,7 @@ def repeated(names: Sequence[str]) -> str | None:
 
 
 _APP_PREFIX: Final = "model-"  # keeps a model called "system" apart from the application of that name
-_VERSION_MARK: Final = "_v_"  # cannot arise from escaping: v is no hexadecimal digit
+_VERSION_MARK: Final = "_v_"  # cannot arise from escaping: v is not a hexadecimal digit
 
 
 def app_name(model: str, version: str = "") -> str:

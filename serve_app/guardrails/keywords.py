@@ -15,7 +15,7 @@ from serve_app.guardrails.findings import Blocked, Check
 from serve_app.guardrails.reading import normalised
 from serve_app.guardrails.segments import UNSPACED
 
-MAX_HELD_CHARS: Final = 1024  # the longest keyword has 256; the rest is for spaces inside of it
+MAX_HELD_CHARS: Final = 1024  # the longest keyword has 256; the rest is for spaces inside it
 
 _SPACES: Final = re.compile(r"\s+")
 _LETTER: Final = rf"[^\W{UNSPACED}]"  # of a script that has spaces between words
@@ -33,7 +33,7 @@ class Keywords:
     def occur(self, text: str) -> bool:
         """Whether a keyword is in `text`."""
         text = _normal(text)
-        # One alternation of a thousand words would take a hundred times as long.
+        # A single alternation of a thousand words would take a hundred times as long.
         return any(each in text and pattern.search(text) for each, pattern in self._patterns.items())
 
     def have_begun(self, left: str, text: str) -> bool:

@@ -18,7 +18,7 @@ class Edit(NamedTuple):
     """What to do with the next `chars` characters."""
 
     chars: int
-    mask: str | None = None  # that stands in their place; None: they stay
+    mask: str | None = None  # replaces the characters; None: they stay
 
 
 class PiiFilter:

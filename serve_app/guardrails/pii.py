@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Final
 
 MAX_MATCH_CHARS: Final = 254  # of an e-mail address (RFC 5321), the longest of all
-CONTEXT_CHARS: Final = 64  # before a number, in which a word may say what the number is
+CONTEXT_CHARS: Final = 64  # before a number; a word in them may say what the number is
 
 
 class Kind(StrEnum):
@@ -56,7 +56,7 @@ _CARDS: Final = tuple(
         r"\d{3}([ \u00a0-])\d{6}\2\d{4,5}",
     )
 )
-# A dash before or after may be one of a list; one next to a digit makes another number.
+# A dash before or after may belong to a list; a dash next to a digit makes another number.
 _SSN: Final = re.compile(
     r"(?<!\w)(?<!\d-)(?!000|666|9)\d{3}([ \u00a0.-])(?!00)\d{2}\1(?!0000)\d{4}(?!\w|-\d)"
 )
@@ -132,7 +132,7 @@ def _emails(text: str) -> Iterator[Span]:
     for match in _EMAIL.finditer(text):
         if match.end() - match.start() <= MAX_MATCH_CHARS:
             yield Span(match.start(), match.end(), Kind.EMAIL_ADDRESS)
-        # Of two addresses without a space between them, the first one takes what is before the second @.
+        # If two addresses have no space between them, the first takes all that precedes the second @.
         end = match.end()
         while (domain := _DOMAIN.match(text, end)) is not None:
             yield Span(end, domain.end(), Kind.EMAIL_ADDRESS)

@@ -19,7 +19,7 @@ _SHORT: Final = re.compile(r'\\["\\/bfnrt]')
 _SHORT_CHARS: Final = dict(zip('"\\/bfnrt', '"\\/\b\f\n\r\t', strict=True))
 # The beginning of an escape at the end of a text, which may go on.
 _OPEN: Final = re.compile(rf"(?:{_HIGH})?\\(?:u[0-9a-fA-F]{{0,3}})?\Z|{_HIGH}\Z")
-_NO_BREAK: Final = "\u00a0"  # rules know it apart from a space
+_NO_BREAK: Final = "\u00a0"  # the rules tell it from a space
 _PLAIN: Final = re.compile(r"[\x00-\x5b\x5d-\x7f]+")  # ASCII without the backslash: read as it is written
 
 
@@ -46,7 +46,7 @@ class Reading:
         self._is_json = is_json
         self._open = ""  # not read yet: what follows may belong to it
         self._unseen = ""  # written before the next character that is read, and read as nothing
-        self._pieces: deque[_Piece] = deque()  # read, and not taken yet
+        self._pieces: deque[_Piece] = deque()  # read, but not taken yet
 
     def push(self, text: str) -> str:
         """The text that can be read so far."""
@@ -77,7 +77,7 @@ class Reading:
                 taken.append(piece.written[:count])
                 piece.written, piece.chars = piece.written[count:], piece.chars - count
                 break
-            if piece.chars > count:  # its other characters follow, and its text goes with the first one
+            if piece.chars > count:  # its text goes with its first character; the other characters follow
                 taken.append(piece.written)
                 piece.written, piece.chars = "", piece.chars - count
                 break

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Final
 
-# Scripts without spaces, as a set of a pattern: each of their characters stands for itself.
+# Scripts without spaces, as a set for patterns: each of their characters stands alone.
 UNSPACED: Final = (
     "\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff01-\uff0a\uff0c\uff0f\uff1a-\uff1f\U00020000-\U0003ffff"
 )
@@ -19,9 +19,9 @@ _WORD: Final = re.compile(rf"[^\s{UNSPACED}]+")
 _BETWEEN: Final = re.compile(rf"[\s{UNSPACED}]+")
 _LETTERS: Final = re.compile(r"[A-Z]{1,4}")  # a group of an IBAN
 
-MAX_CHARS: Final = 384  # of a piece; what is looked for has at most 254, so the longest fits after a cut
+MAX_CHARS: Final = 384  # of a piece; personal data has at most 254, so it fits after a cut
 CUT_AT: Final = 128  # where a longer word is cut, unless something is found there
-CHAIN_CHARS: Final = 128  # of words that may be one number; no number with its spaces has more than half
+CHAIN_CHARS: Final = 128  # of words that may be one number; a number with its spaces has at most half
 NUMBER_CHARS: Final = 64
 
 # (piece) -> the (start, end) of what must stay in one piece

@@ -42,7 +42,7 @@ from serve_app.json_schema.vocabulary import (
     subschemas,
 )
 
-_MAX_CONDITIONS: Final = 6  # `dependentRequired` and its like of one object: each doubles the grammar
+_MAX_CONDITIONS: Final = 6  # such as `dependentRequired`, of one object: each doubles the grammar
 _MAX_COMPARED: Final = 10_000  # pairs of options of a schema's `oneOf`s, about 0.3 s
 _MAX_SCHEMAS: Final = 50_000  # adapted schemas, counted once for each reference: the parser's limit
 _MAX_SIZE: Final = 2**31  # no answer is so long
@@ -88,7 +88,7 @@ class _Adapter:
         self._references = References(root)
         self._closing = Closing(root, self._references)
         self._overlaps = Overlaps()
-        self._pointers: dict[Path, str] = {}  # the place of what is referred to -> where it is now
+        self._pointers: dict[Path, str] = {}  # the place that a reference leads to -> where its schema is now
         self._pending: list[tuple[Any, Path]] = []  # definitions that are not yet adapted
 
     def document(self, root: Schema) -> Schema:
@@ -243,7 +243,7 @@ class _Adapter:
             raise UnusableSchema(f"{pattern[:_QUOTED_CHARS]!r} is no pattern: {error}").at(path) from None
 
     def _patterns(self, schema: Schema, node: Schema, path: Path) -> None:
-        """Make `patternProperties` exclude each other."""
+        """Make the patterns of `patternProperties` exclude each other."""
         if "patternProperties" not in schema:
             return
         place = (*path, "patternProperties")

@@ -26,7 +26,7 @@ from serve_app.json_schema.vocabulary import (
 # Keywords about members that are not declared.
 _SAYS: Final = ("additionalProperties", "unevaluatedProperties", "propertyNames")
 _IN_PLACE: Final = (*IN_PLACE_LISTS, *IN_PLACE, *IN_PLACE_MAPS)
-_MAX_STEPS: Final = 100_000  # through schemas, and their members, that are combined: about 0.2 s
+_MAX_STEPS: Final = 100_000  # through combined schemas and their members: about 0.2 s
 _CHOICES: Final = ("anyOf", "oneOf")
 
 
@@ -49,7 +49,7 @@ class Closing:
     def __init__(self, root: Schema, references: References) -> None:
         self._references = references
         self._steps = 0
-        self._parts: set[int] = set()  # ids of schemas that are one of several on the same value
+        self._parts: set[int] = set()  # ids of schemas that share their value with other schemas
         self._visit(root)
 
     def members(self, schema: Schema) -> list[str] | None:

@@ -20,7 +20,7 @@ def rewrite_counts(node: Schema, *, alone: bool) -> tuple[list[str], list[Schema
     """
     low, high = node.get("minProperties"), node.get("maxProperties")
     if not all(isinstance(n, int | None) for n in (low, high)):
-        return [], []  # the parser refuses it
+        return [], []  # the parser refuses the schema
     properties = node.get("properties", {})
     required = {name for name in node.get("required", ()) if isinstance(name, str)}
     if low is not None and low <= len(required):

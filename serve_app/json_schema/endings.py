@@ -23,7 +23,7 @@ class Endings:
         self._definitions = definitions_of(root)
         self._steps = 0
         self._ending: set[str] = set()
-        self._open: set[int] = set()  # ids of the schemas that are being looked at
+        self._open: set[int] = set()  # ids of the schemas that are being checked
         waiting = list(self._definitions)
         while waiting:  # least fixpoint: an answer consists of answers that are known to end
             left = [name for name in waiting if not self._ends_now(name)]
@@ -125,7 +125,7 @@ def _least(parts: list[Schema], keyword: str) -> int:
 
 def _member(schema: Schema, name: str) -> Any:
     properties = schema.get("properties", {})
-    if name in properties or "patternProperties" in schema:  # which a name may match
+    if name in properties or "patternProperties" in schema:  # the name may match one of its patterns
         return properties.get(name, True)
     return schema.get("additionalProperties", True)
 

@@ -10,7 +10,7 @@ from serve_app.json_schema.vocabulary import Schema, type_of
 
 MAX_OPTIONS: Final = 64
 _MAX_VALUES: Final = 64
-_MAX_TAGS: Final = 16  # required members of an object that are looked at
+_MAX_TAGS: Final = 16  # required members of an object that are compared
 _DEPTH: Final = 2
 _ALL: Final = frozenset({"string", "number", "boolean", "null", "object", "array"})
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from serve_app.json_schema.adapting import Adapted
 from serve_app.json_schema.vocabulary import DEFINITIONS, Path, Schema, subschemas
 
-_IMPOSSIBLE: Final = "Unsatisfiable"  # how the parser's error begins where no value matches
+_IMPOSSIBLE: Final = "Unsatisfiable"  # the beginning of the parser's error if no value matches
 
 
 def narrowed(adapted: Adapted, refusal: Callable[[Schema], str | None]) -> tuple[Path, str] | None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from serve_app.types import Numeral
 
 MAX_DIGITS: Final = 400  # of a number that is written out; the smallest and longest double has 341
-_MAX_EXPONENT_CHARS: Final = 8  # what is longer overflows, or is nearly nothing
+_MAX_EXPONENT_CHARS: Final = 8  # a number with a longer exponent overflows, or is nearly zero
 
 
 def number(text: str) -> float:

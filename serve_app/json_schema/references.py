@@ -12,7 +12,7 @@ from urllib.parse import unquote, urldefrag, urljoin
 
 from serve_app.json_schema.vocabulary import REFERENCES, Path, Schema, UnusableSchema, subschemas
 
-_MAX_CHAIN: Final = 16  # bare references that are followed; longer chains are rings
+_MAX_CHAIN: Final = 16  # bare references in a row; longer chains count as rings
 _OLD_DRAFTS: Final = ("draft-03", "draft-04")  # which spell `$id` as `id`
 
 
@@ -30,7 +30,7 @@ class References:
     """The places in one schema that its references name."""
 
     def __init__(self, root: Schema) -> None:
-        self.dynamic_anchors: dict[str, int] = {}  # name -> how often it is given
+        self.dynamic_anchors: dict[str, int] = {}  # name -> how often the name is given
         self._id = "id" if any(draft in str(root.get("$schema")) for draft in _OLD_DRAFTS) else "$id"
         self._document = Resource(root, (), _address("", root.get(self._id)))
         self._resources = {self._document.uri: self._document}
@@ -93,7 +93,7 @@ class References:
                 return owner, reference[1:]
             uri, fragment = urldefrag(urljoin(owner.uri, reference))
             return owner if uri == owner.uri else self._resources[uri], fragment
-        except (AttributeError, ValueError, KeyError):  # no string, no address, or not one of this document
+        except (AttributeError, ValueError, KeyError):  # not a string, or not an address in this document
             raise UnusableSchema(
                 f'{keyword} must point into the schema itself ("#/$defs/..."); nothing is fetched'
             ) from None
@@ -141,7 +141,7 @@ def _address(base: str, name: Any) -> str:
 
 
 def _find(resource: Resource, fragment: str) -> tuple[Any, Path]:
-    """The schema at a fragment, and its place. Some generators leave names unescaped, so both are tried."""
+    """The schema at a fragment, and its place. Some generators leave names unescaped, so try both ways."""
     if fragment and not fragment.startswith("/"):
         return resource.anchors.get(unquote(fragment), (None, ()))
     found = _at(resource, fragment)

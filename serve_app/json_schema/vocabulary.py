@@ -35,7 +35,7 @@ def place(path: Path) -> str:
     return ".".join(("$", *path))[:_MAX_PLACE_CHARS]
 
 
-# Enforced as they stand. An `allOf` or `anyOf` is as good as its members.
+# Enforced as they stand. An `allOf` or `anyOf` is enforced as far as its members are.
 ENFORCED: Final = frozenset(
     {
         *("type", "enum", "const", "$ref", "allOf", "anyOf"),
@@ -54,7 +54,7 @@ NOTES: Final = frozenset(
         *("$defs", "definitions", "discriminator", "nullable", "xml", "externalDocs"),
     }
 )
-# Enforced of strings; any other format is one that the parser does not know.
+# Enforced for strings; the parser does not know any other format.
 FORMATS: Final = frozenset(
     {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid"}
 )

@@ -117,7 +117,7 @@ class History:
 
     def _at(self, entities: Iterable[tuple[str, str]], number: int) -> Figures:
         found = [by_slot[number] for key in entities if number in (by_slot := self._counts.get(key, {}))]
-        if not found:  # most slots of most entities
+        if not found:  # as in most slots of most entities
             return NOTHING
         return figures(found[0] if len(found) == 1 else total("", "", found), SLOT_S)
 

@@ -11,7 +11,7 @@ from serve_app.types.control.live import NUM_SLOTS, SLOT_S, EntityCounts, LiveSl
 
 SETTLE_S: Final = 1.0  # after its end a slot waits this long for reports of gateways
 BEHIND: Final = 3  # slots of delay: an answer's end waits, and clocks differ a little
-AHEAD: Final = 15  # of a clock that differs by half a minute; further ahead was one that was wrong
+AHEAD: Final = 15  # slots: a clock may differ by half a minute; one further ahead was wrong
 
 _SUMS: Final = ("requests", "errors", "refused", "prompt_tokens", "completion_tokens", "in_flight")
 

@@ -9,7 +9,7 @@ from typing import Final
 EntityName = tuple[str, str]  # endpoint and served entity
 
 UNKNOWN: Final = "unknown"  # of a request that met no endpoint, or none of its entities
-KEPT_S: Final = 3600.0  # so that every scrape sees the last counts, and an entity may come back
+KEPT_S: Final = 3600.0  # so that each scrape sees the last counts, and the entity may come back
 
 
 class Absent:

@@ -17,7 +17,7 @@ class AnswerCounts:
     success_s: float = 0.0
     failures: int = 0
     failure_s: float = 0.0
-    last: float = 0.0  # Unix seconds of the last; 0: none yet
+    last: float = 0.0  # Unix seconds of the last answer; 0: none yet
     refused: int = 0  # of the failures: 4xx
     cancelled: int = 0  # of the failures: the client left
 

@@ -26,7 +26,7 @@ from serve_app.types import EngineStats, Usage, UsageRecord
 
 _SPLIT: Final = ("endpoint", "entity")  # of the catalogue
 
-# What others keep and each scrape asks for: gauges, and counters. See `Metrics.watch`.
+# Gauges and counters that other code keeps, read at each scrape. See `Metrics.watch`.
 READ: Final = {
     "catalogue_refused": "1 while a wrong catalogue was refused and the old one serves.",
     "keys_refused": "1 while a wrong key file was refused and the old keys are in force.",
@@ -52,7 +52,7 @@ class Metrics:
         """`stats` returns the latest snapshot of every model's application; it is called at each scrape."""
         self.registry = CollectorRegistry()
         self._absent = absent or Absent()
-        self._known: set[EntityName] = set()  # that label some series
+        self._known: set[EntityName] = set()  # entities that label some series
         self._catalogue: Callable[[], Mapping[str, Collection[str]]] | None = None
         self.on_ended: Callable[[EntityName], None] = lambda who: None  # called when an entity's series ended
 

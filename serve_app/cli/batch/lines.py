@@ -105,7 +105,7 @@ class Answers:
             "response": {"status_code": status, "request_id": request_id, "body": body},
             "error": None,
         }
-        # Half of a surrogate pair is no UTF-8; escaped it is JSON all the same.
+        # Half of a surrogate pair is not UTF-8, but when escaped, it is still JSON.
         self._file.write(json.dumps(answer, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n")
         self._file.flush()
         self.done.add(custom_id)

@@ -17,9 +17,9 @@ from serve_app.cli.server import OPENAI, PASSING, Server, ServerError, refusal
 
 FIRST_PAUSE_S: Final = 0.5
 LAST_PAUSE_S: Final = 30.0
-LEAST_PAUSE_S: Final = 0.05  # whatever the server says
+LEAST_PAUSE_S: Final = 0.05  # even if the server asks for less
 _JSON: Final = {"Content-Type": "application/json"}
-# What a batch of OpenAI's asks; other protocols may share the path.
+# The paths in OpenAI's batches; other protocols may share a path.
 _OF_OPENAI: Final = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
 _NOBODY_MAY: Final = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
@@ -28,9 +28,9 @@ _NOBODY_MAY: Final = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 class Progress:
     """The progress of a batch in this run."""
 
-    answered: int = 0  # refusals among them
+    answered: int = 0  # refusals included
     refused: int = 0
-    tokens: int = 0  # of outputs, where an answer has a usage
+    tokens: int = 0  # of outputs, from answers with a usage
 
 
 class Batch:
@@ -42,7 +42,7 @@ class Batch:
         self._answers = answers
         self._progress = progress
         self._patience_s = patience_s
-        self._last = 0.0  # when the server last answered, or when the run began; the event loop's time
+        self._last = 0.0  # when the server last answered, or the run began; the event loop's time
 
     async def run(self, lines: Iterator[Line], at_once: int) -> None:
         """Send all lines that have no answer yet, `at_once` of them at a time.
@@ -94,7 +94,7 @@ class Batch:
 async def _ask(client: httpx.AsyncClient, line: Line) -> httpx.Response | None:
     """None if the server cannot be reached or the connection broke."""
     headers = _JSON | (OPENAI if line.url in _OF_OPENAI else {})
-    content = json.dumps(line.body).encode()  # escapes what is no valid text, and leaves it to the server
+    content = json.dumps(line.body).encode()  # escapes invalid text, and leaves it to the server
     try:
         return await client.post(line.url, content=content, headers=headers)
     except httpx.TransportError:

@@ -32,7 +32,7 @@ def running_rollout(server: Server, name: str) -> str | None:
     try:
         rollout = server.read(path_of(name, "rollout"))
     except ServerError as error:
-        if error.status == HTTPStatus.NOT_FOUND:  # it has had none
+        if error.status == HTTPStatus.NOT_FOUND:  # the endpoint has had no rollout
             return None
         raise
     return str(rollout["entity"]) if rollout["state"] == "RUNNING" else None

@@ -19,7 +19,7 @@ SIZES: Final = {
     "concurrency": "max_provisioned_concurrency",
     "size": "workload_size",
 }
-# Members of an entity that the API returns and does not accept.
+# Members of an entity that the API returns but does not accept.
 _TOLD: Final = frozenset({"state", "creator", "creation_timestamp", "foundation_model"})
 
 

@@ -158,13 +158,13 @@ def delete(server: Server, name: str) -> None:
 def _promoted(server: Server, name: str, entity: str, there: Sequence[str]) -> Endpoint:
     """The endpoint after a request that sends all traffic to `entity`, one of its existing entities."""
     rollout = running_rollout(server, name)
-    if rollout == entity:  # through the rollout, so that it does not move the traffic back
+    if rollout == entity:  # done through the rollout, so that it does not move the traffic back
         server.ask("POST", path_of(name, "rollout", "promote"))
         print_note(f"the rollout to {entity} ends")
         return read(server, name)
     shares = [(each, 100 if each == entity else 0) for each in there]
     changed = server.ask("PUT", path_of(name, "config"), {"traffic_config": bodies.traffic_of(shares)})
-    if rollout is not None:  # it ends as soon as the traffic is another one than it set
+    if rollout is not None:  # a rollout ends as soon as somebody else changes the traffic
         print_note(f"the rollout to {rollout} ends")
     return changed
 
@@ -188,7 +188,7 @@ def _settle(server: Server, endpoint: Endpoint, wait: bool, timeout_s: float) ->
     """Show the progress of the new configuration, and finally which one serves."""
     if wait:
         console = Console(stderr=True)
-        with console.status(f"{endpoint.get('name')} comes up"):  # nothing but in a terminal
+        with console.status(f"{endpoint.get('name')} comes up"):  # shows nothing outside a terminal
             endpoint = until_settled(server, endpoint, timeout_s, print_note)
     routes = config_of(endpoint).get("traffic_config", {}).get("routes", ())
     shares = ", ".join(f"{each['served_entity_name']} {each['traffic_percentage']} %" for each in routes)

@@ -65,7 +65,7 @@ class Fail:
     """The pending configuration of the endpoint failed: abandon it."""
 
     endpoint: str
-    app: str | None  # the one that failed; None after a timeout
+    app: str | None  # the application that failed; None after a timeout
     reason: str
 
 

@@ -163,7 +163,7 @@ def promote(session: Session, row: EndpointRow, *, task: str) -> None:
 
 
 def settle(session: Session, row: EndpointRow) -> None:
-    """Note that all gateways route by the newest configuration."""
+    """Record that all gateways route by the newest configuration."""
     row.switch_version = 0
     row.update_state = UpdateState.NOT_UPDATING.value
     note(session, row, f"configuration {row.config_version} serves")

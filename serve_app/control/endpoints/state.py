@@ -55,7 +55,7 @@ class Config:
     entities: tuple[Entity, ...]
     traffic: dict[str, int]
     stored: dict[str, Any] = field(default_factory=dict)
-    kind: str = ""  # see endpoints.endpoint.Kind; "": the endpoint's, of a version that kept none here
+    kind: str = ""  # see endpoints.endpoint.Kind; "": as the endpoint's, from an earlier version
 
     @property
     def specs(self) -> tuple[AppSpec, ...]:

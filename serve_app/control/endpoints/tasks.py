@@ -43,7 +43,7 @@ def check_tasks(config: Config, task: str | None, declared: Mapping[str, Endpoin
         raise InvalidField("task", f"must be one of {', '.join(Task)}")
     known = declared_tasks(declared)
     former: Entity | None = None
-    does = ""  # the former one
+    does = ""  # the former task
     for entity in config.entities:
         able = known.get((entity.model, entity.version))
         if able is None:

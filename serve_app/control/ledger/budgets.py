@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from serve_app.control.ledger.tables import Spending
 from serve_app.types import UsageRecord
 
-DUST: Final = 1e-9  # of sums of floats
+DUST: Final = 1e-9  # rounding errors of sums of floats
 STEPS: Final = 2  # gateways learn of spending in this many parts of a budget, each with a snapshot
 
 

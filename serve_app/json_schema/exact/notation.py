@@ -19,7 +19,7 @@ from serve_app.json_schema.numerals import MAX_DIGITS, dumps
 from serve_app.json_schema.vocabulary import Schema, UnusableSchema, definitions_of
 
 _MAX_RULES: Final = 4_000
-_MAX_CHARS: Final = 2**20  # of the grammar; each schema inside of it has its own definitions
+_MAX_CHARS: Final = 2**20  # of the grammar; each schema in it has definitions of its own
 _STRING: Final = r'/"([^"\\\x00-\x1F\x7F]|\\(["\\bfnrt]|u00[01][0-9a-fA-F]))*"/'
 _SCALARS: Final = ("minLength", "maxLength", "pattern", "format")
 _OBJECTS: Final = (
@@ -187,7 +187,7 @@ class _Writer:
 
     def _members(self, members: list[tuple[str, bool]]) -> str:
         """Members in order, with commas between those that are present."""
-        first = after = ""  # the members from one on, as the first ones and after others
+        first = after = ""  # rules for the rest of the members: if they come first, or after others
         for item, is_needed in reversed(members):
             begun = f"{item} {after}"
             if is_needed:

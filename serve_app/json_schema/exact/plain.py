@@ -18,7 +18,7 @@ from serve_app.types import Numeral
 
 BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _MAX_PLAIN: Final = 2**53
-_MAX_SHIFT: Final = 22  # powers of ten up to this one are floats
+_MAX_SHIFT: Final = 22  # the largest exponent of ten whose power is exact as a float
 _MAX_FACTOR: Final = 2**32
 
 
@@ -30,7 +30,7 @@ def is_plain(value: float) -> bool:
         return abs(value) < _MAX_PLAIN
     _, digits, exponent = Decimal(repr(value)).as_tuple()
     if not isinstance(exponent, int):
-        return True  # not a number of JSON: refused elsewhere
+        return True  # not a JSON number: refused elsewhere
     size = int("".join(map(str, digits)))
     return size < _MAX_PLAIN and abs(value) < _MAX_PLAIN and exponent >= -_MAX_SHIFT
 
@@ -122,7 +122,7 @@ def _data(schema: Schema) -> Iterator[float]:
 
 
 def _countable(factors: list[float]) -> bool:
-    """Whether the parser can compute the common multiples of any two of them."""
+    """Whether the parser can compute the common multiples of any two of the `factors`."""
     found = {pair for value in factors if (pair := factor(value)) is not None}
     shift = max((b for _, b in found), default=0)
     largest = sorted(a * 10 ** (shift - b) for a, b in found)[-2:]

@@ -7,7 +7,7 @@ from typing import Final
 
 from serve_app.json_schema.lark.notation import LarkError
 
-_MAX_WORK: Final = 2**20  # characters that are written; other work counts as some. About 0.3 s
+_MAX_WORK: Final = 2**20  # written characters; other work is counted in characters too. About 0.3 s
 
 
 class Definitions:

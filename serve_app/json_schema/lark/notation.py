@@ -15,7 +15,7 @@ from typing import Final, Generic, NoReturn, Protocol, TypeVar
 from serve_app.json_schema.patterns import PatternError
 
 _MAX_COUNT: Final = 10_000
-_MAX_DEPTH: Final = 30  # as llguidance has it
+_MAX_DEPTH: Final = 30  # llguidance's own limit
 _SHOWN_CHARS: Final = 60  # of a token in an error
 _TOKEN: Final = re.compile(
     r"(?P<skip>(?:\#|//)[^\n]*|[ \t]+)|(?P<newline>\r?\n)"
@@ -122,7 +122,7 @@ def plain_name(name: str) -> str:
 
 
 def _lines(text: str) -> list[list[Token]]:
-    """The statements, none empty. An expression may continue on a line that begins with a bar."""
+    """The statements, without empty ones. An expression may continue on a line that begins with a bar."""
     found: list[list[Token]] = [[]]
     line = 1
     for match in _TOKEN.finditer(text):

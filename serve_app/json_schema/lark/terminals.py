@@ -22,7 +22,7 @@ _ESCAPED: Final = {'"': '"', "\\": "\\", "\n": "n", "\r": "r", "\t": "t", "\b": 
 _AS_IT_IS: Final = r"[^\x{22}\x{5c}\x{0}-\x{1f}]"
 _LINE_END: Final[tuple[Range, ...]] = ((0x0A, 0x0A),)  # what a dot does not match
 _MAX_SERIES_CHARS: Final = 200  # a longer series of terms gets a name
-# Escapes, flags and classes, which dialects may read in different ways.
+# Escapes, flags and classes that dialects may read in different ways.
 _PART: Final = re.compile(r"\\.|\(\?(?P<flags>[a-z-]*)[:)]|\[\^?(?P<set>\]?(?:\\.|[^\]\\])*)", re.DOTALL)
 _ODD_SET: Final = re.compile(r"^\]|^(?:\\.|[^\\])*?(?:\[|&&|--|~~)", re.DOTALL)
 _FLOAT: Final = r"(([0-9]+\.[0-9]*|\.[0-9]+)([eE](\+|-)?[0-9]+)?|[0-9]+[eE](\+|-)?[0-9]+)"
@@ -60,8 +60,8 @@ class Terminal:
     """The texts of a terminal as JSON writes them: sequences of regexes and names of terminals."""
 
     whole: str  # "": the empty text alone
-    rest: str  # of those that begin with a backslash what follows it; "": there are none
-    empty: bool  # whether the empty text is one of them
+    rest: str  # what follows the backslash in texts that begin with one; "": no text does
+    empty: bool  # whether the empty text is one of the texts
 
 
 _EMPTY: Final = Terminal("", "", empty=True)
@@ -73,7 +73,7 @@ class Terminals:
     def __init__(self, statements: Statements, definitions: Definitions) -> None:
         self._statements = statements
         self._definitions = definitions
-        self._known: dict[str, Terminal | None] = {}  # None: it is being read
+        self._known: dict[str, Terminal | None] = {}  # None: the terminal is being read
 
     def name(self, token: Token) -> Terminal:
         known = self._known.get(token.text, _EMPTY)

@@ -18,7 +18,7 @@ from serve_app.json_schema.lark.definitions import Definitions
 from serve_app.json_schema.lark.notation import Expression, LarkError, Statements, Token, plain_name
 from serve_app.json_schema.lark.terminals import BACKSLASH, Terminal, Terminals
 
-_MAX_INLINE_CHARS: Final = 200  # of a series in a rule; a longer one is a rule of its own
+_MAX_INLINE_CHARS: Final = 200  # of a series in a rule; a longer series is a rule of its own
 _NOTHING: Final = '""'
 _ENDS: Final = (False, True)  # of a part: whether a backslash was read at its beginning, or at its end
 
@@ -63,7 +63,7 @@ class _Rules:
 
     def choice(self, options: list[Series]) -> Series:
         self._definitions.spend(20 * len(options))
-        name = f"#{len(self.choices)}"  # as no rule of a client is called
+        name = f"#{len(self.choices)}"  # no rule of a client has such a name
         self.choices[name] = options
         return (name,)
 
@@ -123,8 +123,8 @@ class _Writer:
         self._join = terminals.join
         self._definitions = definitions
         self._pending: list[tuple[str, bool, bool]] = []  # forms that were named and are not written yet
-        # Of each rule that some text matches: whether the empty one does, whether another one does, and
-        # whether one does that begins with a backslash in JSON.
+        # For each rule that some text matches: whether the empty text does, whether another text does, and
+        # # whether a text does that begins with a backslash in JSON.
         self._traits: dict[str, _Traits] = {}
         while self._learn():
             pass

@@ -12,7 +12,7 @@ from typing import Final
 from serve_app.json_schema.patterns.tree import Chars, Range
 
 LINE_ENDS: Final[tuple[Range, ...]] = ((0x0A, 0x0A), (0x0D, 0x0D), (0x2028, 0x2029))
-_SURROGATES: Final = (0xD800, 0xDFFF)  # no characters of a text
+_SURROGATES: Final = (0xD800, 0xDFFF)  # not characters of a text
 _SPACE: Final = r"\t-\r\x{20}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}"
 _ANY_SPACE: Final = _SPACE + r"\x{1c}-\x{1f}\x{85}\x{feff}"
 _WORD: Final = "0-9A-Za-z_"

@@ -21,10 +21,10 @@ from serve_app.json_schema.patterns.tree import (
 )
 from serve_app.json_schema.patterns.writing import Translation
 
-_MAX_STATES: Final = 1_000  # of one pattern, its counts written out
+_MAX_STATES: Final = 1_000  # of one pattern, with its counts written out
 _MAX_PAIRS: Final = 50_000  # of all patterns of one schema, about 0.3 s
 
-_State = tuple[int, bool]  # number, and whether the text must have ended
+_State = tuple[int, bool]  # the state's number, and whether the text must have ended
 
 
 class Overlaps:

@@ -34,8 +34,8 @@ _GROUP: Final = re.compile(
 )
 _PROPERTY: Final = re.compile(r"[pP](?:\{(\^?[\w= ]+)\}|([A-Z]))")
 _CONTROLS: Final = {"t": 9, "n": 10, "v": 11, "f": 12, "r": 13}
-_REPEATED_GROUP_CHARS: Final = 32  # a longer group is not written once more for a reference to it
-_MAX_COUNT: Final = 2**32 - 2  # as the parser has it
+_REPEATED_GROUP_CHARS: Final = 32  # a reference to a longer group is not replaced by a copy of it
+_MAX_COUNT: Final = 2**32 - 2  # the parser's own limit
 
 
 class PatternError(ValueError):

@@ -105,7 +105,7 @@ class _Writer:
         written = [
             self.write(item, start, end) for item, start, end in zip(node.items, starts, ends, strict=True)
         ]
-        # Anchors stand outside of each other, whichever was written first.
+        # The anchors go to the outside, whichever was written first.
         body = "".join(part for part in written if part not in ("^", "$"))
         return f"{'^' * ('^' in written)}{body}{'$' * ('$' in written)}"
 

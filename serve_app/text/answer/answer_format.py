@@ -32,7 +32,7 @@ class AnswerFormat:
 
     tools: ToolFormat | None
     reasoning: ReasoningFormat | None
-    space: str = SPACE  # a regex of what is allowed between tokens of JSON, where a request says nothing
+    space: str = SPACE  # a regex: allowed between tokens of JSON, if the request says nothing
 
     @classmethod
     def find(cls, tokenizer: Tokenizer, *, tools: str, reasoning: str, compact_json: bool) -> AnswerFormat:
@@ -67,7 +67,7 @@ class AnswerReader:
         if request.prompt.messages is not None:
             if request.prompt.tools and choice.mode is not ToolMode.NONE:
                 self._offer(format, request)
-            # Any other grammar is one of the whole answer, and leaves no room for thoughts.
+            # Any other grammar is for the whole answer, and leaves no room for thoughts.
             if request.reasoning and format.reasoning and (request.grammar is None or self._is_json):
                 self._thoughts = ThinkingRules.after(
                     token_ids, tokenizer, format.reasoning, request.thinking_tokens

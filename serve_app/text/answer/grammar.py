@@ -23,10 +23,10 @@ from serve_app.json_schema.numerals import loads
 from serve_app.text.tokens.tokenizer import Tokenizer
 from serve_app.types import Grammar, GrammarKind, MarkerRule
 
-FIELD: Final = "response_format"  # as the replica calls it; a dialect has its own name for it
-ANY_TEXT: Final = r"/(.|\n)*/"  # no control token is part of it
+FIELD: Final = "response_format"  # the replica's name for it; each dialect has its own
+ANY_TEXT: Final = r"/(.|\n)*/"  # matches no control token
 
-_COMPARED: Final = 4_096  # tokens; a wrong alphabet or a wrong space shows in any few
+_COMPARED: Final = 4_096  # tokens; a few are enough to show a wrong alphabet or a wrong space
 _NO_CONTROLS: Final[Mapping[str, int]] = MappingProxyType({})
 # Comments, strings and regular expressions of Lark's notation, in which a name is text; and names of tokens.
 _NAMES: Final = re.compile(

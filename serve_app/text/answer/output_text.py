@@ -16,7 +16,7 @@ class TextStep(NamedTuple):
     """The effect of some new tokens on the text."""
 
     text: str
-    num_tokens_used: int  # of those pushed; the token that completes a stop string is the last one
+    num_tokens_used: int  # of the pushed tokens; the last used one may complete a stop string
     stop: str | None  # the stop string that ended the text
 
 

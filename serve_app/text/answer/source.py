@@ -16,7 +16,7 @@ MAX_HELD_CHARS: Final = 2**16  # a longer beginning of a call is text
 BLANK: Final = " \t\r\n"  # JSON's whitespace
 
 T = TypeVar("T")
-Scan: TypeAlias = Generator[None, None, T]  # yields where it waits for more text
+Scan: TypeAlias = Generator[None, None, T]  # yields whenever it needs more text
 
 
 class Malformed(Exception):
@@ -40,7 +40,7 @@ class Source:
         self._num_pushes += 1
 
     def end(self) -> None:
-        """Note that no more text will be pushed."""
+        """Record that no more text will be pushed."""
         self.ended = True
 
     def more(self) -> Scan[bool]:

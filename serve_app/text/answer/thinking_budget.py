@@ -22,7 +22,7 @@ class ThinkingRules:
 
     format: ReasoningFormat
     opened: bool
-    most: int | None = None  # tokens; None: as many as it likes
+    most: int | None = None  # tokens; None: no limit
 
     @classmethod
     def after(

@@ -23,7 +23,7 @@ from serve_app.text.tokens.tokenizer import Tokenizer, check_prompt_chars
 from serve_app.types import Templating
 from serve_app.types.request import RESERVED_VARIABLES
 
-# Under these names clients send a message's reasoning; templates read the first, some the second.
+# The names under which clients send a message's reasoning; templates read the first, or some the second.
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 
 VARIABLES: Final = "chat_template_kwargs"  # as clients call them

@@ -38,7 +38,7 @@ class ControlMarks:
 
     def __init__(self, controls: ControlTokens) -> None:
         self._controls = controls
-        # Digits only: no filter of a template (case, JSON, HTML) changes them. They cannot be guessed.
+        # Digits only, since no filter of a template (case, JSON, HTML) changes them. They cannot be guessed.
         self._mark = "".join(secrets.choice("0123456789") for _ in range(_MARK_CHARS))
         self.num_added_chars = 0  # by which the marks lengthen the strings
 
@@ -64,7 +64,7 @@ class ControlMarks:
         text, *others = rendered.split(self._mark)
         for other in others:
             match = self._controls.pattern.match(text[-1:] + other)
-            if match is None:  # the template cut the token; what is left of it still must not join
+            if match is None:  # the template cut the token; its parts must still not be joined
                 pieces.append(PromptPiece(text, plain=False))
                 text = other
                 continue

@@ -16,7 +16,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 # Normal form -> by which factor it may shrink a text in bytes, rounded up: three letters of Hangul
 # become one syllable, and the three bytes of a Kelvin sign one letter.
 _NORMAL_FORMS: Final = {"NFC": 4, "NFD": 4}
-_SPLITS: Final = frozenset({"Split", "Punctuation"})  # that may remove what they find
+_SPLITS: Final = frozenset({"Split", "Punctuation"})  # steps that may remove what they find
 _KEEPS: Final = frozenset({"ByteLevel", "Metaspace", "Digits", "UnicodeScripts", "FixedLength"})
 _FALLBACKS: Final = frozenset(f"<0x{byte:02X}>" for byte in range(256))
 
@@ -35,14 +35,14 @@ def bytes_per_token(tokenizer_json: str) -> int | None:
         return None
     added: list[dict[str, Any]] = spec.get("added_tokens") or []
     if any(token.get("lstrip") or token.get("rstrip") for token in added):
-        return None  # it takes any amount of whitespace with it
+        return None  # such a token takes any amount of whitespace with it
     model = spec["model"]
     vocab = model.get("vocab")
     if model.get("type") != "BPE" or not isinstance(vocab, dict):
         return None
     is_byte_level = any(step.get("type") == "ByteLevel" for step in splitters)
     if is_byte_level:
-        # One character of the vocabulary a byte; a byte that is missing would be dropped.
+        # One character in the vocabulary for each byte; a missing byte would be dropped.
         if not vocab.keys() >= set(ByteLevel.alphabet()):
             return None
         longest = max(map(len, vocab))

@@ -49,7 +49,7 @@ class Tokenizer:
         self.bos_token_id = self._named_id("bos_token")
         self.eos_token_id = self._named_id("eos_token")
         self.pad_token_id = self._named_id("pad_token")
-        self._plain: dict[str, list[int]] = {}  # control tokens as plain text: as many as there are
+        self._plain: dict[str, list[int]] = {}  # control tokens as plain text: at most as many as there are
         self._bytes_per_token = bytes_per_token(self.to_json())
         self._workers = Workers()
 
@@ -72,7 +72,7 @@ class Tokenizer:
 
     @cached_property
     def _json(self) -> str:
-        return self._backend.to_str()  # seconds, where tokens were added by the ten thousand
+        return self._backend.to_str()  # takes seconds if tens of thousands of tokens were added
 
     def token_id(self, token: str) -> int | None:
         """The id of a token by its exact vocabulary entry."""
@@ -135,7 +135,7 @@ class Tokenizer:
 
         Raises Overloaded when too much such work is waiting.
         """
-        if num_chars > MAX_PROMPT_CHARS:  # too long is refused at once
+        if num_chars > MAX_PROMPT_CHARS:  # a text that is too long is refused at once
             return work()
         return await self._workers.run(num_chars, work)
 
@@ -178,7 +178,7 @@ class Tokenizer:
 
     def _encode_batch(self, texts: list[str], *, add_special_tokens: bool) -> list[list[int]]:
         try:
-            # A batch, even of one, releases the GIL; `encode` holds it throughout.
+            # A batch, even of one text, releases the GIL; `encode` holds it throughout.
             found = self._backend.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
         except TypeError as error:
             raise InvalidField("prompt", "must be valid Unicode text") from error
@@ -231,7 +231,7 @@ class Tokenizer:
         return self.table[token_id]
 
     def token_text(self, token_id: int) -> str:
-        """A token by itself, with U+FFFD for a part of a character."""
+        """The text of a token by itself, with U+FFFD for a part of a character."""
         return self.table[token_id].decode("utf-8", "replace")
 
     def describe(self, position: PositionLogprobs) -> TextLogprob:

@@ -1,7 +1,7 @@
 """Threads that tokenise off the event loop. Their number, and the text that waits for them, are bounded.
 
-A running job cannot be stopped. So long jobs run one after the other in a thread of their own, and delay no
-short job. A job whose caller leaves while the job waits is never begun.
+A running job cannot be stopped. Long jobs therefore run one after the other in a thread of their own, and
+delay no short job. A job whose caller leaves while the job waits is never begun.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 INLINE_CHARS: Final = 2_000
 LONG_CHARS: Final = 2**18  # 0.4 s at worst: shorter jobs never wait for a longer one
 SHORT_THREADS: Final = 2
-TRIM_CHARS: Final = 2**18  # between two trims: at worst 250 bytes a character are free, but not given back
+TRIM_CHARS: Final = 2**18  # between two trims: at worst 250 bytes per character are not given back
 RETRY_AFTER_S: Final = 1.0
 
 
@@ -47,7 +47,7 @@ class Lane:
     def __init__(self, name: str, threads: int, most_chars: int = MAX_TOKENISING_CHARS) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._most_chars = most_chars
-        self._lock = threading.Lock()  # of the two below
+        self._lock = threading.Lock()  # protects the two attributes below
         self._held = 0
         self._untrimmed = 0
 
@@ -73,7 +73,7 @@ class Lane:
                 if is_due:
                     self._untrimmed = 0
             if is_due:
-                heap.trim()  # else each thread's heap stays as large as its largest job
+                heap.trim()  # otherwise each thread's heap stays as large as its largest job
 
     def _release(self, num_chars: int) -> None:
         with self._lock:

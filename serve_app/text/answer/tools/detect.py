@@ -13,7 +13,7 @@ from serve_app.text.answer.tools.mistral import ARGS, MISTRAL, MISTRAL_ARGS
 from serve_app.text.tokens.tokenizer import Tokenizer
 
 FORMATS: Final[Mapping[str, ToolFormat]] = {each.name: each for each in (HERMES, LLAMA3, MISTRAL, JSON)}
-# Templates that put something else than JSON between Hermes' markers: Qwen3-Coder, GLM.
+# Templates that put something other than JSON between Hermes' markers: Qwen3-Coder, GLM.
 _NOT_JSON: Final = ("<function=", "<arg_key>")
 
 

@@ -38,5 +38,5 @@ class ToolFormat:
     spelling: Spelling
     marker: str = ""  # opens calls wherever it occurs; empty: only a whole answer is calls
     bare: str = ""  # an answer that begins with one of these characters may be calls alone
-    tokens: tuple[str, ...] = ()  # the tokens of its syntax, which must be seen though they are special
-    to_template: Callable[[dict[str, Any]], dict[str, Any]] = lambda message: message  # as templates want it
+    tokens: tuple[str, ...] = ()  # the syntax's tokens, which must be shown even if they are special
+    to_template: Callable[[dict[str, Any]], dict[str, Any]] = lambda message: message  # for templates

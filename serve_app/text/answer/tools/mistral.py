@@ -85,7 +85,7 @@ MISTRAL: Final = ToolFormat(
     tokens=(MARKER, _CALL_ID, ARGS),
     to_template=with_short_ids,
 )
-# The same of a model that has a token for [ARGS].
+# The same for a model that has a token for [ARGS].
 MISTRAL_ARGS: Final = replace(
     MISTRAL, spelling=Spelling(first=MARKER, between=MARKER, name="", arguments=ARGS, end="")
 )

@@ -42,7 +42,7 @@ class ToolParser:
         self._forced = forced
         self._leads = leads
         self._cut = False
-        self._marked = False  # after a marker, while its calls are read
+        self._marked = False  # whether a marker has been read, and its calls are being read
         self._run = self._parse()
         self.limited = max_calls is not None
         self.complete = False  # as many calls as are wanted have ended
@@ -76,7 +76,7 @@ class ToolParser:
         self._source.end()
         for _ in self._run:
             pass
-        self.complete = complete  # a call that ends because the text does is cut off
+        self.complete = complete  # a call that ends only with the text has been cut off
         return self._calls.pieces()
 
     def _parse(self) -> Scan[None]:
