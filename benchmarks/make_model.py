@@ -21,7 +21,9 @@ from transformers import (
     LlamaConfig,
     PretrainedConfig,
     PreTrainedTokenizerFast,
+    Qwen3_5TextConfig,
     Qwen3Config,
+    Qwen3MoeConfig,
 )
 
 BOS, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
@@ -67,7 +69,52 @@ def qwen06() -> PretrainedConfig:
     )
 
 
-SHAPES = {"smol135": smol135, "qwen06": qwen06}
+def hybrid08() -> PretrainedConfig:
+    """The shape of Qwen3.5-0.8B's text part, three of four layers with a state: 1505 MB in bf16."""
+    return Qwen3_5TextConfig(
+        vocab_size=248_320,
+        hidden_size=1024,
+        intermediate_size=3584,
+        num_hidden_layers=24,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+        head_dim=256,
+        linear_num_key_heads=16,
+        linear_num_value_heads=16,
+        linear_key_head_dim=128,
+        linear_value_head_dim=128,
+        linear_conv_kernel_dim=4,
+        max_position_embeddings=8192,
+        rms_norm_eps=1e-6,
+        rope_parameters={"rope_type": "default", "rope_theta": 10_000_000.0, "partial_rotary_factor": 0.25},
+        tie_word_embeddings=True,
+        **IDS,
+    )
+
+
+def mixture2() -> PretrainedConfig:
+    """A small mixture of Qwen3's kind, 8 of 32 experts for a token: 4.2 GB in bf16, 1.5 GB of them active."""
+    return Qwen3MoeConfig(
+        vocab_size=151_936,
+        hidden_size=1024,
+        intermediate_size=3072,
+        moe_intermediate_size=768,
+        num_experts=32,
+        num_experts_per_tok=8,
+        norm_topk_prob=True,
+        num_hidden_layers=24,
+        num_attention_heads=16,
+        num_key_value_heads=4,
+        head_dim=128,
+        max_position_embeddings=8192,
+        rms_norm_eps=1e-6,
+        rope_parameters={"rope_type": "default", "rope_theta": 1_000_000.0},
+        tie_word_embeddings=True,
+        **IDS,
+    )
+
+
+SHAPES = {shape.__name__: shape for shape in (smol135, qwen06, hybrid08, mixture2)}
 
 
 def corpus() -> Iterator[str]:
