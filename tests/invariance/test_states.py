@@ -14,20 +14,26 @@ from functools import cache
 
 import pytest
 import torch
+from torch import nn
+from transformers import PreTrainedModel
 
 from serve_app.config import EngineConfig, ModelConfig
 from serve_app.engine.assemble import assemble
 from serve_app.engine.engine import Engine
+from serve_app.engine.kernels import native
+from serve_app.engine.model.lora import LowRank
 from serve_app.types import Beam, ChoiceSoFar, Draft, EngineRequest, SamplingParams
-from tests.support.tiny_states import KINDS, tiny_stateful
+from tests.support.low_rank import random_updates
+from tests.support.tiny_states import KIN, KINDS, tiny_stateful
 
 BLOCK, VOCAB, OUTPUT = 16, 96, 12
 QUICK = ("nemotron_h", "qwen3_5_text")
 EACH = pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=[] if kind in QUICK else pytest.mark.full) for kind in KINDS]
+    "kind", [pytest.param(kind, marks=[] if kind in QUICK else pytest.mark.full) for kind in (*KINDS, *KIN)]
 )
 GREEDY = SamplingParams(temperature=0.0, max_tokens=OUTPUT, ignore_eos=True)
 TOLERANCE = 1e-4
+WITHOUT_ADAPTERS = {"mamba", "mamba2", "falcon_mamba"}  # no linear has a name that adapters know
 NEARLY = {"mamba2": 1e-5}  # its own code multiplies by the weight of the head, so bits depend on the batch
 
 
@@ -38,12 +44,13 @@ class Told:
     tokens: list[int] = field(default_factory=list)
     logits: bytes = b""
     logprobs: list[float] = field(default_factory=list)
+    prompt_logprobs: list[float] = field(default_factory=list)
     cached: int = 0
 
 
-def new_engine(kind: str, **settings: object) -> Engine:
+def new_engine(kind: str, quantization: str = "none", **settings: object) -> Engine:
     engine = EngineConfig.model_validate({"num_blocks": 128, "block_size": BLOCK, **settings})
-    config = ModelConfig(name="tiny", source="tiny", attention="cpu", threads=1)
+    config = ModelConfig(name="tiny", source="tiny", attention="cpu", threads=1, quantization=quantization)
     return assemble(
         copy.deepcopy(tiny_stateful(kind)),
         dtype=torch.float32,
@@ -65,6 +72,7 @@ def answers(engine: Engine, asked: Iterable[EngineRequest]) -> dict[tuple[str, i
             one = told.setdefault((output.request_id, output.index), Told())
             one.tokens += output.token_ids
             one.logprobs += [each.logprob for each in output.logprobs]
+            one.prompt_logprobs += [each.logprob for each in output.prompt_logprobs or ()]
             one.cached = output.cached_tokens
             if "generation_logits" in output.tensors:
                 one.logits += output.tensors["generation_logits"].data
@@ -113,7 +121,7 @@ def test_an_answer_is_that_of_transformers(kind: str) -> None:
         assert told.tokens == want.argmax(-1).tolist()
 
 
-@pytest.mark.parametrize("kind", sorted(set(KINDS) - {"nemotron_h"}))
+@pytest.mark.parametrize("kind", sorted({*KINDS, *KIN} - {"nemotron_h"}))
 @pytest.mark.full
 def test_tokens_are_those_that_transformers_generates_from_its_cache(kind: str) -> None:
     """Not of `nemotron_h`: transformers limits the time steps of its prompts, and not of single tokens."""
@@ -221,3 +229,79 @@ def test_a_draft_right_or_wrong_changes_nothing(kind: str) -> None:
         assert told[asked.id, 0].tokens == whole.tokens
         assert alike(kind, told[asked.id, 0].logits, whole.logits)
         assert engine.stats().accepted_tokens >= 4
+
+
+@EACH
+def test_log_probabilities_are_those_of_transformers_however_the_prompt_is_cut(kind: str) -> None:
+    asked = [
+        request(f"p{i}", prompt(length), logprobs=0, prompt_logprobs=0) for i, length in enumerate((45, 20))
+    ]
+    alone = {key: told for each in asked for key, told in answers(new_engine(kind), [each]).items()}
+    cut = answers(new_engine(kind, max_step_tokens=19), [*asked, *REQUESTS[:2]])
+    for each in asked:
+        told = alone[each.id, 0]
+        text = torch.tensor([*each.token_ids, *told.tokens])
+        with torch.inference_mode():
+            logits = tiny_stateful(kind)(text[None], use_cache=False).logits[0, :-1]
+        want = logits.log_softmax(-1).gather(1, text[1:, None])[:, 0]
+        got = torch.tensor([*told.prompt_logprobs, *told.logprobs])
+        torch.testing.assert_close(got, want, rtol=0, atol=1e-3)
+        others = cut[each.id, 0]
+        if kind not in NEARLY:
+            assert (others.prompt_logprobs, others.logprobs) == (told.prompt_logprobs, told.logprobs)
+
+
+@pytest.mark.parametrize("quantization", ["int8", "int4"])
+@EACH
+def test_quantised_weights_keep_the_promise(kind: str, quantization: str) -> None:
+    if native() is None:
+        pytest.skip("no native kernels on this machine")
+    one = new_engine(kind, quantization, prefix_cache=False)
+    want = {key: told for each in REQUESTS[:5] for key, told in answers(one, [each]).items()}
+    crowd = answers(new_engine(kind, quantization, max_step_tokens=23), REQUESTS[:5])
+    for key, told in want.items():
+        assert crowd[key].tokens == told.tokens
+        assert alike(kind, crowd[key].logits, told.logits)
+
+
+@EACH
+def test_an_adapter_changes_its_own_rows_alone(kind: str) -> None:
+    """Tokens are those of transformers with the adapter's products added to the weights."""
+    engine = new_engine(kind)
+    table = engine.adapters
+    assert table is not None
+    if not table.shapes:
+        assert kind in WITHOUT_ADAPTERS
+        return
+    updates = random_updates(table.shapes, seed=1, rank=4, scale=0.3)
+    model = copy.deepcopy(tiny_stateful(kind))
+    for update in updates:
+        linear = linear_of(model, update)
+        linear.weight.data += update.b @ update.a
+    table.put("a", table.compile(updates))
+    asked = [replace(REQUESTS[2], id="with", adapter="a", salt="a"), REQUESTS[2], REQUESTS[0]]
+    told = answers(engine, asked)
+    assert told[REQUESTS[2].id, 0].logits == alone(kind)[REQUESTS[2].id, 0].logits or kind in NEARLY
+    mine = told["with", 0]
+    text = torch.tensor([[*REQUESTS[2].token_ids, *mine.tokens]])
+    with torch.inference_mode():
+        want = model(text, use_cache=False).logits[0, len(REQUESTS[2].token_ids) - 1 : -1]
+    got = torch.frombuffer(bytearray(mine.logits), dtype=torch.float32).view(OUTPUT, VOCAB)
+    torch.testing.assert_close(got, want, rtol=0, atol=TOLERANCE * want.abs().max().item())
+    assert mine.tokens != told[REQUESTS[2].id, 0].tokens
+    again = answers(engine, asked[:1])["with", 0]
+    assert again.cached == 2 * BLOCK
+    assert again.logits == mine.logits
+
+
+def linear_of(model: PreTrainedModel, update: LowRank) -> nn.Linear:
+    """The linear of transformers' model that an update is for."""
+    found = [
+        part
+        for name, part in model.get_decoder().layers[update.layer].named_modules()
+        if name.rpartition(".")[2] == update.module
+    ]
+    assert len(found) == 1
+    linear = found[0]
+    assert isinstance(linear, nn.Linear)
+    return linear

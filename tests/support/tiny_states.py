@@ -8,6 +8,7 @@ from typing import Any, Final
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from tests.support.families import small_config
 from tests.support.tiny_models import enlarge
 
 BASE: Final[dict[str, Any]] = {
@@ -51,13 +52,20 @@ KINDS: Final[dict[str, dict[str, Any]]] = {
     "olmo_hybrid": {key: value for key, value in DELTA.items() if key != "head_dim"},
     "qwen3_5_text": DELTA,
 }
+# Families that are built of the same kinds of states, some with experts or latent attention beside them.
+KIN: Final = (
+    *("bailing_hybrid", "falcon_mamba", "granitemoehybrid", "jamba", "kimi_linear", "lfm2_moe", "mamba"),
+    *("qwen3_5_moe_text", "qwen3_next"),
+)
 
 
 @cache
 def tiny_stateful(kind: str) -> PreTrainedModel:
     """A float32 model that nothing may change; its weights are large enough for errors to show."""
     torch.manual_seed(0)
-    config = AutoConfig.for_model(kind, **{**BASE, **KINDS[kind]})
+    own = KINDS.get(kind)
+    config = small_config(kind) if own is None else AutoConfig.for_model(kind, **{**BASE, **own})
+    config.max_position_embeddings = BASE["max_position_embeddings"]
     model: PreTrainedModel = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
     model = model.float().eval()
     enlarge(model)
