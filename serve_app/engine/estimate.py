@@ -43,7 +43,7 @@ class Estimate:
     @classmethod
     def of(cls, module: PreTrainedModel, config: ModelConfig) -> Estimate:
         """`module`: on the meta device. Raises UnsupportedModel for a model that the engine cannot run."""
-        family = known(module, frozenset(TYPES))
+        family = known(module, frozenset(TYPES), states=device_memory(config.device)[0] == "cpu")
         text = module.config.get_text_config()
         return cls(
             family=None if family is None else family.name,

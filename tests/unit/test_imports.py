@@ -167,11 +167,19 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         },
         "device": {"attention", "model", "state", "weights"},
         "waiting": set(),
-        "fused": {"attention", "torch_cpu", "forward_context", "model", "norm", "weights"},  # of any device
+        "fused": {
+            "attention",
+            "exact",
+            "torch_cpu",
+            "forward_context",
+            "model",
+            "norm",
+            "weights",
+        },  # of any device
         "experts": {"kernels", "weights"},
         "cpu": {
             *("attention", "device", "exact", "experts", "fused", "kernels"),
-            *("model", "norm", "waiting", "weights"),
+            *("model", "norm", "state", "waiting", "weights"),
         },
         "cuda.adapters": {"attention", "model", "transfer"},
         "cuda.experts": {"attention", "experts"},

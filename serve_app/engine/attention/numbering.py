@@ -37,7 +37,11 @@ class Numbered:
         context: ForwardContext,
         **options: Any,
     ) -> torch.Tensor:
-        return self.backend.forward(self._places[layer], query, key, value, context, **options)
+        return self.backend.forward(self.place_of(layer), query, key, value, context, **options)
+
+    def place_of(self, layer: int) -> int:
+        """The number of a layer among those that attend."""
+        return self._places[layer]
 
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
         self.backend.copy_blocks(pairs)

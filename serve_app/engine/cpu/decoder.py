@@ -14,7 +14,8 @@ import torch
 from torch import nn
 
 from serve_app.engine.attention.cpu import CpuAttention
-from serve_app.engine.fused.layer import DecoderLayer, DecoderStack
+from serve_app.engine.attention.numbering import Numbered
+from serve_app.engine.fused.layer import AttentionLayer, DecoderStack
 from serve_app.engine.fused.rotary import Factors
 from serve_app.engine.kernels.layers import Layers, NativeCache
 from serve_app.engine.kernels.native import Native
@@ -23,7 +24,7 @@ from serve_app.engine.model.forward import ActiveStep, current
 from serve_app.engine.norm import Pending
 
 
-class FusedLayer(DecoderLayer[Native]):
+class FusedLayer(AttentionLayer[Native]):
     """A decoder layer on the native functions. Activations between its linears are float32."""
 
     def describe(self) -> LayerStruct | None:
@@ -31,7 +32,7 @@ class FusedLayer(DecoderLayer[Native]):
         the layer has none."""
         linears = [linear.describe() for linear in (self._qkv, self._out, self._gate_up, self._down)]
         call = self._call
-        if None in linears or self._down.in_features % LANES or call.sinks is not None:
+        if None in linears or self._gated or self._down.in_features % LANES or call.sinks is not None:
             return None
         qkv, out, gate_up, down = linears
         q_norm, k_norm = (norm.data_ptr() for norm in self._norms) if self._norms else (None, None)
@@ -62,9 +63,8 @@ class FusedLayer(DecoderLayer[Native]):
         """[T, (H + 2 Hkv) D] -> [T, H, D], all float32."""
         step, call, kernels = current(), self._call, self._kernels
         heads = qkv.view(len(qkv), -1, self._head_dim)
-        caches = _native_caches(step)
-        if caches is not None:
-            cache = caches[self.layer_idx]
+        cache = _native_cache(step, self.layer_idx)
+        if cache is not None:
             kernels.rope_and_cache(
                 *(qkv, cos, sin, self._norms, self._eps_head, cache, step.context.slots, self._heads),
                 whole=self._whole,
@@ -87,7 +87,8 @@ class FusedStack(DecoderStack):
     def __init__(self, layers: Iterable[nn.Module], kernels: Native) -> None:
         super().__init__(layers)
         self._kernels = kernels
-        described = [struct for layer in self._fused() if (struct := layer.describe()) is not None]
+        attending = [layer for layer in self.layers if isinstance(layer, FusedLayer)]
+        described = [struct for layer in attending if (struct := layer.describe()) is not None]
         whole = len(described) == len(self.layers)
         self._structs = (LayerStruct * len(described))(*described) if whole else None
         # The caches of the backend that ran last, and as the native call takes them.
@@ -120,6 +121,15 @@ class FusedStack(DecoderStack):
 
     def _fused(self) -> Iterator[FusedLayer]:
         return iter(self.layers)  # type: ignore[arg-type]
+
+
+def _native_cache(step: ActiveStep, layer: int) -> NativeCache | None:
+    """The cache of the layer with this number, if our functions can use it."""
+    backend = step.backend
+    if isinstance(backend, Numbered):
+        backend, layer = backend.backend, backend.place_of(layer)
+    caches = backend.native_caches if isinstance(backend, CpuAttention) else None
+    return None if caches is None else caches[layer]
 
 
 def _native_caches(step: ActiveStep) -> tuple[NativeCache, ...] | None:

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 from serve_app.engine.attention.cpu import CpuAttention
 from serve_app.engine.cpu.decoder import FusedLayer, FusedStack
+from serve_app.engine.cpu.delta import DeltaLayer
 from serve_app.engine.cpu.packing import pack_model
 from serve_app.engine.fused.families import Family
 from serve_app.engine.fused.fuse import fuse
@@ -60,13 +61,16 @@ class NativeParts:
     """The native functions in the form that fused layers use."""
 
     dtypes: Final = frozenset(TYPES)
+    states: Final = True
 
     def __init__(self, kernels: Native) -> None:
         self.kernels = kernels
 
     def make_layer(
-        self, layer: Any, family: Family, call: AttentionCall, rotary: Rotary, pack: Pack
-    ) -> FusedLayer:
+        self, layer: Any, family: Family, call: AttentionCall | None, rotary: Rotary, pack: Pack
+    ) -> FusedLayer | DeltaLayer:
+        if call is None:
+            return DeltaLayer(layer, family, self.kernels, pack)
         return FusedLayer(layer, family, call, rotary, self.kernels, pack)
 
     def make_stack(self, layers: Iterable[nn.Module]) -> FusedStack:

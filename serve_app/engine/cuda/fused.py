@@ -20,7 +20,7 @@ from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.fused.checks import FirstLayers
 from serve_app.engine.fused.families import Family
 from serve_app.engine.fused.fuse import fuse
-from serve_app.engine.fused.layer import AttentionCall, DecoderLayer, DecoderStack
+from serve_app.engine.fused.layer import AttentionCall, AttentionLayer, DecoderStack
 from serve_app.engine.fused.rotary import Rotary
 from serve_app.engine.model.forward import current
 from serve_app.engine.weights.format import WeightFormat
@@ -29,7 +29,7 @@ from serve_app.engine.weights.packed_linear import Pack
 from serve_app.engine.weights.plain import PLAIN
 
 
-class TritonLayer(DecoderLayer[TritonKernels]):
+class TritonLayer(AttentionLayer[TritonKernels]):
     """A decoder layer on the Triton kernels. The activations between its linears are of the weights' type."""
 
     def _attend(self, qkv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
@@ -115,13 +115,16 @@ class TritonParts:
     """The Triton kernels in the form that fused layers use."""
 
     dtypes: Final = frozenset({torch.float32, torch.bfloat16, torch.float16})
+    states: Final = False
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.kernels = TritonKernels(dtype)
 
     def make_layer(
-        self, layer: Any, family: Family, call: AttentionCall, rotary: Rotary, pack: Pack
+        self, layer: Any, family: Family, call: AttentionCall | None, rotary: Rotary, pack: Pack
     ) -> TritonLayer:
+        if call is None:
+            raise ValueError("there are no fused layers with a state on a GPU")
         return TritonLayer(layer, family, call, rotary, self.kernels, pack)
 
     def make_stack(self, layers: Iterable[nn.Module]) -> DecoderStack:

@@ -63,10 +63,14 @@ class FirstLayers:
             in_order = self._numbers == sorted(set(self._numbers))
             self._want = self._compute(ReferenceAttention()) if self._calls and in_order else None
 
-    def call_of(self, index: int) -> AttentionCall:
-        """How the layer with this index calls attention: as the first layer of the same kind does."""
-        call = self._calls[self._kinds.index(self._kinds[index])]
-        return AttentionCall(call.scale, call.window, call.softcap, call.sinks)
+    def call_of(self, index: int) -> AttentionCall | None:
+        """How the layer with this index calls attention: as the first layer of the same kind does.
+
+        None: it does not attend.
+        """
+        first = self._kinds.index(self._kinds[index])
+        call = next((call for call in self._calls if call.layer == first), None)
+        return None if call is None else AttentionCall(call.scale, call.window, call.softcap, call.sinks)
 
     @contextmanager
     def alone(self) -> Iterator[None]:

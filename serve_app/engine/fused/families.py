@@ -14,6 +14,8 @@ from typing import Any, Final
 
 from transformers import PreTrainedModel
 
+DELTA_NUMBERS: Final = 16  # keys and values of a head with a gated delta rule are multiples of it
+
 
 class NormForm(Enum):
     """The weights of a norm, and whether it subtracts the mean first."""
@@ -58,6 +60,8 @@ class Family:
     gate_up: tuple[str, ...] = ("gate_proj", "up_proj")
     activation: str = "act_fn"
     head_norms: HeadNorms = HeadNorms.NONE
+    output_gate: bool = False  # `q_proj` gives each head its query, and gates of its attention's output
+    delta: str | None = None  # the part of a layer with a gated delta rule, if some have it for attention
     turned: Turned = Turned.HALVES
     # By the configuration: a factor of what attention and MLP add, of embeddings, and of logits.
     added: Callable[[Any], float] = _one
@@ -118,6 +122,14 @@ FAMILIES: Final = (
         logits=lambda config: 1 / config.logits_scaling,
     ),
     Family(
+        name="Qwen3_5",
+        norm=NormForm.ONE_PLUS_WEIGHT,
+        head_norms=HeadNorms.EACH,
+        output_gate=True,
+        delta="linear_attn",
+        fits=lambda config: not (config.linear_key_head_dim | config.linear_value_head_dim) % DELTA_NUMBERS,
+    ),
+    Family(
         name="Cohere",
         norm=NormForm.LAYER,
         before_mlp=None,
@@ -129,9 +141,12 @@ FAMILIES: Final = (
 )
 
 
-def family_of(model: PreTrainedModel) -> Family | None:
-    """The family of `model` if its layers can be fused; None for any other family, and for a subclass."""
+def family_of(model: PreTrainedModel, *, states: bool = False) -> Family | None:
+    """The family of `model` if its layers can be fused; None for any other family, and for a subclass.
+
+    `states`: whether layers with a state can be fused.
+    """
     found = next((family for family in FAMILIES if family.has(model, "ForCausalLM")), None)
     if found is None or not found.fits(model.config.get_text_config()):
         return None
-    return found
+    return found if states or found.delta is None else None

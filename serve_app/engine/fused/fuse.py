@@ -41,10 +41,16 @@ class Parts(Protocol):
         """The types of weights that the device's linears can multiply."""
         ...
 
+    @property
+    def states(self) -> bool:
+        """Whether there are layers with a state."""
+        ...
+
     def make_layer(
-        self, layer: Any, family: Family, call: AttentionCall, rotary: Rotary, pack: Pack
+        self, layer: Any, family: Family, call: AttentionCall | None, rotary: Rotary, pack: Pack
     ) -> nn.Module:
-        """The fused layer that replaces `layer`, with linears made by `pack`."""
+        """The fused layer that replaces `layer`, with linears made by `pack`. `call`: None if it does not
+        attend."""
         ...
 
     def make_stack(self, layers: Iterable[nn.Module]) -> DecoderStack: ...
@@ -58,9 +64,12 @@ class Parts(Protocol):
         ...
 
 
-def known(model: PreTrainedModel, dtypes: frozenset[torch.dtype]) -> Family | None:
-    """The family of a model whose layers can be fused with weights of `dtypes`; None if they cannot."""
-    family, head = family_of(model), model.get_output_embeddings()
+def known(model: PreTrainedModel, dtypes: frozenset[torch.dtype], *, states: bool = False) -> Family | None:
+    """The family of a model whose layers can be fused with weights of `dtypes`; None if they cannot.
+
+    `states`: whether layers with a state can be fused.
+    """
+    family, head = family_of(model, states=states), model.get_output_embeddings()
     if family is None or not Positions.are_fixed(model) or type(head) is not nn.Linear:
         return None
     for layer in model.get_decoder().layers:
@@ -87,14 +96,15 @@ def fuse(
     packed. Only the first layers are kept, until the logits of the fused layers have been compared with
     theirs.
     """
-    family = known(model, parts.dtypes)
+    family = known(model, parts.dtypes, states=parts.states)
     if family is None:
         return 0
     decoder: Any = model.get_decoder()
     own, head = decoder.layers, model.get_output_embeddings()
     first, layers = FirstLayers(model), list(own)
     count = len(layers)
-    positions = Positions(model, layers[0].self_attn.head_dim, family.turned)
+    head_dim = next(layer.self_attn.head_dim for layer in layers if hasattr(layer, "self_attn"))
+    positions = Positions(model, head_dim, family.turned)
 
     def make(index: int, layer: nn.Module) -> nn.Module:
         return parts.make_layer(layer, family, first.call_of(index), positions.layers[index], pack)

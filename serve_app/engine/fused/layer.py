@@ -15,10 +15,11 @@ import torch
 from torch import nn
 from transformers.activations import GELUTanh
 
+from serve_app.engine.exact import sigmoid
 from serve_app.engine.fused.families import Family, HeadNorms, NormForm
 from serve_app.engine.fused.rotary import Factors, Rotary, turn
 from serve_app.engine.model.forward import current
-from serve_app.engine.model.lora import ATTENTION, MLP, Site
+from serve_app.engine.model.lora import ATTENTION, MLP, MODULES, Site
 from serve_app.engine.norm import Norm, Pending
 from serve_app.engine.weights.packed_linear import Pack, PackedLinear
 
@@ -52,40 +53,27 @@ KernelsT = TypeVar("KernelsT", bound=LayerKernels)
 
 
 class DecoderLayer(nn.Module, Generic[KernelsT]):
-    """A decoder layer as its family declares it: attention with rotary positions, and a gated MLP."""
+    """A decoder layer as its family declares it: a part that mixes tokens, then a gated MLP."""
+
+    layer_idx: int
 
     def __init__(
-        self, layer: Any, family: Family, call: AttentionCall, rotary: Rotary, kernels: KernelsT, pack: Pack
+        self, layer: Any, mixer: Any, out: str, family: Family, kernels: KernelsT, pack: Pack
     ) -> None:
+        """`mixer`: the part of `layer` that mixes tokens. `out`: the name of its last linear."""
         super().__init__()
-        self._kernels, self._call, self._rotary = kernels, call, rotary
-        attention, mlp = layer.self_attn, layer.mlp
-        config = attention.config
-        self.layer_idx: int = attention.layer_idx
-        self._head_dim: int = attention.head_dim
-        self._heads: int = attention.o_proj.in_features // self._head_dim
-        self._kv_heads: int = config.num_key_value_heads
+        self._kernels, self.layer_idx = kernels, mixer.layer_idx
         self.sites: dict[nn.Module, Site] = {}
-        q, k = (count * self._head_dim for count in (self._heads, self._kv_heads))
-        rows = None if rotary.order is None else _rows_of(rotary.order, self._heads, self._kv_heads)
-        widths = dict(zip(ATTENTION, (q, k, k), strict=True))
-        self._qkv = self._linear(pack, attention, family.qkv, widths, rows)
-        self._out = self._linear(pack, attention, ("o_proj",))
+        mlp = layer.mlp
+        self._out = self._linear(pack, mixer, (out,))
         self._gate_up = self._linear(pack, mlp, family.gate_up, dict.fromkeys(MLP, mlp.down_proj.in_features))
         self._down = self._linear(pack, mlp, ("down_proj",))
         self._gelu = type(getattr(mlp, family.activation)) is GELUTanh
-        self._parallel, self._added = family.parallel, family.added(config)
+        self._parallel, self._added = family.parallel, family.added(mlp.config)
         self._before_attention, self._after_attention, self._before_mlp, self._after_mlp = (
             None if name is None else norm_of(getattr(layer, name), family)
             for name in (family.before_attention, family.after_attention, family.before_mlp, family.after_mlp)
         )
-        self._whole = family.head_norms is HeadNorms.WHOLE
-        self._norms: tuple[torch.Tensor, torch.Tensor] | None = None  # of queries and keys
-        self._eps_head = 0.0
-        if family.head_norms is not HeadNorms.NONE:
-            of_queries, of_keys = norm_of(attention.q_norm, family), norm_of(attention.k_norm, family)
-            self._norms = rotary.ordered(of_queries.weight), rotary.ordered(of_keys.weight)
-            self._eps_head = of_queries.eps
 
     def forward(self, residual: torch.Tensor, pending: Pending | None, factors: Sequence[Factors]) -> Pending:
         """Adds `pending` to residual [T, N] in place; returns what is still to be added for this layer.
@@ -93,8 +81,7 @@ class DecoderLayer(nn.Module, Generic[KernelsT]):
         `factors` by kind.
         """
         normed = self._kernels.add_norm(residual, pending, self._before_attention)
-        heads = self._attend(self._project(self._qkv, normed), *factors[self._rotary.kind])
-        return self._finish(residual, normed, heads)
+        return self._finish(residual, normed, self._mix(normed, factors))
 
     def last(
         self, residual: torch.Tensor, pending: Pending | None, factors: Sequence[Factors], rows: torch.Tensor
@@ -105,18 +92,92 @@ class DecoderLayer(nn.Module, Generic[KernelsT]):
         `rows`, and what is still to be added to it.
         """
         normed = self._kernels.add_norm(residual, pending, self._before_attention)
-        heads = self._attend_last(self._project(self._qkv, normed), *factors[self._rotary.kind], rows)
+        mixed = self._mix(normed, factors, rows)
         residual, normed = residual.index_select(0, rows), normed.index_select(0, rows)
-        return residual, self._finish(residual, normed, heads)
+        return residual, self._finish(residual, normed, mixed)
+
+    @abstractmethod
+    def _mix(
+        self, normed: torch.Tensor, factors: Sequence[Factors], rows: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """[T, N] -> [R, H, D] of `rows`, or of all rows: what the tokens get from those before them."""
 
     def _finish(self, residual: torch.Tensor, normed: torch.Tensor, heads: torch.Tensor) -> Pending:
-        """Compute the rest of the layer from attention's output `heads` [T, H, D]. normed [T, N]: attention's
+        """Compute the rest of the layer from `heads` [T, H, D], the output of `_mix`; `normed` [T, N] is its
         input."""
         attended = Pending(self._project(self._out, heads.flatten(1)), self._after_attention, self._added)
         middle = self._kernels.add_norm(residual, attended, self._before_mlp)
         gates = self._project(self._gate_up, normed if self._parallel else middle)
         gated = self._kernels.gated(gates, self._gelu)
         return Pending(self._project(self._down, gated), self._after_mlp, self._added)
+
+    def _project(self, linear: PackedLinear, x: torch.Tensor) -> torch.Tensor:
+        """[T, K] -> [T, N], with the products of the step's adapters."""
+        out = linear.project(x)
+        adapters, site = current().adapters, self.sites.get(linear)
+        if adapters is not None and site is not None:
+            adapters.add(site, x, out)
+        return out
+
+    def _linear(
+        self,
+        pack: Pack,
+        parent: Any,
+        names: tuple[str, ...],
+        widths: dict[str, int] | None = None,
+        rows: torch.Tensor | None = None,
+    ) -> PackedLinear:
+        """The linears of these names side by side, with outputs in the order of `rows`; records a site if
+        adapters know the names.
+
+        `widths`: the output width of each module that adapters can name; None if there is only one name.
+        """
+        made = pack(*(getattr(parent, name) for name in names), rows=rows)
+        widths = widths or {names[0]: made.out_features}
+        if widths.keys() <= set(MODULES):
+            self.sites[made] = Site(self.layer_idx, made.in_features, widths, rows)
+        return made
+
+
+class AttentionLayer(DecoderLayer[KernelsT]):
+    """A layer that attends, with rotary positions."""
+
+    def __init__(
+        self, layer: Any, family: Family, call: AttentionCall, rotary: Rotary, kernels: KernelsT, pack: Pack
+    ) -> None:
+        attention = layer.self_attn
+        super().__init__(layer, attention, "o_proj", family, kernels, pack)
+        self._call, self._rotary = call, rotary
+        self._head_dim: int = attention.head_dim
+        self._heads: int = attention.o_proj.in_features // self._head_dim
+        self._kv_heads: int = attention.config.num_key_value_heads
+        self._gated = family.output_gate
+        q, k = (count * self._head_dim for count in (self._heads, self._kv_heads))
+        rows = _rows_of(rotary.order, self._head_dim, self._heads, self._kv_heads, self._gated)
+        widths = dict(zip(ATTENTION, (2 * q if self._gated else q, k, k), strict=True))
+        self._qkv = self._linear(pack, attention, family.qkv, widths, rows)
+        self._whole = family.head_norms is HeadNorms.WHOLE
+        self._norms: tuple[torch.Tensor, torch.Tensor] | None = None  # of queries and keys
+        self._eps_head = 0.0
+        if family.head_norms is not HeadNorms.NONE:
+            of_queries, of_keys = norm_of(attention.q_norm, family), norm_of(attention.k_norm, family)
+            self._norms = rotary.ordered(of_queries.weight), rotary.ordered(of_keys.weight)
+            self._eps_head = of_queries.eps
+
+    def _mix(
+        self, normed: torch.Tensor, factors: Sequence[Factors], rows: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        qkv, (cos, sin) = self._project(self._qkv, normed), factors[self._rotary.kind]
+        gates = None
+        if self._gated:
+            q, width = self._heads * self._head_dim, qkv.shape[1]
+            query, gates, others = qkv.split([q, q, width - 2 * q], dim=1)
+            qkv = torch.cat([query, others], dim=1)
+        heads = self._attend(qkv, cos, sin) if rows is None else self._attend_last(qkv, cos, sin, rows)
+        if gates is None:
+            return heads
+        gates = gates if rows is None else gates.index_select(0, rows)
+        return heads * sigmoid(gates).view(heads.shape)
 
     @abstractmethod
     def _attend(self, qkv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
@@ -150,32 +211,6 @@ class DecoderLayer(nn.Module, Generic[KernelsT]):
             softcap=call.softcap,
             sinks=call.sinks,
         )
-
-    def _project(self, linear: PackedLinear, x: torch.Tensor) -> torch.Tensor:
-        """[T, K] -> [T, N]: a linear, plus the products of the step's adapters."""
-        out = linear.project(x)
-        adapters = current().adapters
-        if adapters is not None:
-            adapters.add(self.sites[linear], x, out)
-        return out
-
-    def _linear(
-        self,
-        pack: Pack,
-        parent: Any,
-        names: tuple[str, ...],
-        widths: dict[str, int] | None = None,
-        rows: torch.Tensor | None = None,
-    ) -> PackedLinear:
-        """One linear made of those with these names, its outputs in the order of `rows`; also records a site.
-
-        `widths`: the output width of each module that adapters can name; None if the linear has only one
-        name.
-        """
-        made = pack(*(getattr(parent, name) for name in names), rows=rows)
-        widths = widths or {names[0]: made.out_features}
-        self.sites[made] = Site(self.layer_idx, made.in_features, widths, rows)
-        return made
 
 
 class DecoderStack(nn.Module):
@@ -219,9 +254,18 @@ def norm_of(norm: Any, family: Family) -> Norm:
     return Norm(weight.contiguous(), float(eps), family.norm is NormForm.LAYER)
 
 
-def _rows_of(order: torch.Tensor, heads: int, kv_heads: int) -> torch.Tensor:
-    """The order of the rows of queries, keys and values, given the order `order` [D] within heads of queries
-    and keys."""
-    dim = len(order)
-    turned = torch.arange(heads + kv_heads)[:, None] * dim + order
-    return torch.cat([turned.flatten(), torch.arange(turned.numel(), turned.numel() + kv_heads * dim)])
+def _rows_of(
+    order: torch.Tensor | None, dim: int, heads: int, kv_heads: int, gated: bool
+) -> torch.Tensor | None:
+    """The order of the rows of queries, keys and values, if the heads of queries and keys are ordered by
+    `order` [D]. If `gated`, queries and gates are in turn by heads, and the gates become the last rows of
+    queries. None: the rows are in order."""
+    if order is None and not gated:
+        return None
+    order = torch.arange(dim) if order is None else order
+    starts = torch.arange(heads)[:, None] * dim * (2 if gated else 1)
+    parts = [starts + order, *([starts + dim + torch.arange(dim)] if gated else [])]
+    end = sum(part.numel() for part in parts)
+    parts.append(end + torch.arange(kv_heads)[:, None] * dim + order)
+    parts.append(end + kv_heads * dim + torch.arange(kv_heads * dim)[None])
+    return torch.cat([part.flatten() for part in parts])

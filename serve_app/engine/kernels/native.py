@@ -25,7 +25,7 @@ from serve_app.engine.kernels.experts import NativeExperts
 from serve_app.engine.kernels.exports import declare
 from serve_app.engine.kernels.layers import Layers, NativeCache
 from serve_app.engine.kernels.quantized import QuantizedWeight
-from serve_app.engine.kernels.recurrence import Recurrence
+from serve_app.engine.kernels.spans import SpanFunction, Spans
 from serve_app.engine.kernels.structs import (
     POINTER,
     TYPES,
@@ -365,9 +365,9 @@ class Native:
             torch.get_num_threads(),
         )
 
-    def recur(self, recurrence: Recurrence, spans: torch.Tensor) -> None:
-        """As `Recurrence.run`."""
-        recurrence.run(self._library, spans)
+    def over_spans(self, function: SpanFunction, spans: Spans) -> None:
+        """As `SpanFunction.run`."""
+        function.run(self._library, spans)
 
     def run_experts(
         self,

@@ -85,6 +85,30 @@ def recurrence(
     return out
 
 
+def scan(
+    state: torch.Tensor,  # [C, N], changed in place
+    x: torch.Tensor,  # [T, C]
+    step: torch.Tensor,  # [T, C]
+    rates: torch.Tensor,  # [C, N]
+    into: torch.Tensor,  # [T, N]
+    out_of: torch.Tensor,  # [T, N]
+) -> torch.Tensor:
+    """The numbers of each channel over T tokens: [T, C]."""
+    out = torch.empty_like(x)
+    for t in range(len(x)):
+        state *= torch.exp(step[t][:, None] * rates)
+        state += (step[t] * x[t])[:, None] * into[t]
+        out[t] = state @ out_of[t]
+    return out
+
+
+def convolution(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, silu: bool) -> torch.Tensor:
+    """[W - 1 + T, C] and a weight [C, W] -> [T, C]: sums over the last W inputs of each channel."""
+    out = torch.einsum("tcw,cw->tc", x.unfold(0, weight.shape[1], 1), weight)
+    out = out if bias is None else out + bias
+    return functional.silu(out) if silu else out
+
+
 @dataclass(frozen=True, slots=True)
 class Weights:
     """The weights of one decoder layer, [outputs, inputs], and its norms."""

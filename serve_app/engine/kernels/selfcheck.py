@@ -21,7 +21,13 @@ from serve_app.engine.kernels.experts import NativeExperts
 from serve_app.engine.kernels.layers import NativeCache
 from serve_app.engine.kernels.native import Native
 from serve_app.engine.kernels.quantized import Quantization, QuantizedWeight
-from serve_app.engine.kernels.recurrence_check import recurrence_results
+from serve_app.engine.kernels.recurrence_check import (
+    Results,
+    convolution_results,
+    delta_results,
+    recurrence_results,
+    scan_results,
+)
 from serve_app.engine.kernels.samples import BLOCK, EPS, context_of, linear_of, native_layers
 from serve_app.engine.kernels.structs import CACHED, INPUTS, LANES, Preempted, Product
 from serve_app.engine.norm import Norm, Pending
@@ -185,8 +191,8 @@ def _highest(native: Native, random: torch.Generator) -> Iterator[float]:
     yield 0.0 if bool(values[4].isnan()) and int(places[4]) == 33 else 1.0
 
 
-def _recur(native: Native, random: torch.Generator) -> Iterator[float]:
-    yield from (_error(got, want) for got, want in recurrence_results(native, random))
+def _over_spans(native: Native, random: torch.Generator, results: Results) -> Iterator[float]:
+    yield from (_error(got, want) for got, want in results(native, random))
 
 
 def _attend(native: Native, random: torch.Generator) -> Iterator[float]:
@@ -310,7 +316,10 @@ CHECKS: Final[dict[str, Check]] = {
     "rope_and_cache": _rope_and_cache,
     "write_cache": _write_cache,
     "gated": _gated,
-    "recur": _recur,
+    "recur": partial(_over_spans, results=recurrence_results),
+    "convolve": partial(_over_spans, results=convolution_results),
+    "scan": partial(_over_spans, results=scan_results),
+    "run_delta": partial(_over_spans, results=delta_results),
     "widen": _widen,
     "highest": _highest,
     "attend": _attend,

@@ -179,6 +179,35 @@ class RecurrenceStruct(_Struct):
     )
 
 
+class ConvolutionStruct(_Struct):
+    """`Convolution` in convolution.h."""
+
+    _fields_ = (
+        *((name, POINTER) for name in ("x", "weight", "bias", "out", "pool")),
+        *((name, LONG) for name in ("channels", "width", "silu", "wide")),
+    )
+
+
+class ScanStruct(_Struct):
+    """`Scan` in scan.h."""
+
+    _fields_ = (
+        *((name, POINTER) for name in ("x", "step", "rates", "into", "out_of", "out", "pool")),
+        *((name, LONG) for name in ("channels", "states")),
+    )
+
+
+class DeltaStruct(_Struct):
+    """`Delta` in delta.h."""
+
+    _fields_ = (
+        *((name, POINTER) for name in ("projected", "factors", "rates", "biases")),
+        *((name, POINTER) for name in ("norm", "out", "windows", "pool")),
+        *((name, LONG) for name in ("heads", "groups", "keys", "values", "width")),
+        ("eps", FLOAT),
+    )
+
+
 STRUCTS: Final = (
     CacheStruct,
     AttentionStruct,
@@ -189,5 +218,8 @@ STRUCTS: Final = (
     ChoicesStruct,
     StepStruct,
     RecurrenceStruct,
+    ConvolutionStruct,
+    ScanStruct,
+    DeltaStruct,
 )
 ENUMS: Final = (Product, Preempted, Part)

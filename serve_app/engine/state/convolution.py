@@ -1,4 +1,7 @@
-"""A causal convolution over the last tokens, each channel alone. Its state: the inputs of those tokens."""
+"""A causal convolution over the last tokens, each channel alone: native on a CPU, else in plain torch.
+
+Its state: the inputs of those tokens.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,9 @@ import torch
 from transformers.activations import ACT2FN
 
 from serve_app.engine.exact import exact
+from serve_app.engine.kernels import native
+from serve_app.engine.kernels.recurrence import Convolution
+from serve_app.engine.kernels.structs import TYPES
 from serve_app.engine.state import States, StateSpec
 
 
@@ -27,6 +33,12 @@ def causal_conv1d(
     if states.kernels is not None and activation in (None, "silu", "swish"):
         for wave in states.waves:
             states.kernels.convolve(x, weight, bias, pool, out, wave, silu=activation is not None)
+        return out.T[None]
+    kernels = native() if x.device.type == "cpu" and x.dtype == weight.dtype else None
+    if kernels is not None and x.dtype in TYPES and activation in (None, "silu", "swish"):
+        given = Convolution(x, weight.contiguous(), bias, activation is not None, pool, out)
+        for wave in states.waves:
+            kernels.over_spans(given, wave.native)
         return out.T[None]
     factors = weight.float().T.contiguous()
     act = None if activation is None else exact(ACT2FN[activation]) or ACT2FN[activation]

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 
 from serve_app.engine.exact import silu, softplus
+from serve_app.engine.kernels import native
+from serve_app.engine.kernels.recurrence import Scan
 from serve_app.engine.state import States, StateSpec
 from serve_app.engine.state.matrices import run_matrices
 from serve_app.engine.state.scan import scan
@@ -66,13 +68,17 @@ def mamba_scan(
         state += (step * x)[..., None] * into[:, None]
         return (state * out_of[:, None]).sum(-1)
 
-    pool = states.next(StateSpec((x.shape[1], into.shape[1]), torch.float32))
-    if states.kernels is None:
-        out = scan(states.waves, pool, torch.zeros_like(x), advance, x, step, into, out_of)
-    else:
-        out = torch.zeros_like(x)
+    pool, out = states.next(StateSpec((x.shape[1], into.shape[1]), torch.float32)), torch.zeros_like(x)
+    kernels = native() if x.device.type == "cpu" else None
+    if states.kernels is not None:
         for wave in states.waves:
             states.kernels.scan(x, step, rates, into, out_of, pool, out, wave)
+    elif kernels is not None:
+        given = Scan(x, step.contiguous(), rates.contiguous(), into, out_of, pool, out)
+        for wave in states.waves:
+            kernels.over_spans(given, wave.native)
+    else:
+        scan(states.waves, pool, out, advance, x, step, into, out_of)
     if D is not None:
         out += x * D.float()
     if z is not None:

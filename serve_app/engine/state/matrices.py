@@ -39,7 +39,7 @@ def run_matrices(
         out = torch.zeros(value.shape)
         step = Recurrence(q, k, v, kept, None if part is None else part.contiguous(), pool, out)
         for wave in waves:
-            kernels.recur(step, wave.table)
+            kernels.over_spans(step, wave.native)
         return out
     times = value.shape[1] // key.shape[1]
     inputs = [query.repeat_interleave(times, 1), key.repeat_interleave(times, 1), value, decay]

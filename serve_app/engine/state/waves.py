@@ -8,11 +8,14 @@ batch.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from serve_app.engine.kernels.spans import Spans
 from serve_app.engine.sequence import Chunk
 from serve_app.engine.transfer import send
 
@@ -41,6 +44,15 @@ class Wave:
         self.table = table
         self.firsts, _, self.sources, self.targets = self.table.unbind()
         self._windows: dict[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = {}
+
+    @property
+    def native(self) -> Spans:
+        """The argument for native functions."""
+        return replace(self._spans, table=self.table.contiguous())
+
+    @cached_property
+    def _spans(self) -> Spans:
+        return Spans.of(self.spans, self.table)
 
     def tokens(self) -> Iterator[torch.Tensor]:
         """For i = 0, 1, ...: the rows [n] of the n spans that have an i-th token."""

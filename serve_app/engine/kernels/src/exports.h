@@ -5,10 +5,13 @@
 #pragma once
 #include "attention.h"
 #include "cache.h"
+#include "convolution.h"
+#include "delta.h"
 #include "experts.h"
 #include "layers.h"
 #include "linear.h"
 #include "recurrence.h"
+#include "scan.h"
 
 #pragma GCC visibility push(default)
 extern "C" {
@@ -61,6 +64,9 @@ void gated(const float* gate_up, float* out, long t, long n, int gelu, int threa
 // Runs the tokens of `count` spans of rows, which do not depend on each other. spans [4, count] has the first row of each,
 // its length, the slot of its state before and the slot for its state after.
 void recur(const Recurrence* recurrence, const int64_t* spans, long count, int threads);
+void convolve(const Convolution* convolution, const int64_t* spans, long count, int threads);
+void scan(const Scan* scan, const int64_t* spans, long count, int threads);
+void run_delta(const Delta* delta, const int64_t* spans, long count, int threads);
 
 // x [n] bfloat16 -> out [n] float32.
 void widen(const bf16* x, float* out, long n, int threads);

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "exports.h"
-#include "pool.h"
 #include "scratch.h"
+#include "spans.h"
 #include "vec.h"
 
 namespace {
@@ -15,8 +15,8 @@ constexpr long WORTHWHILE = 1 << 16;  // numbers of states to advance that pay f
 
 struct Columns {
   const Recurrence& r;
-  long first, length, source, target;  // a span
-  long head, column, width;            // columns column .. column + width - 1 of a head
+  const Span& span;
+  long head, column, width;  // columns column .. column + width - 1 of a head
 
   F16 read(const float* p, int n) const { return n < full() ? load(p + n * LANES) : load_some(p + n * LANES, rest(n)); }
 
@@ -62,11 +62,11 @@ struct Columns {
   void run() const {
     static thread_local Scratch scratch;
     float* const state = scratch.take(r.keys * COLUMNS);
-    const float* const before = place(source);
+    const float* const before = place(span.source);
     for (long i = 0; i < r.keys; i++)
       for (int n = 0; n < VECTORS; n++) store(state + i * COLUMNS + n * LANES, read(before + i * r.values, n));
-    for (long t = 0; t < length; t++) token(state, first + t);
-    float* const after = place(target);
+    for (long t = 0; t < span.length; t++) token(state, span.first + t);
+    float* const after = place(span.target);
     for (long i = 0; i < r.keys; i++)
       for (int n = 0; n < VECTORS; n++) write(after + i * r.values, n, load(state + i * COLUMNS + n * LANES));
   }
@@ -80,14 +80,9 @@ struct Columns {
 
 void recur(const Recurrence* recurrence, const int64_t* spans, long count, int threads) {
   const Recurrence& r = *recurrence;
-  const long tiles = (r.values + COLUMNS - 1) / COLUMNS, parts = r.heads * tiles;
-  const int64_t *firsts = spans, *lengths = spans + count, *sources = lengths + count, *targets = sources + count;
-  long tokens = 0;
-  for (long s = 0; s < count; s++) tokens += lengths[s];
-  const bool small = tokens * r.heads * r.keys * r.values < WORTHWHILE;
-  parallel(count * parts, small ? 1 : threads, [&](long i) {
-    const long s = i / parts, column = i % tiles * COLUMNS;
-    const long width = std::min(COLUMNS, r.values - column);
-    Columns{r, firsts[s], lengths[s], sources[s], targets[s], i / tiles % r.heads, column, width}.run();
+  const long tiles = (r.values + COLUMNS - 1) / COLUMNS, numbers = r.heads * r.keys * r.values;
+  over_spans(spans, count, r.heads * tiles, numbers, WORTHWHILE, threads, [&](const Span& span, long part) {
+    const long column = part % tiles * COLUMNS;
+    Columns{r, span, part / tiles, column, std::min(COLUMNS, r.values - column)}.run();
   });
 }

@@ -3,57 +3,61 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
 
+from serve_app.engine.exact import softplus
 from serve_app.engine.kernels import SWITCH
-from serve_app.engine.sequence import Chunk, Sequence
+from serve_app.engine.sequence import Chunk
+from serve_app.engine.sequence import Sequence as Tokens
 from serve_app.engine.state import StateRecorder
 from serve_app.engine.state.functions import FUNCTIONS
 from serve_app.engine.state.pools import StatePools
 from serve_app.types import SamplingParams
+from tests.support.threads import of_threads
 
 HEADS, GROUPS, KEYS, VALUES, CHANNELS = 4, 2, 16, 24, 40
 Inputs = Callable[[int, torch.Generator], tuple[tuple[Any, ...], dict[str, Any]]]
 
 
-def convolution(length: int, random: torch.Generator) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def convolution(length: int, generator: torch.Generator) -> tuple[tuple[Any, ...], dict[str, Any]]:
     fixed = torch.Generator().manual_seed(9)
     weight, bias = torch.randn(CHANNELS, 4, generator=fixed), torch.randn(CHANNELS, generator=fixed)
-    return (torch.randn(1, CHANNELS, length, generator=random), weight, bias), {"activation": "silu"}
+    return (torch.randn(1, CHANNELS, length, generator=generator), weight, bias), {"activation": "silu"}
 
 
-def delta(length: int, random: torch.Generator) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    q, k = (torch.randn(1, length, GROUPS, KEYS, generator=random) for _ in range(2))
-    v = torch.randn(1, length, HEADS, VALUES, generator=random)
-    g = -torch.rand(1, length, HEADS, generator=random)
-    beta = torch.rand(1, length, HEADS, generator=random)
+def delta(length: int, generator: torch.Generator) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    q, k = (torch.randn(1, length, GROUPS, KEYS, generator=generator) for _ in range(2))
+    v = torch.randn(1, length, HEADS, VALUES, generator=generator)
+    g = -torch.rand(1, length, HEADS, generator=generator)
+    beta = torch.rand(1, length, HEADS, generator=generator)
     return (q, k, v), {"g": g, "beta": beta, "use_qk_l2norm_in_kernel": True, "output_final_state": False}
 
 
-def delta_of_channels(length: int, random: torch.Generator) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    (_, _, v), options = delta(length, random)
-    q, k = (torch.randn(1, length, HEADS, KEYS, generator=random) for _ in range(2))
-    g = -torch.rand(1, length, HEADS, KEYS, generator=random)
+def delta_of_channels(length: int, generator: torch.Generator) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    (_, _, v), options = delta(length, generator)
+    q, k = (torch.randn(1, length, HEADS, KEYS, generator=generator) for _ in range(2))
+    g = -torch.rand(1, length, HEADS, KEYS, generator=generator)
     return (q, k, v), {**options, "g": g, "initial_state": None}
 
 
-def mamba2(length: int, random: torch.Generator) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    x = torch.randn(1, length, HEADS, VALUES, generator=random)
-    dt = torch.randn(1, length, HEADS, generator=random)
-    b, c = (torch.randn(1, length, GROUPS, KEYS, generator=random) for _ in range(2))
+def mamba2(length: int, generator: torch.Generator) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    x = torch.randn(1, length, HEADS, VALUES, generator=generator)
+    dt = torch.randn(1, length, HEADS, generator=generator)
+    b, c = (torch.randn(1, length, GROUPS, KEYS, generator=generator) for _ in range(2))
     fixed = torch.linspace(0.2, 1.4, HEADS)
     options = {"D": fixed, "dt_bias": fixed, "dt_softplus": True, "dt_limit": (0.3, 2.0)}
     return (x, dt, -fixed, b, c), {"chunk_size": 8, **options}
 
 
-def mamba(length: int, random: torch.Generator) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    x, dt, z = (torch.randn(1, CHANNELS, length, generator=random) for _ in range(3))
-    b, c = (torch.randn(1, KEYS, length, generator=random) for _ in range(2))
+def mamba(length: int, generator: torch.Generator) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    x, dt, z = (torch.randn(1, CHANNELS, length, generator=generator) for _ in range(3))
+    b, c = (torch.randn(1, KEYS, length, generator=generator) for _ in range(2))
     rates = -torch.linspace(0.1, 2, CHANNELS * KEYS).view(CHANNELS, KEYS)
     bias = torch.linspace(-1, 1, CHANNELS)
     return (x, dt, rates, b, c), {"D": bias, "z": z, "delta_bias": bias, "delta_softplus": True}
@@ -95,42 +99,69 @@ def parts(each: Any, dim: int | None, first: int, end: int) -> Any:
 def test_a_packed_batch_in_pieces_gives_what_each_sequence_gives_alone(
     name: str, kernels: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """With states inside of a chunk that are kept for others."""
     monkeypatch.setenv(SWITCH, kernels)
-    _, make, tokens = CASES[name]
-    random = torch.Generator().manual_seed(1)
-    made = [make(length, random) for length in LENGTHS]
-    want = [whole(name, *inputs) for inputs in made]
+    generator = torch.Generator().manual_seed(1)
+    made = [CASES[name][1](length, generator) for length in LENGTHS]
+    got = packed(name, made, LENGTHS, [(0, 4, 5, 9), (0, 1), (0, 7, 20)], inside=2)
+    for one, inputs in zip(got, made, strict=True):
+        torch.testing.assert_close(one, whole(name, *inputs), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kernels", ["on", "off"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_bits_do_not_depend_on_pieces_neighbours_or_threads(
+    name: str, kernels: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SWITCH, kernels)
+    made = [CASES[name][1](length, torch.Generator().manual_seed(length)) for length in LENGTHS]
+    want = [packed(name, [made[i]], [LENGTHS[i]], [(0, LENGTHS[i])])[0] for i in range(len(made))]
+    rng = random.Random(0)
+    for threads in (1, 3):
+        cuts = [(0, *sorted({rng.randrange(length) for _ in range(4)} - {0}), length) for length in LENGTHS]
+        with of_threads(threads):
+            got = packed(name, made, LENGTHS, cuts)
+        assert all(torch.equal(one, other) for one, other in zip(got, want, strict=True))
+
+
+def packed(
+    name: str,
+    made: Sequence[Any],
+    lengths: Sequence[int],
+    cuts: Sequence[tuple[int, ...]],
+    *,
+    inside: int = 0,
+) -> list[torch.Tensor]:
+    """Our function's outputs for each sequence, whose pieces end at its `cuts`, one piece of each a step.
+
+    `inside`: keep the states after this many tokens of each longer piece too.
+    """
     recorder = StateRecorder()
     FUNCTIONS[name](recorder, *made[0][0], **made[0][1])
-    pools = StatePools(recorder.specs, 12, torch.device("cpu"))
-    bounds = ((0, 4, 5, 9), (0, 1), (0, 7, 20, 20))
-    got: list[list[torch.Tensor]] = [[] for _ in LENGTHS]
-    held: list[int | None] = [None] * len(LENGTHS)
-    for step in range(3):
+    pools = StatePools(recorder.specs, 3 * len(made), torch.device("cpu"))
+    got: list[list[torch.Tensor]] = [[] for _ in made]
+    for step in range(max(map(len, cuts)) - 1):
         chunks, pieces = [], []
-        for i, places in enumerate(bounds):
-            if step + 1 >= len(places) or places[step] == places[step + 1]:
-                continue
-            first, end = places[step : step + 2]
-            sequence = Sequence("", 0, end, [0] * end, SamplingParams(), 0)
-            slot = 4 * i + step
-            inside = ((first + 2, 4 * i + 3),) if end - first > 3 else ()  # a state that is kept for others
-            chunk = Chunk(sequence, first, end - first, end, source=held[i], stops=(*inside, (end, slot)))
-            chunks.append(chunk)
-            pieces.append((i, first, end))
-            held[i] = slot
-        packed_args, packed_options = [], {}
-        for n in range(len(made[0][0])):
-            packed_args.append(joined([(made[i][0][n], LENGTHS[i], a, b) for i, a, b in pieces]))
-        for key in made[0][1]:
-            packed_options[key] = joined([(made[i][1][key], LENGTHS[i], a, b) for i, a, b in pieces])
-        out = FUNCTIONS[name](pools.of_step(chunks), *packed_args, **packed_options)
+        for i, places in enumerate(cuts):
+            if step + 1 < len(places):
+                first, end = places[step : step + 2]
+                tokens = Tokens("", 0, end, [0] * end, SamplingParams(), 0)
+                source = 3 * i + (step + 1) % 2 if step else None
+                stops = [(end, 3 * i + step % 2)]
+                if 0 < inside < end - first:
+                    stops.insert(0, (first + inside, 3 * i + 2))
+                chunks.append(Chunk(tokens, first, end - first, end, source=source, stops=tuple(stops)))
+                pieces.append((i, first, end))
+        args = [
+            joined([(made[i][0][n], lengths[i], a, b) for i, a, b in pieces]) for n in range(len(made[0][0]))
+        ]
+        options = {k: joined([(made[i][1][k], lengths[i], a, b) for i, a, b in pieces]) for k in made[0][1]}
+        out = FUNCTIONS[name](pools.of_step(chunks), *args, **options)
         out = out[0] if isinstance(out, tuple) else out
-        lengths = [b - a for _, a, b in pieces]
-        for (i, _, _), rows in zip(pieces, out.split(lengths, dim=tokens), strict=True):
+        dim = CASES[name][2]
+        for (i, _, _), rows in zip(pieces, out.split([b - a for _, a, b in pieces], dim=dim), strict=True):
             got[i].append(rows)
-    for one, other in zip(got, want, strict=True):
-        torch.testing.assert_close(torch.cat(one, dim=tokens), other, rtol=1e-4, atol=1e-4)
+    return [torch.cat(each, dim=CASES[name][2]) for each in got]
 
 
 def joined(inputs: list[tuple[Any, int, int, int]]) -> Any:
@@ -147,7 +178,7 @@ def test_a_step_that_runs_twice_gives_the_same_states() -> None:
     recorder = StateRecorder()
     FUNCTIONS["torch_chunk_gated_delta_rule"](recorder, *args, **options)
     pools = StatePools(recorder.specs, 3, torch.device("cpu"))
-    sequence = Sequence("", 0, 6, [0] * 6, SamplingParams(), 0)
+    sequence = Tokens("", 0, 6, [0] * 6, SamplingParams(), 0)
     chunk = Chunk(sequence, 0, 6, 5, stops=((6, 1),))
     one, two = (
         FUNCTIONS["torch_chunk_gated_delta_rule"](pools.of_step([chunk]), *args, **options)[0]
@@ -158,14 +189,8 @@ def test_a_step_that_runs_twice_gives_the_same_states() -> None:
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_a_number_does_not_depend_on_its_place(threads: int) -> None:
-    from serve_app.engine.exact import softplus
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
+    with of_threads(threads):
         x = torch.randn(70_001, generator=torch.Generator().manual_seed(3))
         whole_tensor = softplus(x)
         for first, end in pairwise((0, 1, 4, 37, 40_000, 70_001)):
             assert torch.equal(softplus(x[first:end]), whole_tensor[first:end])
-    finally:
-        torch.set_num_threads(before)
