@@ -164,8 +164,8 @@ def test_the_same_prompt_again_costs_one_token(kind: str) -> None:
     answers(engine, [asked])
     before = engine.stats().steps
     told = answers(engine, [replace(asked, id="b")])["b", 0]
-    assert told.cached == 3 * BLOCK
-    assert engine.stats().steps - before == OUTPUT, "one token a step, from the first one on"
+    assert told.cached == len(asked.token_ids) - 1
+    assert engine.stats().steps - before <= OUTPUT, "a token a step, or more where drafts are right"
     assert (
         told.logits == answers(new_engine(kind, prefix_cache=False), [replace(asked, id="b")])["b", 0].logits
     )

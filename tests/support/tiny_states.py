@@ -40,6 +40,14 @@ KINDS: Final[dict[str, dict[str, Any]]] = {
         "layer_types": ["conv", "full_attention"] * 2,
         "block_auto_adjust_ff_dim": False,
     },
+    "lfm2_moe": {
+        "conv_L_cache": 3,
+        "layer_types": ["conv", "full_attention"] * 2,
+        "num_dense_layers": 1,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+    },
     "mamba2": {"num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 2},
     "nemotron_h": {
         "layer_types": ["linear_attention", "full_attention", "linear_attention", "mlp"],
@@ -54,7 +62,7 @@ KINDS: Final[dict[str, dict[str, Any]]] = {
 }
 # Families that are built of the same kinds of states, some with experts or latent attention beside them.
 KIN: Final = (
-    *("bailing_hybrid", "falcon_mamba", "granitemoehybrid", "jamba", "kimi_linear", "lfm2_moe", "mamba"),
+    *("bailing_hybrid", "falcon_mamba", "granitemoehybrid", "jamba", "kimi_linear", "mamba"),
     *("qwen3_5_moe_text", "qwen3_next"),
 )
 
