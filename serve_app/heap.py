@@ -17,7 +17,7 @@ LARGE_BYTES: Final = 128 * 1024
 
 
 def map_large_blocks() -> None:
-    """Give pages of its own to each block above `LARGE_BYTES`; they go back when it is freed.
+    """Give pages of its own to each block above `LARGE_BYTES`; freeing the block returns them to the system.
 
     glibc does so at first, but raises its threshold when a large block is freed: from then on, blocks of
     that size are placed in the heap between small ones. After bodies of some megabytes, the heap of a busy

@@ -4,7 +4,7 @@ A key has 256 random bits, so guesses are hopeless however many there are. The c
 key from filling logs, and is shown to operators. It never blocks a good key: behind a proxy all clients may
 have one address, so a stranger could lock out the others.
 
-A new key that this gateway does not have yet is counted as bad; the count is taken back when it arrives.
+A new key that this gateway does not have yet counts as bad; when the key arrives, its count is undone.
 """
 
 from __future__ import annotations

@@ -325,7 +325,7 @@ class Journal:
                     return
 
     def _sync(self) -> None:
-        """Raises OSError when lines may not be on the disk; they are then tried again."""
+        """Raises OSError when lines may not be on the disk; writing them is then tried again."""
         with self._lock:
             rotated, self._rotated = self._rotated, []
             file, path, durable = self._file, self._path, self._durable

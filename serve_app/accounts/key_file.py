@@ -84,7 +84,7 @@ class KeyFile:
         logger.info("the key file has changed: %d keys are in force", len(keys))
 
     def _stat(self) -> tuple[int, int, int]:
-        """A value that changes with the content. Follows links: Kubernetes swaps them for new secrets."""
+        """A value that changes with the content. Follows links: Kubernetes redirects them to new secrets."""
         found = self._path.stat()
         return found.st_ino, found.st_mtime_ns, found.st_size
 

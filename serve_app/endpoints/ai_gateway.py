@@ -178,7 +178,7 @@ class AiGateway(ConfigModel):
 
     @classmethod
     def checked(cls, raw: dict[str, Any], prefix: str = "") -> Self:
-        """The settings in `raw`. Raises InvalidField; `prefix` begins the path of its field."""
+        """The settings in `raw`. Raises InvalidField, with `prefix` before the path of the field."""
         try:
             return cls.model_validate(raw)
         except ValidationError as error:

@@ -33,7 +33,7 @@ class QueryView:
 def query_view(document: Json, endpoint: Json, protocol: str, server: str, *, keys: bool) -> QueryView | None:
     """A request to `endpoint` in `protocol`, or in the first that it speaks; None while its task is unknown.
 
-    `document`: the OpenAPI document. `server`: such as `http://127.0.0.1:8000`; `keys`: it needs a key.
+    `document`: of OpenAPI. `server`: such as `http://127.0.0.1:8000`; `keys`: whether it needs a key.
     """
     name, task = endpoint["name"], endpoint.get("task", "")
     if task == EMBEDDINGS_TASK:

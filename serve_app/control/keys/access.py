@@ -1,7 +1,7 @@
 """Decides who may send which command, by the caller's scopes, its key's endpoints, and the endpoint's grants.
 
 Denies by default: only administrators may send a command that has no rule here. To a caller who may not see
-an endpoint, it looks as if it did not exist.
+an endpoint, the endpoint seems not to exist.
 """
 
 from __future__ import annotations

@@ -48,8 +48,8 @@ class Token:
 
 
 class Builder(Protocol[T]):
-    """Builds a result from an expression and its parts. Methods for leaves may raise PatternError, and those
-    for names LarkError."""
+    """Builds a result from an expression and its parts. Methods for leaves may raise PatternError, and
+    methods for names LarkError."""
 
     def sequence(self, parts: list[T]) -> T: ...
 

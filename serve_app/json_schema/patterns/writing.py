@@ -27,7 +27,7 @@ from serve_app.json_schema.patterns.tree import (
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """Patterns, all of which a text must match. Unless `exact`, they match more texts than the client's."""
+    """Patterns, all to be matched by a text; unless `exact`, they match more than the client's pattern."""
 
     patterns: tuple[str, ...]
     exact: bool

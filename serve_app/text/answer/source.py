@@ -35,7 +35,7 @@ class Source:
         self._num_pushes = 0
 
     def push(self, text: str) -> None:
-        """Add text. Copies only characters not classified yet, of which there are fewer than in a marker."""
+        """Add text. Copies only characters not classified yet, which are fewer than a marker has."""
         self.text, self.at = self.text[self.at :] + text, 0
         self._num_pushes += 1
 

@@ -45,7 +45,7 @@ class ControlMarks:
     def put(self, value: Any) -> Any:
         """`value` (plain JSON) with every control token in its strings and keys marked.
 
-        Raises InvalidField if there are more than MAX_CONTROL_TOKENS_IN_CHAT of them, or if some text
+        Raises InvalidField if there are more than MAX_CONTROL_TOKENS_IN_CHAT control tokens, or if some text
         becomes a control token only through the tokenizer's normalisation.
         """
         if isinstance(value, str):

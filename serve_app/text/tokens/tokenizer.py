@@ -67,7 +67,7 @@ class Tokenizer:
         return cls(files)
 
     def to_json(self) -> str:
-        """The tokenizer as tokenizer.json would describe it, with the tokens of its other files included."""
+        """The tokenizer as tokenizer.json would describe it, including the tokens from its other files."""
         return self._json
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Threads that tokenise off the event loop. Their number, and the text that waits for them, are bounded.
+"""Threads that tokenise off the event loop, with bounds on their number and on the text that waits.
 
 A running job cannot be stopped. Long jobs therefore run one after the other in a thread of their own, and
 delay no short job. A job whose caller leaves while the job waits is never begun.

@@ -14,7 +14,7 @@ from serve_app.text.answer.tools.calls import Calls
 class Spelling:
     """How forced calls are written: `first` call `between` call `last`.
 
-    A call is written as `name`, the tool's name, `arguments`, an object, and `end`.
+    A call is written as `name` and the tool's name, then `arguments` and an object, then `end`.
     """
 
     first: str = ""

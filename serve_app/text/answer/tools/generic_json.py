@@ -1,4 +1,4 @@
-"""An answer that is one JSON call object or a list of them, for models without a syntax of their own."""
+"""An answer that is a JSON object for a call or a list of them, for models without a syntax of their own."""
 
 from __future__ import annotations
 

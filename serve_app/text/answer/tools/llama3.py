@@ -1,4 +1,4 @@
-"""Calls as bare JSON objects that fill an answer, or follow `<|python_tag|>`: Llama 3.1 and later.
+"""Calls as bare JSON objects that are the whole answer, or follow `<|python_tag|>`: Llama 3.1 and later.
 
 Several calls are separated by semicolons.
 """
