@@ -258,8 +258,8 @@ class Journal:
     def _follow(self) -> None:
         """Begin a new file if there is none yet, or if the newest was deleted, moved or cut. Raises OSError.
 
-        Lines of a deleted file that no fsync has confirmed are written again. Of a moved file, only the
-        incomplete last line is written again.
+        If the file was deleted, lines that no fsync has confirmed are written again; if it was moved, only
+        the incomplete last line is.
         """
         if self._file is None:
             self._start_file()

@@ -8,7 +8,7 @@ One key per line (separated by blanks in the environment variable); `#` starts a
 is the lower-case hex digest of the whole key. The file is named by `keys_file` or SERVE_APP_API_KEYS_FILE,
 the variable is SERVE_APP_API_KEYS; both may be used.
 
-The file is read again when it changes, within KeyFile.CHECK_S. If the file then cannot be read or parsed,
+The file is read again within KeyFile.CHECK_S seconds of a change. If the file then cannot be read or parsed,
 nothing changes and the fault is logged; a file without any key locks out every caller.
 
     $ serve-app keys new alice

@@ -2,7 +2,7 @@
 
 A part of the control plane calls `changed` after its data has changed. A snapshot is then read from the
 database in one transaction, and has a new version if it differs from the one before. The author of a change
-may wait until it is in force in all gateways.
+may wait until the change is in force in all gateways.
 """
 
 from __future__ import annotations
