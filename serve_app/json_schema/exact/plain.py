@@ -73,7 +73,7 @@ class Inexact:
         return bool(self._found)
 
     def __contains__(self, schema: Any) -> bool:
-        """Whether a schema in `root`, or a combination of them, contains or leads to a number as in `own`."""
+        """Whether `schema`, in or combined from `root`, contains or leads to a number that `own` finds."""
         if not isinstance(schema, dict) or id(schema) in self._known:
             return id(schema) in self._found
         return self.own(schema) or any(each in self for _, _, each in subschemas(schema))
