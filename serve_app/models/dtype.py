@@ -99,7 +99,7 @@ def stored_dtype(folder: Path, declared: object) -> torch.dtype:
         with safe_open(largest, framework="pt") as weights:
             for key in weights.keys():  # noqa: SIM118  # a handle, not a dict
                 part = weights.get_slice(key)
-                if len(part.get_shape()) > 1 and part.get_dtype() in _STORED:
+                if len(part.get_shape()) > 1 and part.get_dtype() in _STORED and "scale" not in key:
                     return _STORED[part.get_dtype()]
     except (SafetensorError, OSError) as error:
         raise ModelLoadError(f"{largest} could not be read, fetch the model again: {error}") from error

@@ -38,14 +38,22 @@ class StoredTensor:
         size = self.num_bytes // self.shape[0]
         return replace(self, shape=self.shape[1:], start=self.start + number * size, num_bytes=size)
 
-    def integers(self) -> tuple[int, ...]:
-        """The numbers of a small tensor of I32 or I64. Raises OSError if the file ends too early."""
+    def data(self) -> bytes:
+        """The bytes of a small tensor. Raises OSError if the file ends too early."""
         with self.path.open("rb") as file:
             file.seek(self.start)
             data = file.read(self.num_bytes)
         if len(data) != self.num_bytes:
             raise OSError(f"{self.path} ends within {self.name}")
-        return struct.unpack(f"<{self.num_values}{'q' if self.dtype == 'I64' else 'i'}", data)
+        return data
+
+    def integers(self) -> tuple[int, ...]:
+        """The numbers of a small tensor of I32 or I64. Raises OSError as `data`, and ValueError if there are
+        more or fewer bytes."""
+        size = 8 if self.dtype == "I64" else 4
+        if self.num_bytes != size * self.num_values:
+            raise ValueError(f"{self.name} has {self.num_bytes} bytes for {self.num_values} numbers")
+        return struct.unpack(f"<{self.num_values}{'q' if size == 8 else 'i'}", self.data())
 
 
 def stored_tensors(folder: Path) -> list[StoredTensor]:

@@ -6,12 +6,22 @@ and the numbers that they mean.
 
 from __future__ import annotations
 
+import json
+
 import torch
 
 from tests.support.quantised import Tensors, bit_stream, group_codes, meaning
 
 FP8_MOST = 448.0  # of float8_e4m3fn
 MXFP4_VALUES = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+NF4_VALUES = torch.tensor(
+    [
+        *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453),
+        *(-0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0),
+        *(0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224),
+        *(0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
+    ]
+)
 Packed = tuple[Tensors, torch.Tensor]
 
 
@@ -133,6 +143,50 @@ def awq(module: str, weight: torch.Tensor, group: int = 16) -> Packed:
         f"{module}.scales": scales.T.half().contiguous(),
     }
     return tensors, meaning(codes, scales, zeros, torch.arange(weight.shape[1]) // group)
+
+
+def bnb_int8(module: str, weight: torch.Tensor) -> Packed:
+    """LLM.int8(): a scale of 127ths for each row, and the number of the layout of rows."""
+    most = weight.abs().amax(1)
+    codes = (weight * (127 / most[:, None])).round().to(torch.int8)
+    tensors = {
+        f"{module}.weight": codes,
+        f"{module}.SCB": most,
+        f"{module}.weight_format": torch.tensor(0, dtype=torch.uint8),
+    }
+    return tensors, codes.float() * (most / 127)[:, None]
+
+
+def nf4(module: str, weight: torch.Tensor, *, nested: bool = False) -> Packed:
+    """QLoRA's NF4 (its appendix E) in blocks of 32; `nested`: scales are codes of a table, in blocks of 5."""
+    rows, columns = weight.shape
+    parts = weight.view(-1, 32)
+    most = parts.abs().amax(1)
+    scales = most
+    state: dict[str, object] = {
+        "quant_type": "nf4",
+        "blocksize": 32,
+        "dtype": "float32",
+        "shape": [rows, columns],
+    }
+    name = f"{module}.weight"
+    tensors = {f"{name}.absmax": most, f"{name}.quant_map": NF4_VALUES.clone()}
+    if nested:
+        table, offset = torch.linspace(-1, 1, 256), most.mean()
+        outer = torch.stack([each.abs().max() for each in (most - offset).split(5)])
+        wide = outer.repeat_interleave(5)[: len(most)]
+        numbers = ((most - offset) / wide - table[:, None]).abs().argmin(0)
+        scales = table[numbers] * wide + offset
+        state |= {"nested_blocksize": 5, "nested_dtype": "float32", "nested_offset": float(offset)}
+        tensors[f"{name}.absmax"] = numbers.to(torch.uint8)
+        tensors |= {f"{name}.nested_absmax": outer, f"{name}.nested_quant_map": table}
+    codes = (parts / scales[:, None]).flatten()[:, None].sub(NF4_VALUES).abs().argmin(1)
+    text = json.dumps(state).encode()
+    tensors |= {
+        name: (codes[0::2] << 4 | codes[1::2]).to(torch.uint8)[:, None],
+        f"{name}.quant_state.bitsandbytes__nf4": torch.frombuffer(bytearray(text), dtype=torch.uint8),
+    }
+    return tensors, (NF4_VALUES[codes].view(-1, 32) * scales[:, None]).view(rows, columns)
 
 
 def mxfp4(name: str, weight: torch.Tensor) -> Packed:

@@ -34,7 +34,8 @@ class Awq:
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Awq:
         """For the `quantization_config` of a checkpoint."""
-        bits, version = settings.get("bits", settings.get("w_bit")), str(settings.get("version", "gemm"))
+        bits = settings.get("bits", settings.get("w_bit"))
+        version = str(settings.get("version") or settings.get("format") or "gemm")
         if bits != _BITS:
             raise ModelLoadError(f"quantization_config: AWQ with bits {bits!r} is not read here, only 4")
         if version.lower() != "gemm":

@@ -20,6 +20,10 @@ def unpack(words: torch.Tensor, bits: int, count: int) -> torch.Tensor:
     The words of a row are one stream of bits, the lowest bit first; a code may lie in two words.
     """
     rows = words.shape[0]
+    if 8 % bits == 0:  # no code lies in two bytes
+        data = words.contiguous().view(torch.uint8)
+        parts = [data >> offset & (2**bits - 1) for offset in range(0, 8, bits)]
+        return torch.stack(parts, dim=-1).view(rows, -1)[:, :count]
     shared = math.gcd(_WORD, bits)
     codes_each, words_each = (
         _WORD // shared,

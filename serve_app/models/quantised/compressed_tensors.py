@@ -21,7 +21,6 @@ from serve_app.models.quantised.bits import unpack, words_for
 from serve_app.models.quantised.fp8 import CODES, scaled
 from serve_app.models.quantised.matrix import QuantisedMatrix
 from serve_app.models.quantised.packed import PackedTensor, Stored, check_shape, groups_of, need, refused
-from serve_app.models.stored import StoredTensor
 
 _PACKED: Final = "pack-quantized"
 _NUMBERS: Final = ("float-quantized", "int-quantized", "naive-quantized")
@@ -160,7 +159,8 @@ def _packed(module: str, stored: Stored, scheme: _Scheme) -> PackedTensor:
     name = f"{module}.weight_packed"
     codes = need(stored, name, ("I32",), name)
     scales = need(stored, f"{module}.weight_scale", _FLOATS, name)
-    shape = need(stored, f"{module}.weight_shape", ("I64", "I32"), name).integers()
+    stated = need(stored, f"{module}.weight_shape", ("I64", "I32"), name)
+    shape = stated.integers()
     if len(codes.shape) != 2 or len(shape) != 2 or min(shape) < 1:
         raise refused(name, f"weight_shape says {shape}, its own shape is {list(codes.shape)}")
     rows, columns = shape
@@ -170,7 +170,7 @@ def _packed(module: str, stored: Stored, scheme: _Scheme) -> PackedTensor:
     groups = groups_of(columns, scheme.group, name)
     tall = (scales.shape or (1,))[0]
     check_shape(scales, (rows, groups), *(((rows,), (1,), ()) if groups == 1 else ()))
-    parts: dict[str, StoredTensor] = {"codes": codes, "scales": scales}
+    parts = {"codes": codes, "scales": scales, "shape": stated}
     zero, order = f"{module}.weight_zero_point", f"{module}.weight_g_idx"
     if not scheme.symmetric or zero in stored:
         parts["zeros"] = need(stored, zero, ("I32", "I8"), name)

@@ -10,6 +10,7 @@ from transformers import PreTrainedConfig
 from serve_app.models.errors import ModelLoadError
 from serve_app.models.files import QUANTISATION, quantisation
 from serve_app.models.quantised.awq import Awq
+from serve_app.models.quantised.bitsandbytes import Bitsandbytes
 from serve_app.models.quantised.compressed_tensors import CompressedTensors
 from serve_app.models.quantised.fp8 import Fp8
 from serve_app.models.quantised.gptq import Gptq
@@ -19,6 +20,7 @@ from serve_app.models.quantised.packed import Reader
 # By `quant_method`, and by `quant_algo` too where a method has several formats.
 FORMATS: Final[Mapping[str, Callable[[Mapping[str, Any]], Reader]]] = {
     "awq": Awq.of,
+    "bitsandbytes": Bitsandbytes.of,
     "compressed-tensors": CompressedTensors.of,
     "fbgemm_fp8": Fp8.of,
     "fp8": Fp8.of,

@@ -30,8 +30,8 @@ class QuantisedMatrix:
 
         Raises ValueError for scales and columns that cannot be right.
         """
+        self._check()
         rows, columns = self.codes.shape
-        places = self._columns()
         suspicious = bool((self.scales == 0).any())
         out = torch.empty(rows, columns, dtype=dtype, device=self.codes.device)
         step = max(1, _AT_ONCE // max(1, columns))
@@ -40,28 +40,31 @@ class QuantisedMatrix:
             blocks = torch.arange(part.start, part.stop, device=out.device) // self.block[0]
             numbers = self._values(self.codes[part])
             if self.zeros is not None:
-                numbers = numbers - self.zeros[blocks].float()[:, places]
-            scales = self.scales[blocks].float()[:, places]
+                numbers = numbers - self._spread(self.zeros[blocks])
+            scales = self._spread(self.scales[blocks])
             if suspicious and bool(((scales == 0) & (numbers != 0)).any()):
                 raise ValueError("a scale is zero although its codes are not")
             out[part] = numbers.mul_(scales)
         return out
 
-    def _columns(self) -> torch.Tensor:
-        """[K]: the column of the scales for each column."""
+    def _check(self) -> None:
         if not bool(self.scales.float().isfinite().all()):
             raise ValueError("a scale is not finite")
         if self.zeros is not None and not bool(self.zeros.float().isfinite().all()):
             raise ValueError("a zero point is not finite")
-        if self.permutation is None:
-            return torch.arange(self.codes.shape[1], device=self.codes.device) // self.block[1]
-        least, most = (int(each) for each in torch.aminmax(self.permutation))
-        if least < 0 or most >= self.scales.shape[1]:
-            raise ValueError(f"a column names a group outside 0 to {self.scales.shape[1] - 1}")
-        return self.permutation.long()
+        if self.permutation is not None:
+            least, most = (int(each) for each in torch.aminmax(self.permutation))
+            if least < 0 or most >= self.scales.shape[1]:
+                raise ValueError(f"a column names a group outside 0 to {self.scales.shape[1] - 1}")
+
+    def _spread(self, each: torch.Tensor) -> torch.Tensor:
+        """[R, G] of blocks -> float32 [R, K] of columns."""
+        if self.permutation is not None:
+            return each.float().index_select(1, self.permutation)
+        return each.float().repeat_interleave(self.block[1], 1)[:, : self.codes.shape[1]]
 
     def _values(self, codes: torch.Tensor) -> torch.Tensor:
         """In float32, in memory of their own."""
         if self.values is None:
             return codes.to(torch.float32, copy=True)
-        return self.values.float()[codes.int()]
+        return self.values.float().index_select(0, codes.flatten().int()).view(codes.shape)

@@ -48,13 +48,14 @@ class Mxfp4:
             name=weight,
             shape=(rows, wide * _BLOCK),
             parts={"blocks": blocks, "scales": scales},
-            unpack=_unpack,
+            unpack=unpack,
             transposed=True,
             experts=experts,
         )
 
 
-def _unpack(parts: Mapping[str, torch.Tensor]) -> QuantisedMatrix:
+def unpack(parts: Mapping[str, torch.Tensor]) -> QuantisedMatrix:
+    """One expert: `blocks` [N, K / 32, 16] and `scales` [N, K / 32], both uint8."""
     blocks = parts["blocks"]
     return QuantisedMatrix(
         nibbles(blocks).flatten(1),

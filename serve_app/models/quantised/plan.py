@@ -47,8 +47,6 @@ class Plan:
         stored = {each.name: each for each in tensors}
         found = [weight for name in stored if (weight := reader.find(name, stored)) is not None]
         taken = {part.name for weight in found for part in weight.parts.values()}
-        # `weight_shape` is read at once.
-        taken |= {name for name in stored if name.endswith(".weight_shape") and _beside(name) in taken}
         weights = {weight.name for weight in found}
         plain, activations, cache = [], [], []
         for name, tensor in stored.items():
@@ -120,7 +118,3 @@ def check_plain(tensors: Iterable[StoredTensor]) -> None:
                 f"the tensor {each.name} is of type {each.dtype}, and config.json has no quantization_config "
                 "that says how to read it; fetch the model again with its own config.json"
             )
-
-
-def _beside(name: str) -> str:
-    return name.removesuffix("shape") + "packed"

@@ -12,8 +12,10 @@ from typing import Any, Final
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
-from tests.support.packers import awq, fp8, fp8_rows, gptq, int8_rows, mxfp4, pack_quantized
+from serve_app.models.quantised.mxfp4 import unpack as unpack_mxfp4
+from tests.support.packers import awq, bnb_int8, fp8, fp8_rows, gptq, int8_rows, mxfp4, nf4, pack_quantized
 from tests.support.quantised import Packer, checkpoint, load, logits, publish, write_plain
 
 GROUP: Final = {"quant_method": "gptq", "bits": 4, "group_size": 16}
@@ -65,6 +67,12 @@ FORMATS: Final[dict[str, tuple[Packer, dict[str, Any]]]] = {
     "gptq 4 v2": (partial(gptq, version=2), {**GROUP, "checkpoint_format": "gptq_v2"}),
     "gptq 4 without order": (partial(gptq, with_order=False), GROUP),
     "gptq 8 a row": (partial(gptq, bits=8, group=-1), {**GROUP, "bits": 8, "group_size": -1}),
+    "nf4": (nf4, {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}),
+    "nf4 nested": (
+        partial(nf4, nested=True),
+        {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
+    ),
+    "bitsandbytes int8": (bnb_int8, {"quant_method": "bitsandbytes", "load_in_8bit": True}),
     "awq": (awq, {"quant_method": "awq", "bits": 4, "group_size": 16, "version": "gemm"}),
 }
 
@@ -103,6 +111,16 @@ def test_experts_of_gpt_oss_are_read_with_their_biases_and_in_their_order(tmp_pa
     want = publish(tmp_path, packed, meant, settings)
     assert sum(name.endswith("_bias") for name in packed) == 4
     assert torch.equal(logits(load(tmp_path)), logits(want))
+
+
+def test_mxfp4_means_what_transformers_reads_for_any_bytes() -> None:
+    draw = torch.Generator().manual_seed(0)
+    blocks = torch.randint(256, (3, 64, 2, 16), dtype=torch.uint8, generator=draw)
+    scales = torch.randint(0, 254, (3, 64, 2), dtype=torch.uint8, generator=draw)
+    want = convert_moe_packed_tensors(blocks, scales, dtype=torch.float32)
+    for number in range(3):
+        found = unpack_mxfp4({"blocks": blocks[number], "scales": scales[number]}).dequantise(torch.float32)
+        assert torch.equal(found.T, want[number])
 
 
 def test_a_head_and_single_layers_may_be_codes_or_not(tmp_path: Path) -> None:
