@@ -44,7 +44,8 @@ class OwnLayers:
         want = logits()
         self._decoder.forward = self
         try:
-            same = torch.equal(watched(logits), want)
+            watched(logits)
+            same = torch.equal(logits(), want)
         except NotRecordable:
             self.give_back()
             raise
