@@ -49,14 +49,14 @@ POINTERS = {
     **dict.fromkeys(("tables", "query_start", "context_lens", "tiles", "decodes", "count"), "*i32"),
     **dict.fromkeys(("parts", "lens", "pairs"), "*i32"),
     **dict.fromkeys(("tops", "totals", "partial"), "*fp32"),
-    **dict.fromkeys(("width", "window", "splits", "D", "most_parts", "outputs"), "i32"),
+    **dict.fromkeys(("width", "window", "splits", "D", "most_parts", "outputs", "rows"), "i32"),
     **dict.fromkeys(("scale", "softcap", "eps", "eps_after", "eps_before"), "fp32"),
     **dict.fromkeys(("key_scales", "value_scales", "hidden"), "*fp32"),
     **dict.fromkeys(("ranks", "order"), "*i32"),
     **dict.fromkeys(
         ("residual", "weight", "after", "before", "cos", "sin", "query_norm", "key_norm"), "*fp32"
     ),
-    **dict.fromkeys(("slots", "chosen", "spans"), "*i64"),
+    **dict.fromkeys(("slots", "chosen", "spans", "owners"), "*i64"),
     **dict.fromkeys(("total", "of_expert", "of_column", "of_input", "columns"), "i32"),
     **dict.fromkeys(("limit", "alpha", "added"), "fp32"),
 }

@@ -30,8 +30,7 @@ from serve_app.engine.fused.forward import Decode, FusedForward
 from serve_app.engine.model.adapter_table import Adapters
 from serve_app.engine.model.forward import active, current, takes_positions
 from serve_app.engine.model.memory import CachePlan
-from serve_app.engine.model.stateful import stateful_functions
-from serve_app.engine.state.pools import LastingDecodes, StatePools
+from serve_app.engine.state.pools import WAVES, LastingStates, StatePools
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +60,7 @@ class GraphedSteps:
         buffers: StepBuffers,
         cache: CachePlan,
         adapters: StackedTable | None = None,
-        states: LastingDecodes | None = None,
+        states: LastingStates | None = None,
         *,
         checked: bool = False,
     ) -> None:
@@ -150,7 +149,7 @@ class GraphedSteps:
             return self._decode(states, positions, rows)
         self._buffers.fill(states, positions, step.context, size)
         if self._states is not None:
-            self._states.fill(step.states, size)
+            self._states.fill(step.states, tokens)
         if isinstance(step.adapters, TiledAdapters):
             self._buffers.fill_tiles(step.adapters.tiles)
         normed = graphs[size]()[:tokens]
@@ -163,6 +162,9 @@ class GraphedSteps:
         if step.backend is not self._backend or not self._buffers.fits(context):
             return {}
         has_prompts = tokens != context.num_sequences
+        waves = WAVES if has_prompts else 1
+        if self._states is not None and not self._states.fit(step.states, waves):
+            return {}
         if has_prompts and sum(rows > 1 for rows in context.query_lens) > PROMPTS:
             return {}
         return self._graphs.get((has_prompts, step.adapters is not None), {})
@@ -181,12 +183,11 @@ class GraphedSteps:
         buffers, most_parts = self._buffers, self._most_parts(size)
 
         positions, attention = buffers.positions[:size], triton_of(self._backend)
-        if self._states is not None:
-            self._states.fill(None, size)
+        sequences, waves = min(size, buffers.sequences), WAVES if prompts else 1
 
         def run() -> torch.Tensor:
             attention.begin_lasting(context, most_parts, prompts)
-            states = None if self._states is None else self._states.of(size)
+            states = None if self._states is None else self._states.of(size, sequences, waves)
             with active(self._backend, context, adapters, states, positions):
                 return self._decode(buffers.states[:size], positions, None)
 
@@ -213,7 +214,7 @@ def _logits_of(
     module: PreTrainedModel,
     backend: AttentionBackend,
     cache: CachePlan,
-    states: LastingDecodes | None,
+    states: LastingStates | None,
 ) -> Callable[[], torch.Tensor]:
     """A forward of `module` over a few decodes that write nothing."""
     device = module.device
@@ -223,12 +224,10 @@ def _logits_of(
     inputs: dict[str, Any] = {"input_ids": torch.arange(TRIED, device=device)[None], "use_cache": False}
     if takes_positions(module):
         inputs["position_ids"] = buffers.positions[None]
-    if states is not None:
-        states.fill(None, TRIED)
 
     def run() -> torch.Tensor:
         attention.begin_lasting(context, TRIED)
-        slots = None if states is None else states.of(TRIED)
+        slots = None if states is None else states.of(TRIED, TRIED, 1)
         with torch.inference_mode(), active(backend, context, None, slots, buffers.positions):
             logits: torch.Tensor = module(**inputs).logits
         return logits
@@ -257,8 +256,6 @@ def triton_of(backend: AttentionBackend) -> TritonAttention:
 
 def largest_graph(module: PreTrainedModel, tokens: int) -> int:
     """The number of rows in the largest step with prompts that `graph_steps` may record; 0 if none."""
-    if stateful_functions(type(module)):
-        return 0
     return max((each for each in ROWS if each <= tokens), default=0)
 
 
@@ -281,19 +278,22 @@ def graph_steps(
     To be called when the cache is allocated. `record`: None for CUDA graphs; if it is another function, all
     sizes are recorded.
     `adapters`: the model's table, if steps with adapters are to have graphs as well; a table of another kind
-    allows none. `states`: those of a model with stateful layers, of which only decodes have graphs.
+    allows none. `states`: those of a model with stateful layers.
     """
     started, sizes = time.monotonic(), buckets(sequences)
-    rows = tuple(each for each in ROWS if each <= tokens and states is None)
+    rows = tuple(each for each in ROWS if each <= tokens)
     stacked = adapters if isinstance(adapters, StackedTable) else None
     capacity = 0 if stacked is None else stacked.capacity
-    slots = None if states is None else states.of_decodes(max(sizes[-1], TRIED))
+    most = max(TRIED, sizes[-1], *rows)
+    slots = None if states is None else states.lasting(most, max(TRIED, sizes[-1]))
 
     own: OwnLayers | None = None
     forward: object = module.forward
     try:
         triton_of(backend)
         _check_chunks(module, cache)
+        if states is not None and slots is None:
+            raise NotRecordable("plain torch computes the states of layers")
         if isinstance(forward, FusedForward):
             layers: FusedForward | OwnLayers = forward
             width, dtype = module.config.get_text_config().hidden_size, torch.float32
@@ -301,7 +301,6 @@ def graph_steps(
             layers = own = OwnLayers(module)
             own.take_over(_logits_of(module, backend, cache, slots))
             width, dtype = own.width, own.dtype
-        most = max(sizes[-1], *rows, 0)
         buffers = StepBuffers(most, sizes[-1], width, cache, module.device, capacity, dtype)
         graphed = GraphedSteps(
             layers.decode, backend, buffers, cache, stacked, slots, checked=own is not None

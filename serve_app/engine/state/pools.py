@@ -9,9 +9,13 @@ import torch
 
 from serve_app.engine.sequence import Chunk
 from serve_app.engine.state import StateKernels, States, StateSpec
-from serve_app.engine.state.waves import Span, Wave, waves_of
+from serve_app.engine.state.waves import LastingWave, Wave, waves_of
 
 OWN_SLOTS: Final = 2  # one of zeros, before a first token, and one for states that are not kept
+WAVES: Final = (
+    2  # of a step with prompts that a graph records: states are kept at one place inside of a chunk
+)
+NO_SPAN: Final = -1
 
 
 class StatePools:
@@ -35,9 +39,14 @@ class StatePools:
         waves = waves_of(chunks, self._zero, self._unread, self._device)
         return StepStates(self._pools, waves, self._kernels)
 
-    def of_decodes(self, count: int) -> LastingDecodes:
-        """The states of forwards of up to `count` decodes."""
-        return LastingDecodes(self._pools, count, self._zero, self._unread, self._kernels)
+    def lasting(self, rows: int, sequences: int) -> LastingStates | None:
+        """The states of steps of up to `rows` rows and `sequences` sequences that a graph may record.
+
+        None: plain torch computes the states, which needs to know the spans on the host.
+        """
+        if self._kernels is None:
+            return None
+        return LastingStates(self._pools, rows, sequences, self._kernels)
 
 
 class StepStates:
@@ -56,36 +65,36 @@ class StepStates:
         return pool
 
 
-class LastingDecodes:
-    """The states of decodes that a graph may record: their slots are always in the same memory."""
+class LastingStates:
+    """The states of steps that a graph may record: what kernels read of their spans is always in the same
+    memory."""
 
     def __init__(
-        self,
-        pools: Sequence[torch.Tensor],
-        most: int,
-        zero: int,
-        unread: int,
-        kernels: StateKernels | None,
+        self, pools: Sequence[torch.Tensor], rows: int, sequences: int, kernels: StateKernels
     ) -> None:
-        self._pools, self._null, self._kernels = pools, (zero, unread), kernels
-        self._table = torch.zeros(4, most, dtype=torch.int64, device=pools[0].device)
-        self._table[0] = torch.arange(most, device=pools[0].device)
-        self._table[1] = 1
-        self._waves: dict[int, Wave] = {}
+        device = pools[0].device
+        self._pools, self._kernels = pools, kernels
+        self._tables = torch.zeros(WAVES, 4, sequences, dtype=torch.int64, device=device)
+        self._owners = torch.full((WAVES, rows), NO_SPAN, dtype=torch.int64, device=device)
+        self._waves: dict[tuple[int, int, int], list[LastingWave]] = {}
 
-    def of(self, count: int) -> StepStates:
-        """The states of one forward of `count` decodes, for whatever slots `fill` writes."""
-        if count not in self._waves:
-            spans = [Span(row, 1, *self._null) for row in range(count)]
-            self._waves[count] = Wave(spans, self._table.device, self._table[:, :count])
-        return StepStates(self._pools, [self._waves[count]], self._kernels)
+    @staticmethod
+    def fit(states: States | None, waves: int) -> bool:
+        """Whether a graph of that many waves can compute those of a step."""
+        return states is not None and len(states.waves) <= waves
 
-    def fill(self, states: States | None, count: int) -> None:
-        """Write the slots of a step of decodes, and for the rest of `count` the slots of null sequences."""
-        tokens = 0
-        if states is not None:
-            (wave,) = states.waves
-            tokens = len(wave.spans)
-            self._table[2:, :tokens].copy_(wave.table[2:])
-        for fields, slot in zip(self._table[2:], self._null, strict=True):
-            fields[tokens:count].fill_(slot)
+    def of(self, rows: int, sequences: int, waves: int = WAVES) -> StepStates:
+        """The states of one forward of `rows` rows of `sequences` sequences, whatever `fill` writes."""
+        size = rows, sequences, waves
+        if size not in self._waves:
+            both = zip(self._tables[:waves, :, :sequences], self._owners[:waves, :rows], strict=True)
+            self._waves[size] = [LastingWave(*each) for each in both]
+        return StepStates(self._pools, self._waves[size], self._kernels)
+
+    def fill(self, states: States | None, tokens: int) -> None:
+        """Write the spans of a step of `tokens` rows; all other spans are null."""
+        self._tables[:, 1].zero_()
+        self._owners.fill_(NO_SPAN)
+        for place, wave in enumerate(states.waves if states is not None else ()):
+            self._tables[place, :, : wave.table.shape[1]].copy_(wave.table)
+            self._owners[place, :tokens].copy_(wave.owners(tokens))

@@ -32,18 +32,14 @@ class Span(NamedTuple):
 class Wave:
     """Spans that do not depend on each other, the longest first."""
 
-    def __init__(
-        self, spans: Iterable[Span], device: torch.device, table: torch.Tensor | None = None
-    ) -> None:
-        """`table` [4, S] int64: the fields of the spans, if their slots are known only when the wave runs."""
+    def __init__(self, spans: Iterable[Span], device: torch.device) -> None:
         self.spans = sorted(spans, key=lambda span: -span.length)
         self.longest = self.spans[0].length
-        if table is None:
-            columns = np.ascontiguousarray(np.array(self.spans, dtype=np.int64).T)
-            table = send(device, columns)[0]
-        self.table = table
+        columns = np.ascontiguousarray(np.array(self.spans, dtype=np.int64).T)
+        self.table = send(device, columns)[0]  # [4, S]: the fields of the spans
         self.firsts, _, self.sources, self.targets = self.table.unbind()
         self._windows: dict[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = {}
+        self._owners: torch.Tensor | None = None
 
     @property
     def native(self) -> Spans:
@@ -61,6 +57,15 @@ class Wave:
             while self.spans[count - 1].length <= i:
                 count -= 1
             yield self.firsts[:count] + i
+
+    def owners(self, rows: int) -> torch.Tensor:
+        """[T] int64: the span of each row of a batch; -1: it is in none. T is `rows` of the first call."""
+        if self._owners is None:
+            found = np.full(rows, -1, dtype=np.int64)
+            for number, span in enumerate(self.spans):
+                found[span.first : span.first + span.length] = number
+            self._owners = send(self.table.device, found)[0]
+        return self._owners
 
     def windows(self, width: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Indices for a convolution over `width` tokens. They point into the histories [S * (width - 1)] of
@@ -81,6 +86,23 @@ class Wave:
             made = send(self.firsts.device, *arrays)
             self._windows[width] = made[0], made[1], made[2].view(count, past)
         return self._windows[width]
+
+
+class LastingWave(Wave):
+    """A wave whose spans are known only when it runs: what kernels read of them is in given memory."""
+
+    def __init__(self, table: torch.Tensor, owners: torch.Tensor) -> None:
+        """`table` [4, S] int64: as of a wave, spans of length 0 are null. `owners` [T] int64."""
+        super().__init__([Span(0, 0, 0, 0)] * table.shape[1], table.device)
+        self.table, self._owners = table, owners
+
+    def tokens(self) -> Iterator[torch.Tensor]:
+        """Raises RuntimeError: plain torch cannot compute such a wave."""
+        raise RuntimeError("the spans of this wave are known to the device alone")
+
+    def windows(self, width: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """As `tokens`."""
+        raise RuntimeError("the spans of this wave are known to the device alone")
 
 
 def waves_of(chunks: Iterable[Chunk], zero: int, unread: int, device: torch.device) -> list[Wave]:

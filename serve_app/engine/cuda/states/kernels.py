@@ -15,10 +15,9 @@ from serve_app.engine.attention.triton.early import after_previous
 
 
 @triton.jit
-def _fields(spans, width):
-    """The first row, the length and the slots of this program's span; `width`: fields of one kind."""
-    place = spans + tl.program_id(0)
-    return tl.load(place), tl.load(place + width), tl.load(place + 2 * width), tl.load(place + 3 * width)
+def _fields(span, width):
+    """The first row, the length and the slots of a span; `width`: the spans of a table."""
+    return tl.load(span), tl.load(span + width), tl.load(span + 2 * width), tl.load(span + 3 * width)
 
 
 @triton.jit
@@ -31,15 +30,17 @@ def _known(x, pool, first, source, token, channels, there, CHANNELS: tl.constexp
     return tl.where(token < 0, past, now)
 
 
-@triton.jit(do_not_specialize=["width"])
+@triton.jit(do_not_specialize=["width", "rows"])
 def convolve(
-    x,  # [T, CHANNELS]
+    x,  # [rows, CHANNELS]
     factors,  # [CHANNELS, PAST + 1]
     bias,  # [CHANNELS], if BIAS
     pool,  # [slots, PAST, CHANNELS]
-    out,  # [T, CHANNELS]
+    out,  # [rows, CHANNELS]
     spans,  # [4, width] int64
+    owners,  # [rows] int64: the span of each row; below 0: none
     width,
+    rows,
     CHANNELS: tl.constexpr,
     PAST: tl.constexpr,
     BIAS: tl.constexpr,
@@ -48,27 +49,31 @@ def convolve(
     AT_ONCE: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """AT_ONCE channels of TOKENS tokens of one span. The programs of the first tokens write the new state."""
+    """AT_ONCE channels of TOKENS rows. The program with a span's last row writes the span's new state."""
     after_previous(EARLY)
-    first, length, source, target = _fields(spans, width)
-    channels = tl.program_id(2) * AT_ONCE + tl.arange(0, AT_ONCE)
+    channels = tl.program_id(1) * AT_ONCE + tl.arange(0, AT_ONCE)
     there = channels < CHANNELS
-    begin = tl.program_id(1) * TOKENS
-    for token in range(begin, tl.minimum(begin + TOKENS, length)):
-        total = tl.zeros([AT_ONCE], dtype=tl.float32)
-        for k in range(PAST + 1):
-            known = _known(x, pool, first, source, token - PAST + k, channels, there, CHANNELS, PAST)
-            factor = tl.load(factors + channels * (PAST + 1) + k, mask=there, other=0.0)
-            total += known.to(tl.float32) * factor.to(tl.float32)
-        if BIAS:
-            total += tl.load(bias + channels, mask=there, other=0.0).to(tl.float32)
-        if SILU:
-            total = total * tl.sigmoid(total)
-        tl.store(out + (first + token) * CHANNELS + channels, total.to(out.dtype.element_ty), mask=there)
-    if begin == 0:
-        for k in range(PAST):
-            known = _known(x, pool, first, source, length - PAST + k, channels, there, CHANNELS, PAST)
-            tl.store(pool + (target * PAST + k) * CHANNELS + channels, known, mask=there)
+    begin = tl.program_id(0) * TOKENS
+    for row in range(begin, tl.minimum(begin + TOKENS, rows)):
+        owner = tl.load(owners + row)
+        if owner >= 0:
+            first, length, source, target = _fields(spans + owner, width)
+            token = row - first
+            total = tl.zeros([AT_ONCE], dtype=tl.float32)
+            for k in range(PAST + 1):
+                known = _known(x, pool, first, source, token - PAST + k, channels, there, CHANNELS, PAST)
+                factor = tl.load(factors + channels * (PAST + 1) + k, mask=there, other=0.0)
+                total += known.to(tl.float32) * factor.to(tl.float32)
+            if BIAS:
+                total += tl.load(bias + channels, mask=there, other=0.0).to(tl.float32)
+            if SILU:
+                total = total * tl.sigmoid(total)
+            place = (first + token) * CHANNELS + channels
+            tl.store(out + place, total.to(out.dtype.element_ty), mask=there)
+            if token == length - 1:
+                for k in range(PAST):
+                    kept = _known(x, pool, first, source, length - PAST + k, channels, there, CHANNELS, PAST)
+                    tl.store(pool + (target * PAST + k) * CHANNELS + channels, kept, mask=there)
 
 
 @triton.jit(do_not_specialize=["width"])
@@ -94,7 +99,9 @@ def recur(
 ):
     """AT_ONCE columns of the matrix of one head, over all tokens of a span: columns do not mix."""
     after_previous(EARLY)
-    first, length, source, target = _fields(spans, width)
+    first, length, source, target = _fields(spans + tl.program_id(0), width)
+    if length == 0:
+        return
     head = tl.program_id(1)
     dims = tl.arange(0, K_PAD)
     columns = tl.program_id(2) * AT_ONCE + tl.arange(0, AT_ONCE)
@@ -138,7 +145,9 @@ def scan_channels(
 ):
     """AT_ONCE channels over all tokens of a span."""
     after_previous(EARLY)
-    first, length, source, target = _fields(spans, width)
+    first, length, source, target = _fields(spans + tl.program_id(0), width)
+    if length == 0:
+        return
     channels = tl.program_id(1) * AT_ONCE + tl.arange(0, AT_ONCE)
     numbers = tl.arange(0, N_PAD)
     there, inside = channels < CHANNELS, numbers < N

@@ -11,7 +11,7 @@ from serve_app.engine.attention.triton.launcher import Launcher
 from serve_app.engine.cuda.states import kernels
 from serve_app.engine.state.waves import Wave
 
-TOKENS: Final = 16  # of a convolution's program
+TOKENS: Final = 16  # rows of a convolution's program
 CHANNELS: Final = 256  # of a convolution's program
 COLUMNS: Final = 32  # of a matrix
 SCANNED: Final = 64  # channels of a scan's program
@@ -35,10 +35,12 @@ class TritonStates:
     ) -> None:
         past, channels = pool.shape[1:]
         at_once = min(CHANNELS, _power_of_two(channels))
+        owners = wave.owners(len(x))
+        rows = min(len(x), len(owners))  # rows after those of the batch are in no span
         _CONVOLVE(
-            (len(wave.spans), -(-wave.longest // TOKENS), -(-channels // at_once)),
+            (-(-rows // TOKENS), -(-channels // at_once)),
             *(x, factors.contiguous(), x if bias is None else bias, pool, out),
-            *(wave.table, wave.table.stride(0)),
+            *(wave.table, owners, wave.table.stride(0), rows),
             CHANNELS=channels,
             PAST=past,
             BIAS=bias is not None,

@@ -140,7 +140,7 @@ OTHERS = ("cohere2", "deepseek_v3", "gpt2", "gpt_neox", "gpt_oss", "mixtral", "o
     ],
 )
 def test_graphs_give_the_logits_of_steps_without(family: str, tokens: int) -> None:
-    """Of decodes and of prompts; models with states have none for prompts. Kernels compute the states."""
+    """Of decodes and of prompts. Kernels compute the states."""
     want = list(steps(runner_of(model_of(family))))
     graphed = runner_of(model_of(family), TritonStates())
     record = Counted()
@@ -149,7 +149,7 @@ def test_graphs_give_the_logits_of_steps_without(family: str, tokens: int) -> No
     recorded = record.replayed  # graphs are compared with their steps
     for one, other in zip(steps(graphed), want, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
-    assert record.replayed - recorded == (5 if tokens and family not in STATEFUL else 3)
+    assert record.replayed - recorded == (5 if tokens else 3)
 
 
 def test_experts_that_are_looped_over_are_not_recorded_and_the_log_says_why(
@@ -166,6 +166,11 @@ def test_nor_is_a_decoder_that_needs_the_tokens_themselves(caplog: pytest.LogCap
     graphed = runner_of(model_of("gemma4_text"))
     assert not graphs_of(graphed, Counted())
     assert "in modeling_gemma4.py, line" in caplog.text
+
+
+def test_nor_are_states_that_plain_torch_computes(caplog: pytest.LogCaptureFixture) -> None:
+    assert not graphs_of(runner_of(model_of("lfm2")), Counted())
+    assert "plain torch computes the states" in caplog.text
 
 
 def test_a_graph_that_gives_another_result_is_not_used(caplog: pytest.LogCaptureFixture) -> None:
