@@ -185,7 +185,8 @@ def test_a_shared_prefix_is_found_where_prompts_part(kind: str) -> None:
 
 @EACH
 def test_the_next_turn_of_a_chat_finds_the_states_of_the_last_answer(kind: str) -> None:
-    engine, first = new_engine(kind), request("t1", prompt(25))
+    # No drafts: states at an end of a block inside of one are not kept.
+    engine, first = new_engine(kind, ngram_draft=0), request("t1", prompt(25))
     text = (*first.token_ids, *answers(engine, [first])["t1", 0].tokens)
     second = request("t2", (*text, *prompt(7)))
     told = answers(engine, [second])["t2", 0]

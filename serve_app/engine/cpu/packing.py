@@ -32,6 +32,9 @@ log = logging.getLogger(__name__)
 # Settings with the number of experts: a linear with as many outputs is a router.
 COUNTS: Final = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
+# Parameters that make the rates of decays: a few numbers a channel, which no product uses.
+RATES: Final = ("A_log",)
+
 Undo = list[Callable[[], object]]
 
 
@@ -148,7 +151,8 @@ class _Packing:
             if isinstance(module, nn.Conv1d):  # of a few numbers a channel
                 continue
             for name, parameter in module.named_parameters(path, recurse=False):
-                if parameter.dim() > 1 and (module, name.rpartition(".")[2]) not in self._products:
+                own = name.rpartition(".")[2]
+                if parameter.dim() > 1 and own not in RATES and (module, own) not in self._products:
                     raise UnsupportedModel(
                         f"quantization {weights.name} is for weights by which a model multiplies; {name} is "
                         f"a tensor of shape {tuple(parameter.shape)} that it uses otherwise. Serve the "

@@ -99,5 +99,6 @@ class Convolution(SpanFunction):
         fit = dtype in TYPES and all(fits(each, (tokens, channels), dtype) for each in (self.x, self.out))
         fit = fit and fits(self.weight, (channels, width), dtype) and fits(self.bias, (channels,), dtype)
         fit = fit and fits(self.pool, (len(self.pool), width - 1, channels), dtype)
-        sizes = {"channels": channels, "width": width, "silu": self.silu, "wide": dtype == torch.float32}
-        return sizes if fit else None
+        if not fit:
+            return None
+        return {"channels": channels, "width": width, "silu": self.silu, "wide": dtype == torch.float32}
