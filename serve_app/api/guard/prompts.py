@@ -39,7 +39,7 @@ async def checked_requests(
 
 
 async def checked_inputs(request: EmbedRequest, rules: Rules, judge: Judge) -> EmbedRequest:
-    """`request` after the rules were applied; raises as `checked_requests`."""
+    """`request` after the rules were applied. Raises the errors of `checked_requests`."""
     texts = [each for each in request.inputs if isinstance(each, str)]
     if len(texts) != len(request.inputs):
         raise UnsupportedField("input", _NO_IDS)

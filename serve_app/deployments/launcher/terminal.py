@@ -1,4 +1,4 @@
-"""The terminal output of the launcher's processes: lines, and what they are waiting for.
+"""What the launcher's processes write to the terminal: lines, and what a process is waiting for.
 
 A closed terminal is not an error: the server should go on, or stop as intended, but not fail.
 """

@@ -64,7 +64,7 @@ def required(name: str, value: ValueT | None) -> ValueT:
 
 
 def parse_inputs(value: Any, *, token_ids: bool = True) -> tuple[str | tuple[int, ...], ...]:
-    """The field `input`: a string or a list of strings; with `token_ids`, also ids or a list of lists of ids.
+    """The field `input`: a string or a list of strings; with `token_ids`, also ids or several lists of ids.
 
     No text may be empty. Raises InvalidField or PromptTooLong.
     """

@@ -68,7 +68,7 @@ def decodes_of(context: ForwardContext) -> Decodes | None:
 def lasting_decodes(context: ForwardContext, most_parts: int, *, mixed: bool = False) -> Decodes:
     """Computed on the device. `mixed`: sequences may have several rows; otherwise all of them have one.
 
-    When a recorded graph is replayed, it divides the lengths that the context's tensors have at that time,
+    A recorded graph reads the lengths in the context's tensors each time it is replayed, and divides them
     into at most `most_parts` parts.
     """
     return _divide(context.context_lens, None, most_parts, context.query_start if mixed else None)
