@@ -30,7 +30,7 @@ BUDGET: dict[str, int] = {
     "guardrails": 850,
     "json_schema": 3_690,
     "live": 340,
-    "models": 3_350,
+    "models": 3_400,
     "replica": 2_700,
     "rpc": 1_210,
     "telemetry": 500,

@@ -196,7 +196,7 @@ class Referring(Generic[WorkT]):
     ids: tuple[str, ...]  # of responses
     last: str  # the response that the body goes on from, with all that this one goes on from; "": none
     names: Mapping[str, str]  # as of a `Call`
-    complete: Callable[[Mapping[str, KeptResponse]], WorkT]  # with those that were found. May raise what `parse` raises
+    complete: Callable[[Mapping[str, KeptResponse]], WorkT]  # takes those found; raises what `parse` raises
     num_prompts: int = 1
 
 
