@@ -16,7 +16,8 @@ from serve_app.config import ModelConfig
 from serve_app.engine.fused.fuse import known
 from serve_app.engine.kernels.structs import TYPES
 from serve_app.engine.model.dry_run import Layers, learn_layers
-from serve_app.engine.model.forward import ATTENTION_NAME
+from serve_app.engine.model.forward import ATTENTION_NAME, check_codes
+from serve_app.engine.model.latents import connect_latents
 from serve_app.engine.model.memory import (
     CPU_CACHE_CAP,
     CPU_SHARE,
@@ -45,10 +46,12 @@ class Estimate:
         """`module`: on the meta device. Raises UnsupportedModel for a model that the engine cannot run."""
         family = known(module, frozenset(TYPES), states=device_memory(config.device)[0] == "cpu")
         text = module.config.get_text_config()
+        layers = _layers(module, text)
+        check_codes(() if layers is None else layers.attention, codes=config.engine.kv_cache_dtype == "int8")
         return cls(
             family=None if family is None else family.name,
             dtype=module.dtype,
-            layers=_layers(module, text),
+            layers=layers,
             step_bytes=_step_bytes(text, config, module.dtype),
         )
 
@@ -120,6 +123,7 @@ def _layers(module: PreTrainedModel, text: Any) -> Layers | None:
     takes = wants_positions(module)
     connect_states(module)
     module.set_attn_implementation(ATTENTION_NAME)
+    connect_latents(module, ATTENTION_NAME)
     try:
         name, device = type(module).__name__, torch.device("meta")
         return learn_layers(forward, name=name, config=text, device=device)

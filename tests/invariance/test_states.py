@@ -7,9 +7,7 @@ blocks, with the states of known prefixes, forked, in beams, with drafts, and mo
 from __future__ import annotations
 
 import copy
-import random
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -17,77 +15,34 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from serve_app.config import EngineConfig, ModelConfig
-from serve_app.engine.assemble import assemble
 from serve_app.engine.engine import Engine
 from serve_app.engine.kernels import native
 from serve_app.engine.model.lora import LowRank
-from serve_app.types import Beam, ChoiceSoFar, Draft, EngineRequest, SamplingParams
+from serve_app.types import Beam, ChoiceSoFar, Draft
+from tests.support.engine_answers import (
+    BLOCK,
+    OUTPUT,
+    VOCAB,
+    Told,
+    answers,
+    engine_of,
+    prompt,
+    request,
+)
 from tests.support.low_rank import random_updates
 from tests.support.tiny_states import KIN, KINDS, tiny_stateful
 
-BLOCK, VOCAB, OUTPUT = 16, 96, 12
 QUICK = ("nemotron_h", "qwen3_5_text")
 EACH = pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=[] if kind in QUICK else pytest.mark.full) for kind in (*KINDS, *KIN)]
 )
-GREEDY = SamplingParams(temperature=0.0, max_tokens=OUTPUT, ignore_eos=True)
 TOLERANCE = 1e-4
 WITHOUT_ADAPTERS = {"mamba", "mamba2", "falcon_mamba"}  # no linear has a name that adapters know
 NEARLY = {"mamba2": 1e-5}  # its own code multiplies by the weight of the head, so bits depend on the batch
 
 
-@dataclass
-class Told:
-    """All that an engine told of one choice."""
-
-    tokens: list[int] = field(default_factory=list)
-    logits: bytes = b""
-    logprobs: list[float] = field(default_factory=list)
-    prompt_logprobs: list[float] = field(default_factory=list)
-    cached: int = 0
-
-
 def new_engine(kind: str, quantization: str = "none", **settings: object) -> Engine:
-    engine = EngineConfig.model_validate({"num_blocks": 128, "block_size": BLOCK, **settings})
-    config = ModelConfig(name="tiny", source="tiny", attention="cpu", threads=1, quantization=quantization)
-    return assemble(
-        copy.deepcopy(tiny_stateful(kind)),
-        dtype=torch.float32,
-        device=torch.device("cpu"),
-        context_window=256,
-        eos_token_ids=(2,),
-        config=config.model_copy(update={"engine": engine}),
-        progress=lambda _: None,
-    )
-
-
-def answers(engine: Engine, asked: Iterable[EngineRequest]) -> dict[tuple[str, int], Told]:
-    told: dict[tuple[str, int], Told] = {}
-    for request in asked:
-        engine.add(request)
-    while engine.has_work():
-        for output in engine.step():
-            assert output.error is None
-            one = told.setdefault((output.request_id, output.index), Told())
-            one.tokens += output.token_ids
-            one.logprobs += [each.logprob for each in output.logprobs]
-            one.prompt_logprobs += [each.logprob for each in output.prompt_logprobs or ()]
-            one.cached = output.cached_tokens
-            if "generation_logits" in output.tensors:
-                one.logits += output.tensors["generation_logits"].data
-        engine.check_integrity()
-    return told
-
-
-def prompt(length: int, seed: int = 0) -> tuple[int, ...]:
-    rng = random.Random(f"{length} {seed}")
-    return tuple(rng.randrange(3, VOCAB) for _ in range(length))
-
-
-def request(name: str, tokens: tuple[int, ...], **fields: object) -> EngineRequest:
-    fields = {"sampling": GREEDY, "generation_logits": True, **fields}
-    return EngineRequest(id=name, token_ids=tokens, **fields)  # type: ignore[arg-type]
+    return engine_of(tiny_stateful(kind), quantization, **settings)
 
 
 LENGTHS = (70, 5, 33, 17, 50, 1, 16, 40, 9, 21)

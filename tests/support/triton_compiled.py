@@ -1,12 +1,12 @@
 """The Triton kernels compiled for a GPU, on a machine without one: types, layouts and shared memory.
 
-    python -m tests.support.triton_compiled sm_90 bf16 plain|all HEADS KV_HEADS KEY_DIM VALUE_DIM
+    python -m tests.support.triton_compiled sm_90 bf16 plain|all|latent HEADS KV_HEADS KEY_DIM VALUE_DIM
 
 Prints a line for each kernel: its name, the bytes of shared memory that a program takes, and the bytes of
 stack that a thread takes, where registers are spilled. Pointers are aligned as they are where the engine
 launches the kernels: the compiler then loads 16 bytes at once, and through shared memory. Kernels that know
-the cache come a second time, with a cache of codes, as NAME/codes. What Triton's interpreter takes and its
-compiler refuses fails here.
+the cache come a second time, with a cache of codes, as NAME/codes, unless values are latent. What Triton's
+interpreter takes and its compiler refuses fails here.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ from serve_app.engine.attention.triton.codes import ROUNDED
 from serve_app.engine.attention.triton.plan import PART, PARTS
 from serve_app.engine.attention.triton.tiles import (
     LARGE_SHARED,
-    LEAST,
     Tile,
+    groups_of,
+    pads,
+    power_of_two,
     tile_of_decodes,
     tile_of_prompts,
 )
@@ -100,20 +102,25 @@ def stack(program: bytes) -> int:
 
 def main(level: str, dtype: str, options: str, *sizes: str) -> None:
     heads, kv_heads, key_dim, value_dim = map(int, sizes)
-    key_pad, value_pad, group_pad = (
-        1 << (n - 1).bit_length() for n in (key_dim, value_dim, heads // kv_heads)
-    )
+    latent = options == "latent"
+    first_pad, value_pad, rest_pad = pads(key_dim, value_dim, latent=latent)
+    key_pad, width = power_of_two(key_dim), max(first_pad, value_pad)
+    groups = groups_of(heads, kv_heads, width)
+    group_pad = power_of_two(heads // groups)
     constants = {
         "HEADS": heads,
         "KV_HEADS": kv_heads,
+        "GROUPS": groups,
         "GROUP_PAD": group_pad,
         "AT_ONCE": JOINED,
         "BLOCK_SIZE": 32,
         "KEY_DIM": key_dim,
         "VALUE_DIM": value_dim,
-        "KEY_PAD": max(LEAST, key_pad),
-        "VALUE_PAD": max(LEAST, value_pad),
-        "HEADS_PAD": 1 << (kv_heads - 1).bit_length(),
+        "KEY_PAD": first_pad,
+        "REST_PAD": rest_pad,
+        "LATENT": latent,
+        "VALUE_PAD": value_pad,
+        "HEADS_PAD": power_of_two(kv_heads),
         "KEY_SIZE": kv_heads * key_dim,
         "VALUE_SIZE": kv_heads * value_dim,
         "PART": PART,
@@ -121,11 +128,12 @@ def main(level: str, dtype: str, options: str, *sizes: str) -> None:
         **dict.fromkeys(("WINDOW", "SOFTCAP", "SINKS"), options == "all"),
     }
     target = GPUTarget("cuda", int(level.removeprefix("sm_")), 32)
-    width, itemsize = max(LEAST, key_pad, value_pad), ITEMSIZES[dtype]
-    for codes, names in (
+    itemsize = ITEMSIZES[dtype]
+    kinds = (
         (False, ("write_rows", "decode_parts", "decode_join", "prompts")),
         (True, ("write_codes", "decode_parts", "prompts")),
-    ):
+    )
+    for codes, names in kinds[:1] if latent else kinds:
         tiles = {
             "prompts": tile_of_prompts(group_pad, width, itemsize, codes=codes, shared=LARGE_SHARED),
             "decode_parts": tile_of_decodes(group_pad, width, itemsize, codes=codes, shared=LARGE_SHARED),
@@ -134,6 +142,8 @@ def main(level: str, dtype: str, options: str, *sizes: str) -> None:
             kernel = getattr(writing if name.startswith("write") else kernels, name)
             taken = compiled(kernel, target, dtype, constants | {"CODES": codes}, tiles.get(name))
             print(name + "/codes" * codes, taken, flush=True)
+    if latent:  # which the other kernels do not know
+        return
     constants = {
         "HEADS": heads,
         "KV_HEADS": kv_heads,

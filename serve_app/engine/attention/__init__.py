@@ -22,13 +22,15 @@ class LayerSpec:
 
     num_kv_heads: int
     key_dim: int
-    value_dim: int  # differs from key_dim in MLA models
+    value_dim: int
+    latent: bool = False  # a value is the first numbers of its key, and is not kept beside it
 
     def bytes_per_token(self, dtype: torch.dtype) -> int:
         """The bytes of one token in a cache of `dtype`. int8 stands for codes, with a float32 scale for each
         key and value."""
-        scales = 2 * torch.float32.itemsize if dtype == torch.int8 else 0
-        return self.num_kv_heads * ((self.key_dim + self.value_dim) * dtype.itemsize + scales)
+        kept = (self.key_dim,) if self.latent else (self.key_dim, self.value_dim)
+        scales = len(kept) * torch.float32.itemsize if dtype == torch.int8 else 0
+        return self.num_kv_heads * (sum(kept) * dtype.itemsize + scales)
 
 
 class AttentionBackend(Protocol):
@@ -52,7 +54,7 @@ class AttentionBackend(Protocol):
         """Allocate the cache: `num_blocks` blocks for every layer.
 
         `dtype`: of keys and values. `codes`: the cache keeps keys and values as int8, with a float32 scale
-        for each token and KV head (`kernels.quantized.cached_rows`).
+        for each token and KV head (`kernels.quantized.cached_rows`); no layer may be latent then.
         """
         ...
 
@@ -68,6 +70,7 @@ class AttentionBackend(Protocol):
         window: int | None = None,  # a query sees at most this many last tokens, itself included
         softcap: float | None = None,  # scores = tanh(scores / softcap) * softcap
         sinks: torch.Tensor | None = None,  # [H]: one more logit a head, dropped after the softmax
+        latent: bool = False,  # the layer is latent: `value` is the first numbers of `key`
     ) -> torch.Tensor:
         """Write K and V, attend; returns [T, H, Dv]."""
         ...

@@ -44,7 +44,9 @@ class BlockPools:
 
     def __init__(self) -> None:
         self._keys: list[Pools] = []
-        self._values: list[Pools] = []
+        self._values: list[Pools] = []  # of a latent layer: a part of its keys
+        self._layers: tuple[LayerSpec, ...] = ()
+        self._kept: tuple[Pools, ...] = ()
 
     def allocate(
         self,
@@ -62,18 +64,31 @@ class BlockPools:
             kept = torch.int8 if codes else dtype
             return Pools(torch.zeros(*size, dim, dtype=kept, device=device), scales)
 
+        self._layers = layers
         self._keys = [pool(spec.num_kv_heads, spec.key_dim) for spec in layers]
-        self._values = [pool(spec.num_kv_heads, spec.value_dim) for spec in layers]
+        self._values = [
+            Pools(keys.rows[..., : spec.value_dim], keys.scales)
+            if spec.latent
+            else pool(spec.num_kv_heads, spec.value_dim)
+            for spec, keys in zip(layers, self._keys, strict=True)
+        ]
+        self._kept = (
+            *self._keys,
+            *(values for spec, values in zip(layers, self._values, strict=True) if not spec.latent),
+        )
 
     def pools(self, layer: int) -> tuple[Pools, Pools]:
         """Keys and values of a layer, for kernels that write to them."""
         return self._keys[layer], self._values[layer]
 
+    def is_latent(self, layer: int) -> bool:
+        return self._layers[layer].latent
+
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
         sources, targets = send(
             self._keys[0].rows.device, *(np.array(ids, dtype=np.int64) for ids in zip(*pairs, strict=True))
         )
-        for pools in (*self._keys, *self._values):
+        for pools in self._kept:
             for pool in (pools.rows, pools.scales):
                 if pool is not None:
                     pool[targets] = pool[sources]

@@ -18,6 +18,7 @@ from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.kernels import native
 from serve_app.engine.kernels.arena import HUGE_PAGE
 from serve_app.engine.kernels.layers import NativeCache
+from serve_app.engine.kernels.structs import LANES
 from serve_app.engine.kernels.touching import Touching
 
 # Memory requested at the start: room for this many tokens, at most this many bytes. The system provides the
@@ -77,6 +78,7 @@ class CpuAttention:
             or not layers
             or dtype not in products
             or not all(NativeCache.supports(block_size, spec.key_dim, cached) for spec in layers)
+            or any(spec.latent and spec.value_dim % LANES for spec in layers)
         ):
             self._plain = ReferenceAttention()
             self._plain.allocate(layers, num_blocks, block_size, dtype, device, codes=codes)
@@ -85,6 +87,7 @@ class CpuAttention:
             NativeCache.allocate(
                 *(num_blocks, block_size, spec.num_kv_heads, spec.key_dim, spec.value_dim, cached),
                 products[dtype][0],
+                latent=spec.latent,
             )
             for spec in layers
         )
@@ -117,6 +120,7 @@ class CpuAttention:
         window: int | None = None,
         softcap: float | None = None,
         sinks: torch.Tensor | None = None,
+        latent: bool = False,
     ) -> torch.Tensor:
         if self._plain is not None or self._native is None:
             if self._plain is None:
@@ -127,9 +131,10 @@ class CpuAttention:
                 window=window,
                 softcap=softcap,
                 sinks=sinks,
+                latent=latent,
             )
         cache = self._caches[layer]
-        self._native.write_cache(key, value, cache, context.slots)
+        self._native.write_cache(key, None if latent else value, cache, context.slots)
         if query.stride(2) != 1:
             query = query.contiguous()
         return self._native.attend(

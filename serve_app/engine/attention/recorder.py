@@ -50,7 +50,8 @@ class Recorder:
         window: int | None = None,
         softcap: float | None = None,
         sinks: torch.Tensor | None = None,
+        latent: bool = False,
     ) -> torch.Tensor:
-        spec = LayerSpec(num_kv_heads=key.shape[1], key_dim=key.shape[2], value_dim=value.shape[2])
+        spec = LayerSpec(key.shape[1], key.shape[2], value.shape[2], latent=latent)
         self.calls.append(RecordedCall(layer, query.shape[1], spec, scale, window, softcap, sinks))
         return query.new_zeros(query.shape[0], query.shape[1], value.shape[2])

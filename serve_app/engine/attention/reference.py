@@ -63,7 +63,7 @@ class ReferenceAttention:
             return _Rows((slots, heads, dim), dtype, device, codes)
 
         self._keys = [rows(spec.num_kv_heads, spec.key_dim) for spec in layers]
-        self._values = [rows(spec.num_kv_heads, spec.value_dim) for spec in layers]
+        self._values = [rows(spec.num_kv_heads, 0 if spec.latent else spec.value_dim) for spec in layers]
 
     def forward(
         self,
@@ -77,22 +77,25 @@ class ReferenceAttention:
         window: int | None = None,
         softcap: float | None = None,
         sinks: torch.Tensor | None = None,
+        latent: bool = False,
     ) -> torch.Tensor:
         keys, values = self._keys[layer], self._values[layer]
         keys.write(context.slots, key)
-        values.write(context.slots, value)
+        if not latent:
+            values.write(context.slots, value)
         offsets = torch.arange(context.block_size, device=query.device)
         outputs = []
         for query_rows, table, length in zip(
             torch.split(query, list(context.query_lens)), context.block_tables, context.lens, strict=True
         ):
             slots = (table[:, None] * context.block_size + offsets).flatten()[:length]
+            seen = keys.read(slots)
             visible = causal_mask(query_rows.shape[0], length, window, query.device)
             outputs.append(
                 attend(
                     query_rows[None],
-                    keys.read(slots)[None],
-                    values.read(slots)[None],
+                    seen[None],
+                    (seen[..., : value.shape[-1]] if latent else values.read(slots))[None],
                     visible[None],
                     scale=scale,
                     softcap=softcap,
@@ -103,7 +106,7 @@ class ReferenceAttention:
 
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
         for pool in (pool for rows in (*self._keys, *self._values) for pool in rows.pools):
-            blocks = pool.view(-1, self._block_size, *pool.shape[1:])
+            blocks = pool.view(len(pool) // self._block_size, self._block_size, *pool.shape[1:])
             for source, target in pairs:
                 blocks[target] = blocks[source]
 

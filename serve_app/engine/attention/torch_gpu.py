@@ -52,17 +52,20 @@ class TorchGpuAttention(BlockPools):
         window: int | None = None,
         softcap: float | None = None,
         sinks: torch.Tensor | None = None,
+        latent: bool = False,
     ) -> torch.Tensor:
         keys, values = self._keys[layer], self._values[layer]
         keys.write(context.slots, key)
-        values.write(context.slots, value)
+        if not latent:
+            values.write(context.slots, value)
         if context is not self._context:
             self._groups, self._context = _divide(context), context
         out = query.new_empty(*query.shape[:2], value.shape[-1])
         for group in self._groups:
             rows = query[group.rows].view(-1, group.num_queries, *query.shape[1:])
-            cached = _gather(keys, group), _gather(values, group)
-            visible = _visible(group, cached[0].shape[1], window)
+            seen = _gather(keys, group)
+            cached = seen, seen[..., : value.shape[-1]] if latent else _gather(values, group)
+            visible = _visible(group, seen.shape[1], window)
             if softcap is None and sinks is None:
                 result = _fused(rows, *cached, visible, scale)
             else:

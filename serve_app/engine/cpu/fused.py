@@ -24,6 +24,8 @@ from serve_app.engine.fused.rotary import Rotary
 from serve_app.engine.kernels import native
 from serve_app.engine.kernels.native import Native
 from serve_app.engine.kernels.structs import TYPES
+from serve_app.engine.model.forward import ATTENTION_NAME
+from serve_app.engine.model.latents import connect_latents
 from serve_app.engine.weights.format import WeightFormat
 from serve_app.engine.weights.formats import packer
 from serve_app.engine.weights.packed_linear import Pack, PackedLinear
@@ -47,6 +49,7 @@ def accelerate_cpu(
     `forward.active`. Raises UnsupportedModel for the reasons of a dry run, and also if the format `weights`
     cannot be used for all of the model's weights.
     """
+    connect_latents(model, ATTENTION_NAME)  # of all layers, before any is packed
     pack = packer(model, weights, "cpu")
     kernels = native()
     count = 0

@@ -21,6 +21,7 @@ from serve_app.engine.exact import exact
 from serve_app.engine.experts.packed import has_experts, pack_experts, unpack_experts
 from serve_app.engine.fused.checks import FirstLayers, run_model
 from serve_app.engine.model.forward import UnsupportedModel
+from serve_app.engine.model.latents import latents_of
 from serve_app.engine.weights.format import WeightFormat
 from serve_app.engine.weights.packable import packable_linears
 from serve_app.engine.weights.packed_linear import Pack, PackedLinear, as_linear, can_be_packed
@@ -92,6 +93,13 @@ class _Packing:
                 if undo is not None:
                     undo.append(partial(unpack_experts, parent, kept))
                 del kept
+            latents = latents_of(parent)
+            if latents is not None and latents.can_be_packed:
+                expanding = latents.pack(self._pack)
+                count += 1
+                if undo is not None:
+                    undo.append(partial(latents.unpack, expanding))
+                del expanding
             for name, child in list(parent.named_children()):
                 made = self._made(child)
                 if made is None:

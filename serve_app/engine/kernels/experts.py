@@ -26,6 +26,18 @@ class NativeExperts:
         """The numbers of inputs and outputs of an expert."""
         return self.linears[0][0].inputs, self.linears[1][0].outputs
 
+    def run(
+        self, library: ctypes.CDLL, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor
+    ) -> torch.Tensor:
+        """As `Native.run_experts`, for contiguous tensors, those of floats in float32."""
+        choices = self.choices(x, chosen, weights)
+        out = torch.empty(len(x), self.features[1])
+        library.run_experts(
+            *(ctypes.addressof(self.struct), ctypes.addressof(choices), x.data_ptr(), out.data_ptr()),
+            torch.get_num_threads(),
+        )
+        return out
+
     def choices(self, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> ChoicesStruct:
         """The experts of each row of x, with their weights; valid as long as `chosen` and `weights` live."""
         check(x, torch.float32)

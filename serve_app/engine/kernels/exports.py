@@ -21,6 +21,7 @@ EXPORTS: Final[dict[str, Signature]] = {
     "pack_int8": (None, (P, P, P, L, L, I)),
     "pack_int4": (None, (P, P, P, P, L, L, I)),
     "linear": (None, (P, P, P, L, I, I)),
+    "linears": (None, (P, L, P, P, L, I)),
     "product_rank": (I, (L,)),
     "add_norm": (None, (P, P, P, F, P, P, L, L, I)),
     "rope_and_cache": (None, (P, P, P, P, P, F, P, P, L, L, L, I)),

@@ -25,7 +25,8 @@ class NativeCache:
     each head."""
 
     keys: torch.Tensor  # [blocks, Hkv, D / g, block_size, g]: g = 2 features of bfloat16 lie together, else 1
-    values: torch.Tensor  # [blocks, Hkv, block_size, pad]: pad = Dv rounded up to LANES
+    # [blocks, Hkv, block_size, pad]: pad = Dv rounded up to LANES. None: they are the first features of keys.
+    values: torch.Tensor | None
     # Of int8, after the codes of each head: float32, in the same memory as the codes. None of other types.
     key_scales: torch.Tensor | None  # [blocks, Hkv, block_size]
     value_scales: torch.Tensor | None
@@ -49,20 +50,25 @@ class NativeCache:
         value_dim: int,
         dtype: torch.dtype,
         product: Product,
+        *,
+        latent: bool = False,
     ) -> NativeCache:
         """A cache of zeros, in huge pages. The system provides its memory as blocks are written or touched.
 
         `product`: how attention multiplies. With TILES and PAIRS, attention rounds to bfloat16 if key_dim is
-        a multiple of 32; otherwise it multiplies in float32.
+        a multiple of 32; otherwise it multiplies in float32. `latent`: values are the first features of keys.
+        Raises ValueError if they cannot be.
         """
+        if latent and (value_dim % LANES or value_dim > key_dim or dtype == torch.int8):
+            raise ValueError("such keys have no latent values")
         pad = -(-value_dim // LANES) * LANES
         together = 2 if dtype == torch.bfloat16 else 1
         shape = num_blocks, kv_heads, block_size
         keys, key_scales, key_piece = _room(shape, key_dim, dtype)
-        values, value_scales, value_piece = _room(shape, pad, dtype)
+        values, value_scales, value_piece = (None,) * 3 if latent else _room(shape, pad, dtype)
         struct = CacheStruct(
             keys=keys.data_ptr(),
-            values=values.data_ptr(),
+            values=None if values is None else values.data_ptr(),
             kv_heads=kv_heads,
             key_dim=key_dim,
             value_dim=value_dim,
@@ -73,17 +79,18 @@ class NativeCache:
         )
         return cls(
             keys=keys.view(num_blocks, kv_heads, key_dim // together, block_size, together),
-            values=values.view(num_blocks, kv_heads, block_size, pad),
+            values=None if values is None else values.view(num_blocks, kv_heads, block_size, pad),
             key_scales=key_scales,
             value_scales=value_scales,
-            pieces=(key_piece, value_piece),
+            pieces=(key_piece,) if value_piece is None else (key_piece, value_piece),
             struct=struct,
             address=ctypes.addressof(struct),
         )
 
     def rows(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Copies of all keys [blocks, Hkv, block_size, D] and values [..., pad], in float32."""
-        keys, values = self.keys.float().movedim(3, 2).flatten(3), self.values.float()
+        keys = self.keys.float().movedim(3, 2).flatten(3)
+        values = keys[..., : self.struct.value_dim] if self.values is None else self.values.float()
         if self.key_scales is None or self.value_scales is None:
             return keys, values
         return keys * self.key_scales[..., None], values * self.value_scales[..., None]

@@ -23,6 +23,7 @@ from serve_app.engine.kernels.checks import check, check_context, wanted
 from serve_app.engine.kernels.compact import CompactWeight
 from serve_app.engine.kernels.experts import NativeExperts
 from serve_app.engine.kernels.exports import declare
+from serve_app.engine.kernels.heads import NativeHeads
 from serve_app.engine.kernels.layers import Layers, NativeCache
 from serve_app.engine.kernels.quantized import QuantizedWeight
 from serve_app.engine.kernels.spans import SpanFunction, Spans
@@ -258,17 +259,19 @@ class Native:
         )
 
     def write_cache(
-        self, key: torch.Tensor, value: torch.Tensor, cache: NativeCache, slots: torch.Tensor
+        self, key: torch.Tensor, value: torch.Tensor | None, cache: NativeCache, slots: torch.Tensor
     ) -> None:
-        """Write key [T, Hkv, D] and value [T, Hkv, Dv] to the cache at slots [T] int64."""
+        """Write key [T, Hkv, D] and value [T, Hkv, Dv] to the cache at slots [T] int64. A latent cache has no
+        values of its own."""
         check(slots, torch.int64)
-        key, value = self.widen(key), self.widen(value)
-        struct = cache.struct
-        expected = (len(slots), struct.kv_heads)
-        if key.shape != (*expected, struct.key_dim) or value.shape != (*expected, struct.value_dim):
+        struct, expected = cache.struct, (len(slots), cache.struct.kv_heads)
+        rows = [self.widen(each) for each in (key, value) if each is not None]
+        sizes = (struct.key_dim,) if cache.values is None else (struct.key_dim, struct.value_dim)
+        if [each.shape for each in rows] != [(*expected, size) for size in sizes]:
             raise ValueError("keys or values do not fit the cache or the slots")
+        at = *(each.data_ptr() for each in rows), None
         self._library.write_cache(
-            *(key.data_ptr(), value.data_ptr(), cache.address, slots.data_ptr(), len(slots)),
+            *(*at[:2], cache.address, slots.data_ptr(), len(slots)),
             torch.get_num_threads(),
         )
 
@@ -380,14 +383,11 @@ class Native:
 
         A row's result does not depend on the other rows.
         """
-        rows, weights = self.widen(x), self.widen(weights)
-        choices = experts.choices(rows, chosen.contiguous(), weights)
-        out = torch.empty(len(rows), experts.features[1])
-        self._library.run_experts(
-            *(ctypes.addressof(experts.struct), ctypes.addressof(choices), rows.data_ptr(), out.data_ptr()),
-            torch.get_num_threads(),
-        )
-        return out
+        return experts.run(self._library, self.widen(x), chosen.contiguous(), self.widen(weights))
+
+    def run_heads(self, heads: NativeHeads, x: torch.Tensor) -> torch.Tensor:
+        """As `NativeHeads.run`, for inputs of any float type."""
+        return heads.run(self._library, self.widen(x))
 
     def gated(self, gate_up: torch.Tensor, gelu: bool = False) -> torch.Tensor:
         """[T, 2N] -> [T, N]: act(gate) * up. `act` is GELU in its tanh form if `gelu`, else SiLU."""

@@ -18,6 +18,7 @@ import torch
 from serve_app.engine.kernels import plain, quantized
 from serve_app.engine.kernels.build import cpu_flags
 from serve_app.engine.kernels.experts import NativeExperts
+from serve_app.engine.kernels.heads import NativeHeads
 from serve_app.engine.kernels.layers import NativeCache
 from serve_app.engine.kernels.native import Native
 from serve_app.engine.kernels.quantized import Quantization, QuantizedWeight
@@ -73,6 +74,19 @@ def _linear(native: Native, random: torch.Generator) -> Iterator[float]:
             got = native.linear(x, packed, bias, 50, product=product)
             yield _error(got, x.double() @ weight.double().T + bias[:50])
             yield _error(native.linear(x, packed, bias, 50, torch.bfloat16, product), got.bfloat16())
+
+
+def _linears(native: Native, random: torch.Generator) -> Iterator[float]:
+    """Three heads, each with its own weight."""
+    for dtype, product in _products(native):
+        weights = torch.randn(3, 50, 38, generator=random).to(dtype)
+        packed = [native.pack_weight(each, lasting=False) for each in weights]
+        heads = NativeHeads.of([linear_of(*pair, product) for pair in zip(packed, weights, strict=True)])
+        if heads is None:
+            continue
+        for rows in (1, 5, 35):
+            x = torch.randn(3, rows, 38, generator=random).to(dtype).float()
+            yield _error(native.run_heads(heads, x), x.double() @ weights.double().mT)
 
 
 def _pack_compact(native: Native, random: torch.Generator) -> Iterator[float]:
@@ -199,12 +213,15 @@ def _attend(native: Native, random: torch.Generator) -> Iterator[float]:
     """A chunk and a decode step: float32 queries without options, then bfloat16 queries with every option."""
     length, heads, kv_heads, dim = 83, 6, 2, 32
     sinks = torch.randn(heads, generator=random)
-    for (dtype, product), codes in itertools.product(_products(native), (False, True)):
+    for (dtype, product), (codes, latent) in itertools.product(
+        _products(native), ((False, False), (True, False), (False, True))
+    ):
         cached = torch.int8 if codes else dtype
-        cache = NativeCache.allocate(6, BLOCK, kv_heads, dim, dim, cached, product)
+        cache = NativeCache.allocate(6, BLOCK, kv_heads, dim, dim, cached, product, latent=latent)
         key, value = (torch.randn(length, kv_heads, dim, generator=random).to(dtype) for _ in range(2))
         context = context_of(length, length)
-        native.write_cache(key, value, cache, context.slots)
+        native.write_cache(key, None if latent else value, cache, context.slots)
+        value = key if latent else value
         exact = dtype == torch.float32
         if codes:
             kept = (quantized.cached_rows(rows) for rows in (key, value))
@@ -311,6 +328,7 @@ CHECKS: Final[dict[str, Check]] = {
     "pack_int8": partial(_pack_quantized, kind=Quantization.INT8),
     "pack_int4": partial(_pack_quantized, kind=Quantization.INT4),
     "linear": _linear,
+    "linears": _linears,
     "product_rank": _product_rank,
     "add_norm": _add_norm,
     "rope_and_cache": _rope_and_cache,

@@ -11,7 +11,7 @@ decides what a query may see.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -21,9 +21,10 @@ from typing import Any, Final
 import torch
 from transformers import AttentionInterface
 
-from serve_app.engine.attention import AttentionBackend
+from serve_app.engine.attention import AttentionBackend, LayerSpec
 from serve_app.engine.attention.chunked import within_chunks
 from serve_app.engine.forward_context import ForwardContext
+from serve_app.engine.model.latents import latents_of
 from serve_app.engine.model.lora import RowAdapters
 from serve_app.engine.model.query_temperature import temperature_of
 from serve_app.engine.state import States
@@ -81,6 +82,15 @@ HARMLESS: Final = frozenset(
 )
 
 _active: ContextVar[ActiveStep | None] = ContextVar("active_step", default=None)
+
+
+def check_codes(layers: Iterable[LayerSpec], *, codes: bool) -> None:
+    """Raise UnsupportedModel if a cache of int8 codes would hold latents."""
+    if codes and any(layer.latent for layer in layers):
+        raise UnsupportedModel(
+            "its cache holds latents beside rotary keys, and one scale of int8 cannot serve both: "
+            "set engine.kv_cache_dtype to auto"
+        )
 
 
 def check_chunks(config: Any, block_size: int) -> None:
@@ -181,17 +191,24 @@ def paged_attention(
     temperature = temperature_of(module)
     if temperature is not None:
         query = temperature.apply(query, step.positions)
+    scaling, dtype = query.shape[-1] ** -0.5 if scaling is None else scaling, query.dtype
+    latents = latents_of(module)
+    if latents is not None:
+        query = latents.absorb(query)
     out = step.backend.forward(
         layer,
         query[0].transpose(0, 1),
         key[0].transpose(0, 1),
         value[0].transpose(0, 1),
         step.context_of(_chunk_of(module, layer)),
-        scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
+        scale=scaling,
         window=sliding_window or None,
         softcap=softcap or None,
         sinks=s_aux,
+        latent=latents is not None,
     )
+    if latents is not None:
+        out = latents.expand(out, dtype)
     return out.unsqueeze(0), None
 
 

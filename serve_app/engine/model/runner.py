@@ -19,7 +19,14 @@ from serve_app.engine.batch import Batch
 from serve_app.engine.model import peak, query_temperature
 from serve_app.engine.model.adapter_table import MakeAdapters
 from serve_app.engine.model.dry_run import learn_layers
-from serve_app.engine.model.forward import ATTENTION_NAME, active, check_chunks, check_takes_positions
+from serve_app.engine.model.forward import (
+    ATTENTION_NAME,
+    active,
+    check_chunks,
+    check_codes,
+    check_takes_positions,
+)
+from serve_app.engine.model.latents import connect_latents
 from serve_app.engine.model.memory import CachePlan, CacheTooSmall, plan_for_device
 from serve_app.engine.model.packed_adapters import PackedTable
 from serve_app.engine.model.prompt_tuning import STAND_IN, EmbeddingRows
@@ -63,8 +70,11 @@ class ModelRunner:
         check_chunks(text_config, config.block_size)
         self._keeps_rows = "logits_to_keep" in inspect.signature(module.forward).parameters
         module.set_attn_implementation(ATTENTION_NAME)
+        connect_latents(module, ATTENTION_NAME)
         connect_states(module)
         layers = learn_layers(self._logits, name=name, config=text_config, device=device)
+        self._codes = config.kv_cache_dtype == "int8"
+        check_codes(layers.attention, codes=self._codes)
         if layers.attention:
             check_takes_positions(module)
         self.layers, self.vocab_size = layers.attention, layers.width
@@ -75,7 +85,6 @@ class ModelRunner:
         self.table_width = self._rows.width
         self.adapters = make_adapters(module, dtype, device, config) if config.max_adapters else None
         window = context_window or int(text_config.max_position_embeddings)
-        self._codes = config.kv_cache_dtype == "int8"
         self.plan: CachePlan = plan_for_device(
             self.layers,
             layers.states,

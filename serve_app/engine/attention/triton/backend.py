@@ -21,7 +21,14 @@ from serve_app.engine.attention.triton.plan import (
     lasting_tiles,
     tiles_of,
 )
-from serve_app.engine.attention.triton.tiles import LARGE_SHARED, LEAST, tile_of_decodes, tile_of_prompts
+from serve_app.engine.attention.triton.tiles import (
+    LARGE_SHARED,
+    groups_of,
+    pads,
+    power_of_two,
+    tile_of_decodes,
+    tile_of_prompts,
+)
 from serve_app.engine.forward_context import ForwardContext
 
 WRITTEN: Final = 1024  # numbers copied to the cache by one program
@@ -56,6 +63,7 @@ class TritonAttention(BlockPools):
         window: int | None = None,
         softcap: float | None = None,
         sinks: torch.Tensor | None = None,
+        latent: bool = False,
     ) -> torch.Tensor:
         self._write(layer, key, value, context)
         return self.attend(layer, query, context, scale=scale, window=window, softcap=softcap, sinks=sinks)
@@ -77,9 +85,11 @@ class TritonAttention(BlockPools):
         scales = key_pools.scales, value_pools.scales
         # Pointers that are not read if there are none.
         cached = keys, values, *(query if pool is None else pool for pool in scales)
-        heads, kv_heads = query.shape[1], keys.shape[2]
-        key_pad, value_pad = (max(LEAST, _power_of_two(pool.shape[3])) for pool in (keys, values))
-        group, width, codes = _power_of_two(heads // kv_heads), max(key_pad, value_pad), scales[0] is not None
+        heads, kv_heads, latent = query.shape[1], keys.shape[2], self.is_latent(layer)
+        key_pad, value_pad, rest_pad = pads(keys.shape[3], values.shape[3], latent=latent)
+        width, codes = max(key_pad, value_pad), scales[0] is not None
+        groups = groups_of(heads, kv_heads, width)
+        group = power_of_two(heads // groups)
         shared = _shared_memory(query.device)
         of_prompts = tile_of_prompts(group, width, query.element_size(), codes=codes, shared=shared)
         rows_a_tile = of_prompts.rows // group
@@ -90,11 +100,14 @@ class TritonAttention(BlockPools):
         shape = {
             "HEADS": heads,
             "KV_HEADS": kv_heads,
+            "GROUPS": groups,
             "BLOCK_SIZE": keys.shape[1],
             "KEY_DIM": keys.shape[3],
             "VALUE_DIM": values.shape[3],
             "KEY_PAD": key_pad,
             "VALUE_PAD": value_pad,
+            "REST_PAD": rest_pad,
+            "LATENT": latent,
             "WINDOW": window is not None,
             "SOFTCAP": softcap is not None,
             "CODES": codes,
@@ -104,7 +117,7 @@ class TritonAttention(BlockPools):
         sink_logits = query if sinks is None else sinks.contiguous()  # a pointer that is not read if None
         if (tiles := self._tiles[rows_a_tile]) is not None:
             _PROMPTS(
-                (kv_heads * tiles.shape[0],),
+                (groups * tiles.shape[0],),
                 *(query, *cached, out, tables, tables.stride(0)),
                 *(context.query_start, context.context_lens, tiles, sink_logits, *options),
                 GROUP_PAD=group,
@@ -121,7 +134,7 @@ class TritonAttention(BlockPools):
             partial = query.new_empty((*size, values.shape[3]), dtype=torch.float32)
             of_decodes = tile_of_decodes(group, width, query.element_size(), codes=codes, shared=shared)
             _DECODE_PARTS(
-                (kv_heads * min(decodes.most_parts, max(1, PROGRAMS // kv_heads)),),
+                (groups * min(decodes.most_parts, max(1, PROGRAMS // groups)),),
                 *(query, *cached, tops, totals, partial),
                 *(decodes.parts, decodes.count, tables, tables.stride(0), *options),
                 PART=PART,
@@ -164,20 +177,22 @@ class TritonAttention(BlockPools):
                 *(key.contiguous(), value.contiguous(), keys, values, key_pools.scales, value_pools.scales),
                 context.slots,
                 KV_HEADS=keys.shape[2],
-                HEADS_PAD=_power_of_two(keys.shape[2]),
+                HEADS_PAD=power_of_two(keys.shape[2]),
                 KEY_DIM=keys.shape[3],
                 VALUE_DIM=values.shape[3],
-                KEY_PAD=_power_of_two(keys.shape[3]),
-                VALUE_PAD=_power_of_two(values.shape[3]),
+                KEY_PAD=power_of_two(keys.shape[3]),
+                VALUE_PAD=power_of_two(values.shape[3]),
                 **ROUNDED,
             )
             return
+        if self.is_latent(layer):  # of which a part are the values
+            value, values = key, values[..., :0]
         sizes = keys.shape[2] * keys.shape[3], values.shape[2] * values.shape[3]
         writing.write_rows[(key.shape[0],)](
             *(key.contiguous(), value.contiguous(), keys, values, context.slots),
             KEY_SIZE=sizes[0],
             VALUE_SIZE=sizes[1],
-            STEP=min(WRITTEN, _power_of_two(max(sizes))),
+            STEP=min(WRITTEN, power_of_two(max(sizes))),
         )
 
     def _divide(self, context: ForwardContext, rows_a_tile: int) -> None:
@@ -199,8 +214,3 @@ def _shared_memory(device: torch.device) -> int:
         return LARGE_SHARED
     index = torch.cuda.current_device() if device.index is None else device.index
     return int(driver.active.utils.get_device_properties(index)["max_shared_mem"])
-
-
-def _power_of_two(number: int) -> int:
-    """The smallest power of two that is at least `number`."""
-    return 1 << (number - 1).bit_length()

@@ -1,11 +1,15 @@
 """Paged attention in Triton: rows of prompts, and decodes whose cache is read in parts.
 
 The cache is [blocks, block_size, Hkv, D] per layer. One program computes the rows of one KV head, so that
-keys and values are read only once for all query heads of the group. Scores and sums are float32. Whatever a
-block has after its sequence's end is never read: a weight of zero times a NaN would be a NaN.
+keys and values are read only once for all query heads of the group, or for some of them if they are many and
+wide. Scores and sums are float32. Whatever a block has after its sequence's end is never read: a weight of
+zero times a NaN would be a NaN.
 
 Weights are computed as powers of two, for which a device has an instruction: `scale`, `softcap` and sinks are
 therefore multiplied by LOG2_E.
+
+With LATENT, a value is the first VALUE_DIM numbers of its key, and is loaded once. Queries and keys are then
+multiplied in two parts, these numbers and the rest.
 
 With CODES, keys and values are int8 codes with a float32 scale for each slot and KV head: scores are
 multiplied by the scales of keys, and weights by the scales of values.
@@ -34,8 +38,20 @@ def _tanh(x):
 
 
 @triton.jit
+def _rows_of(
+    query, places, used, DIM: tl.constexpr, FIRST: tl.constexpr, END: tl.constexpr, PAD: tl.constexpr
+):
+    """The numbers FIRST to END of the queries at `places` [M], which have DIM: [M, PAD]."""
+    dims = tl.arange(0, PAD)[None, :]
+    return tl.load(
+        query + places[:, None] * DIM + FIRST + dims, mask=used[:, None] & (dims < END - FIRST), other=0.0
+    )
+
+
+@triton.jit
 def _attend(
-    query,  # [M, D]
+    query,  # [M, KEY_PAD]
+    rest,  # [M, REST_PAD]: of the query, if LATENT
     positions,  # [M]: of each row in its sequence
     first,  # the first key that is read
     end,  # one after the last
@@ -57,10 +73,12 @@ def _attend(
     VALUE_DIM: tl.constexpr,
     KEY_PAD: tl.constexpr,
     VALUE_PAD: tl.constexpr,
+    REST_PAD: tl.constexpr,
     N: tl.constexpr,
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
     CODES: tl.constexpr,
+    LATENT: tl.constexpr,
     MASKED: tl.constexpr,
 ):
     """Add keys `first` to `end`. Without MASKED, every row sees all of these keys, a multiple of N.
@@ -69,19 +87,30 @@ def _attend(
     the prompt was cut into pieces.
     """
     factor = softcap if SOFTCAP else scale
+    FIRST_DIMS: tl.constexpr = VALUE_DIM if LATENT else KEY_DIM
     key_dims = tl.arange(0, KEY_PAD)[None, :]
     value_dims = tl.arange(0, VALUE_PAD)[None, :]
+    rest_dims = VALUE_DIM + tl.arange(0, REST_PAD)[None, :]
     for start in range(first, end, N):
         tokens = start + tl.arange(0, N)
         there = (tokens < end) | (not MASKED)
         blocks = tl.load(table + tokens // BLOCK_SIZE, mask=there, other=0).to(tl.int64)
         slots = (blocks * BLOCK_SIZE + tokens % BLOCK_SIZE) * KV_HEADS + kv_head
         key = tl.load(
-            keys + slots[:, None] * KEY_DIM + key_dims, mask=there[:, None] & (key_dims < KEY_DIM), other=0.0
+            keys + slots[:, None] * KEY_DIM + key_dims,
+            mask=there[:, None] & (key_dims < FIRST_DIMS),
+            other=0.0,
         )
         if CODES:  # exact; the interpreter makes a bfloat16 of a float32 alone
             key = key.to(tl.float32)
         scores = product(query, tl.trans(key.to(query.dtype)))
+        if LATENT:
+            others = tl.load(
+                keys + slots[:, None] * KEY_DIM + rest_dims,
+                mask=there[:, None] & (rest_dims < KEY_DIM),
+                other=0.0,
+            )
+            scores += product(rest, tl.trans(others.to(query.dtype)))
         if CODES:
             scores = scores * tl.load(key_scales + slots, mask=there, other=0.0)[None, :]
         if SOFTCAP:
@@ -97,11 +126,14 @@ def _attend(
             base = tl.where(new_top == NEVER, 0.0, new_top)
         weights = tl.exp2(tl.fma(scores, factor, -base[:, None]))
         kept = tl.exp2(top - base)
-        value = tl.load(
-            values + slots[:, None] * VALUE_DIM + value_dims,
-            mask=there[:, None] & (value_dims < VALUE_DIM),
-            other=0.0,
-        )
+        if LATENT:
+            value = key
+        else:
+            value = tl.load(
+                values + slots[:, None] * VALUE_DIM + value_dims,
+                mask=there[:, None] & (value_dims < VALUE_DIM),
+                other=0.0,
+            )
         total = total * kept + tl.sum(weights, 1)
         if CODES:
             value = value.to(tl.float32)
@@ -131,45 +163,48 @@ def prompts(
     window,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
+    GROUPS: tl.constexpr,
     GROUP_PAD: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     KEY_DIM: tl.constexpr,
     VALUE_DIM: tl.constexpr,
     KEY_PAD: tl.constexpr,
     VALUE_PAD: tl.constexpr,
+    REST_PAD: tl.constexpr,
     M: tl.constexpr,
     N: tl.constexpr,
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
     SINKS: tl.constexpr,
     CODES: tl.constexpr,
+    LATENT: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """One tile: compute M / GROUP_PAD rows of one sequence, for all query heads that share one KV head."""
-    GROUP: tl.constexpr = HEADS // KV_HEADS
+    """One tile: compute M / GROUP_PAD rows of one sequence, for one group of query heads."""
+    GROUP: tl.constexpr = HEADS // GROUPS
     after_previous(EARLY)
-    tile = tl.program_id(0) // KV_HEADS
+    tile = tl.program_id(0) // GROUPS
     sequence = tl.load(tiles + 2 * tile)
     if sequence < 0:
         return
     first_row = tl.load(tiles + 2 * tile + 1)
-    kv_head = tl.program_id(0) % KV_HEADS
+    group = tl.program_id(0) % GROUPS
+    kv_head = group // (GROUPS // KV_HEADS)
     begin = tl.load(query_start + sequence)
     rows_of_sequence = tl.load(query_start + sequence + 1) - begin
     length = tl.load(context_lens + sequence)
 
     lanes = tl.arange(0, M)
     rows = first_row + lanes // GROUP_PAD
-    heads = kv_head * GROUP + lanes % GROUP_PAD
+    heads = group * GROUP + lanes % GROUP_PAD
     used = (rows < rows_of_sequence) & (lanes % GROUP_PAD < GROUP)
     positions = length - rows_of_sequence + rows
     places = ((begin + rows) * HEADS + heads).to(tl.int64)
-    dims = tl.arange(0, KEY_PAD)
-    row = tl.load(
-        query + places[:, None] * KEY_DIM + dims[None, :],
-        mask=used[:, None] & (dims[None, :] < KEY_DIM),
-        other=0.0,
-    )
+    FIRST_DIMS: tl.constexpr = VALUE_DIM if LATENT else KEY_DIM
+    row = _rows_of(query, places, used, KEY_DIM, 0, FIRST_DIMS, KEY_PAD)
+    rest = row
+    if LATENT:
+        rest = _rows_of(query, places, used, KEY_DIM, FIRST_DIMS, KEY_DIM, REST_PAD)
     last_row = tl.minimum(first_row + M // GROUP_PAD, rows_of_sequence) - 1
     end = length - rows_of_sequence + last_row + 1  # later keys are seen by no row of the tile
     top = tl.full([M], NEVER, tl.float32)
@@ -182,16 +217,16 @@ def prompts(
     else:  # all rows see these
         first = (length - rows_of_sequence + first_row + 1) // N * N
         top, total, sums = _attend(
-            row, positions, 0, first, top, total, sums, table, keys, values,
+            row, rest, positions, 0, first, top, total, sums, table, keys, values,
             key_scales, value_scales, kv_head, scale, softcap, window,
-            KV_HEADS, BLOCK_SIZE, KEY_DIM, VALUE_DIM, KEY_PAD, VALUE_PAD, N,
-            WINDOW, SOFTCAP, CODES, False,
+            KV_HEADS, BLOCK_SIZE, KEY_DIM, VALUE_DIM, KEY_PAD, VALUE_PAD, REST_PAD, N,
+            WINDOW, SOFTCAP, CODES, LATENT, False,
         )  # fmt: skip
     top, total, sums = _attend(
-        row, positions, first, end, top, total, sums, table, keys, values,
+        row, rest, positions, first, end, top, total, sums, table, keys, values,
         key_scales, value_scales, kv_head, scale, softcap, window,
-        KV_HEADS, BLOCK_SIZE, KEY_DIM, VALUE_DIM, KEY_PAD, VALUE_PAD, N,
-        WINDOW, SOFTCAP, CODES, True,
+        KV_HEADS, BLOCK_SIZE, KEY_DIM, VALUE_DIM, KEY_PAD, VALUE_PAD, REST_PAD, N,
+        WINDOW, SOFTCAP, CODES, LATENT, True,
     )  # fmt: skip
     top = tl.where(used, top, 0.0)
     if SINKS:
@@ -227,33 +262,37 @@ def decode_parts(
     window,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
+    GROUPS: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     KEY_DIM: tl.constexpr,
     VALUE_DIM: tl.constexpr,
     KEY_PAD: tl.constexpr,
     VALUE_PAD: tl.constexpr,
+    REST_PAD: tl.constexpr,
     PART: tl.constexpr,
     M: tl.constexpr,
     N: tl.constexpr,
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
     CODES: tl.constexpr,
+    LATENT: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Parts of PART tokens of decoding sequences, one after the other, for the query heads of one KV head.
+    """Parts of PART tokens of decoding sequences, one after the other, for one group of query heads.
 
     Parts begin at multiples of PART, so the other sequences of the batch do not change any sum.
     """
-    GROUP: tl.constexpr = HEADS // KV_HEADS
-    kv_head = tl.program_id(0) % KV_HEADS
+    GROUP: tl.constexpr = HEADS // GROUPS
+    group = tl.program_id(0) % GROUPS
+    kv_head = group // (GROUPS // KV_HEADS)
     lanes = tl.arange(0, M)
-    heads = kv_head * GROUP + lanes
+    heads = group * GROUP + lanes
     used = lanes < GROUP
-    dims = tl.arange(0, KEY_PAD)
+    FIRST_DIMS: tl.constexpr = VALUE_DIM if LATENT else KEY_DIM
     value_dims = tl.arange(0, VALUE_PAD)
     after_previous(EARLY)
-    first_part = tl.program_id(0) // KV_HEADS
-    for part in range(first_part, tl.load(count), tl.num_programs(0) // KV_HEADS):
+    first_part = tl.program_id(0) // GROUPS
+    for part in range(first_part, tl.load(count), tl.num_programs(0) // GROUPS):
         sequence = tl.load(parts + 4 * part)
         row_of = tl.load(parts + 4 * part + 1)
         length = tl.load(parts + 4 * part + 2)
@@ -263,20 +302,19 @@ def decode_parts(
             first = tl.maximum(first, length - window)
         if first < end:
             places = (row_of * HEADS + heads).to(tl.int64)
-            row = tl.load(
-                query + places[:, None] * KEY_DIM + dims[None, :],
-                mask=used[:, None] & (dims[None, :] < KEY_DIM),
-                other=0.0,
-            )
+            row = _rows_of(query, places, used, KEY_DIM, 0, FIRST_DIMS, KEY_PAD)
+            rest = row
+            if LATENT:
+                rest = _rows_of(query, places, used, KEY_DIM, FIRST_DIMS, KEY_DIM, REST_PAD)
             positions = tl.zeros([M], tl.int32) + (length - 1)
             top = tl.full([M], NEVER, tl.float32)
             total = tl.zeros([M], tl.float32)
             sums = tl.zeros([M, VALUE_PAD], tl.float32)
             top, total, sums = _attend(
-                row, positions, first, end, top, total, sums, tables + sequence.to(tl.int64) * width,
+                row, rest, positions, first, end, top, total, sums, tables + sequence.to(tl.int64) * width,
                 keys, values, key_scales, value_scales, kv_head, scale, softcap, window,
-                KV_HEADS, BLOCK_SIZE, KEY_DIM, VALUE_DIM, KEY_PAD, VALUE_PAD, N,
-                WINDOW, SOFTCAP, CODES, True,
+                KV_HEADS, BLOCK_SIZE, KEY_DIM, VALUE_DIM, KEY_PAD, VALUE_PAD, REST_PAD, N,
+                WINDOW, SOFTCAP, CODES, LATENT, True,
             )  # fmt: skip
             at = (tl.zeros([M], tl.int64) + part) * HEADS + heads
             tl.store(tops + at, top, mask=used)

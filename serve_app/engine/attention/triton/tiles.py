@@ -14,6 +14,7 @@ LARGE_SHARED: Final = 227 * 1024  # bytes of shared memory of a program; smaller
 MIDDLE_SHARED: Final = 99 * 1024  # and with less than this, decodes read fewer keys at once
 LEAST: Final = 16  # rows, keys and numbers of a tile product on a device
 WIDE, WIDER = 128, 256  # numbers of a head, filled up to a power of two
+MOST_WIDER = 64  # heads of more than WIDER numbers that a program can compute
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,26 @@ class Tile:
     def options(self) -> dict[str, int]:
         """The launch options."""
         return {"num_warps": self.warps, "num_stages": self.stages}
+
+
+def power_of_two(number: int) -> int:
+    """The smallest power of two that is at least `number`."""
+    return 1 << (number - 1).bit_length()
+
+
+def pads(key_dim: int, value_dim: int, *, latent: bool) -> tuple[int, int, int]:
+    """The numbers of keys and of values that are computed at once, and of what latent keys have besides."""
+    first, rest = (value_dim, key_dim - value_dim) if latent else (key_dim, 1)
+    key, value, others = (max(LEAST, power_of_two(number)) for number in (first, value_dim, rest))
+    return key, value, others
+
+
+def groups_of(heads: int, kv_heads: int, width: int) -> int:
+    """The groups of query heads, each computed by programs of its own: one for each KV head, or more."""
+    group = heads // kv_heads
+    while width > WIDER and group > MOST_WIDER and group % 2 == 0:
+        group //= 2
+    return heads // group
 
 
 def tile_of_prompts(group: int, width: int, itemsize: int, *, codes: bool, shared: int) -> Tile:

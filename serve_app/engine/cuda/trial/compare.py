@@ -67,18 +67,24 @@ def attention_fault(
 ) -> str | None:
     """As `find_fault`, for one use of attention by the backend `tried`."""
     limit = ATTENTION[dtype]
-    spec = LayerSpec(use.kv_heads, use.key_dim, use.value_dim)
+    spec = LayerSpec(use.kv_heads, use.key_dim, use.value_dim, latent=use.latent)
     prompts = Prompts.of(question.longest, question.block_size)
     backends: tuple[AttentionBackend, ...] = ReferenceAttention(), tried
     for backend in backends:
         backend.allocate((spec,), prompts.num_blocks, prompts.block_size, dtype, device, codes=question.codes)
-    options: dict[str, Any] = {"scale": use.scale, "window": use.window, "softcap": use.softcap}
+    options: dict[str, Any] = {
+        "scale": use.scale,
+        "window": use.window,
+        "softcap": use.softcap,
+        "latent": use.latent,
+    }
     if use.sinks:
         options["sinks"] = torch.randn(use.heads, device=device, dtype=dtype)
     for batch in steps_of(prompts, 2, device):
         tokens = len(batch.input_ids)
         sizes = (use.heads, use.key_dim), (use.kv_heads, use.key_dim), (use.kv_heads, use.value_dim)
         query, key, value = (torch.randn(tokens, *size, device=device).to(dtype) for size in sizes)
+        value = key[..., : use.value_dim] if use.latent else value
         want, got = (
             each.forward(0, query, key, value, batch.context, **options).float() for each in backends
         )

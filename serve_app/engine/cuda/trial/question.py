@@ -20,6 +20,7 @@ from serve_app.engine.cuda.trial.steps import DECODES
 from serve_app.engine.experts.gate import Gate, gate_of, is_experts
 from serve_app.engine.fused.checks import run_model
 from serve_app.engine.fused.families import family_of
+from serve_app.engine.model.forward import check_codes
 from serve_app.engine.model.stateful import stateful_functions
 
 LAYERS: Final = 2  # of the small model, or as many as there are kinds of layers
@@ -39,12 +40,13 @@ class AttentionUse:
     window: int | None
     softcap: float | None
     sinks: bool
+    latent: bool = False
 
     @classmethod
     def of(cls, call: RecordedCall) -> AttentionUse:
         spec = call.spec
         shape = call.heads, spec.num_kv_heads, spec.key_dim, spec.value_dim
-        return cls(*shape, call.scale, call.window, call.softcap, call.sinks is not None)
+        return cls(*shape, call.scale, call.window, call.softcap, call.sinks is not None, spec.latent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +113,11 @@ def ask_about(
 
     A forward of a few tokens is run to find out. `rank`: the largest rank of the model's adapters, 0 if it
     has none.
-    `longest`: tokens of the longest sequence.
+    `longest`: tokens of the longest sequence. Raises UnsupportedModel if the cache cannot hold codes.
     """
     recorder = Recorder()
     run_model(module, recorder)
+    check_codes((call.spec for call in recorder.calls), codes=codes)
     fusable = family_of(module) is not None
     text: Any = module.config.get_text_config()
     experts = [ExpertsUse.of(part, text) for part in module.modules() if not fusable and is_experts(part)]

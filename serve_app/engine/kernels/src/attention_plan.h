@@ -75,7 +75,7 @@ inline std::vector<TaskGroup> groups_of(const std::vector<Task>& tasks, const Pl
   std::vector<TaskGroup> groups;
   for (const Task& t : tasks) {
     const long some = work(p, t);
-    if (groups.empty() || left < some || !groups.back().takes(t)) {
+    if (groups.empty() || left < some || p.c.latent() || !groups.back().takes(t)) {
       groups.push_back({&t, 0, 0});
       left = share;
     }

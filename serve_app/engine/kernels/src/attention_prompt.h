@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "attention_fetches.h"
+#include "attention_latent.h"
 #include "attention_products.h"
 #include "attention_softmax.h"
 #include "attention_task.h"
@@ -28,9 +29,11 @@ class PromptWorker : protected Places {
     static thread_local Scratch scratch;
     const long panels = PART / tile * tile_size_ / 2, query = PROMPT_ROWS * c.key_dim / 2;
     const long block = BLOCK_ROWS * (score_row_ + 2);
-    float* at = scratch.take(panels + query + 2 * PART + 2 * block + (PROMPT_ROWS + ROWS) * state_row(c));
+    const long latent = LANES * c.value_pad / 2;
+    float* at = scratch.take(panels + query + latent + 2 * PART + 2 * block + (PROMPT_ROWS + ROWS) * state_row(c));
     panels_ = (bf16*)at, at += panels;
     query_ = (bf16*)at, at += query;
+    latent_ = (bf16*)at, at += latent;
     key_scales_ = at, at += PART;
     value_scales_ = at, at += PART;
     for (Buffers& b : buffers_) {
@@ -96,7 +99,7 @@ class PromptWorker : protected Places {
       for (long k = 0; k < keys; k += c.block_size) {
         const long block = block_of(t, key0 + k) * c.kv_heads + t.head;
         later_.add((const char*)c.keys + block * c.key_bytes(), c.key_bytes());
-        later_.add((const char*)c.values + block * c.value_bytes(), c.value_bytes());
+        if (!c.latent()) later_.add((const char*)c.values + block * c.value_bytes(), c.value_bytes());
       }
     });
   }
@@ -141,8 +144,10 @@ class PromptWorker : protected Places {
       const T* rows = nullptr;  // the values of sixteen positions
       if (k < keys) {
         const long block = block_of(t, key0 + k), offset = (key0 + k) % size;
-        key_panel(c.key_block<T>(block, t.head) + offset * TOGETHER<T>, size, dim, to + k * dim);
-        rows = c.value_block<T>(block, t.head) + offset * c.value_pad;
+        const T* const columns = c.key_block<T>(block, t.head) + offset * TOGETHER<T>;
+        key_panel(columns, size, dim, to + k * dim);
+        if (c.latent()) latent_values(columns, size, c.value_pad, (T*)latent_);
+        rows = c.latent() ? (const T*)latent_ : c.value_block<T>(block, t.head) + offset * c.value_pad;
       } else {
         std::fill(to + k * dim, to + (k + LANES) * dim, bf16{});
       }
@@ -259,6 +264,7 @@ class PromptWorker : protected Places {
 
   const long score_row_, value_panel_, tile_size_;
   bf16 *panels_, *query_;
+  bf16* latent_;                       // [16, value_pad]: latent values of sixteen keys
   float *key_scales_, *value_scales_;  // [PART]: of the keys and values in panels, if they are codes
   Buffers buffers_[2];
   State all_, part_;

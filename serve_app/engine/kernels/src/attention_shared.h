@@ -35,7 +35,7 @@ class SharedKeys {
   };
 
   explicit SharedKeys(const Places& p) : group_(p.group), tile_(p.tile), in_tile_(p.tile / p.c.block_size) {
-    if (!p.c.in_pairs() || p.a.window || p.group > FEW) return;
+    if (!p.c.in_pairs() || p.a.window || p.group > FEW || p.c.latent()) return;
     sort(p.a);
     if (longest_ == 0) return;
     const long parts = (longest_ + tiles_of_part() - 1) / tiles_of_part();

@@ -50,6 +50,9 @@ struct Places {
   long element(const Task& t, long row) const { return a.start[t.sequence] + (t.first + row) / group; }
   long head(const Task& t, long row) const { return t.head * group + (t.first + row) % group; }
 
+  // Whether a task reads its keys and values in place. Latent values have to be copied.
+  bool few(const Task& t) const { return t.rows <= FEW && !c.latent(); }
+
   // The first and the last part that the rows of a task see.
   long first_part(const Task& t) const { return first_visible(position(t, 0)) / PART; }
   long last_part(const Task& t) const { return position(t, t.rows - 1) / PART; }

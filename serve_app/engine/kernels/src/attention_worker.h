@@ -6,6 +6,7 @@
 // rows nor on the chunks in which its sequence was computed.
 #pragma once
 #include "attention_few.h"
+#include "attention_latent.h"
 #include "attention_shared.h"
 #include "attention_softmax.h"
 #include "attention_task.h"
@@ -29,11 +30,12 @@ class Worker : Places {
       : Places(a, c), shared(shared) {
     static thread_local Scratch scratch;
     const long row = whole_lines(c.key_dim) + tile + 2 * state_row(c);
-    query = scratch.take(ROWS * row + tile * (c.key_dim + c.value_pad + 2));
+    query = scratch.take(ROWS * row + tile * (c.key_dim + c.value_pad + 2) + LANES * c.value_pad);
     scores = query + ROWS * whole_lines(c.key_dim);
     wide_keys = scores + ROWS * tile, wide_values = wide_keys + tile * c.key_dim;
     key_scales = wide_values + tile * c.value_pad, value_scales = key_scales + tile;
-    state = state_at(value_scales + tile, ROWS);
+    latent_rows = value_scales + tile;
+    state = state_at(latent_rows + LANES * c.value_pad, ROWS);
     part_state = state_at(state.top + ROWS * state_row(c), ROWS);
   }
 
@@ -84,6 +86,13 @@ class Worker : Places {
       for (long k = 0; k < keys; k += size) {
         const long lo = std::max(0L, seen - k), hi = std::min(size, keys - k);
         if (lo >= hi) continue;
+        if (c.latent()) {
+          for (long i = lo / LANES * LANES; i < hi; i += LANES) {
+            latent_values(key_block(key0 + k) + i * TOGETHER<T>, size, c.value_pad, (T*)latent_rows);
+            widen((const T*)latent_rows, c.value_pad, wide_values + (k + i) * c.value_pad, c.value_pad, LANES, c.value_pad);
+          }
+          continue;
+        }
         const T* rows = value_block(key0 + k) + lo * c.value_pad;
         widen(rows, c.value_pad, wide_values + (k + lo) * c.value_pad, c.value_pad, hi - lo, c.value_pad);
       }
@@ -151,7 +160,7 @@ class Worker : Places {
         if (c.product == TILES) return run_part_of_few<AsTiles<T>>(t, part, s, later);
         if (c.product == PAIRS) return run_part_of_few<InPairs<T>>(t, part, s, later);
       }
-      t.rows > FEW ? run_part_of_many<T>(t, part, s) : run_part_of_few<InFloats<T>>(t, part, s, later);
+      !few(t) ? run_part_of_many<T>(t, part, s) : run_part_of_few<InFloats<T>>(t, part, s, later);
     });
   }
 
@@ -196,6 +205,7 @@ class Worker : Places {
 
   const SharedStates* const shared;
   float *query, *scores, *wide_keys, *wide_values;
+  float* latent_rows;                // [16, value_pad]: latent values of sixteen keys, of the type of the cache
   float *key_scales, *value_scales;  // [tile]: of the keys and values of a tile, if they are codes
   State state, part_state;
   long positions[ROWS];  // of each row of the task, in its sequence

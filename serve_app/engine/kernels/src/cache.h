@@ -20,13 +20,15 @@ constexpr long SCALE<int8_t> = sizeof(float);
 
 struct Cache {
   void* keys;    // [blocks, kv_heads, key_dim / TOGETHER, block_size, TOGETHER], then scales; key_dim is even
-  void* values;  // [blocks, kv_heads, block_size, value_pad], then scales
+  void* values;  // [blocks, kv_heads, block_size, value_pad], then scales; null: values are latent
   long kv_heads, key_dim, value_dim, value_pad, block_size;
   long element;  // bytes of a number: 4 of float32, 2 of bfloat16, 1 of a code
   long product;  // how attention multiplies: TILES or PAIRS, for a key_dim that is a multiple of 32, else in float32
 
   // Whether attention rounds queries and weights to bfloat16, and multiplies two numbers at a time.
   bool in_pairs() const { return product == TILES || product == PAIRS; }
+  // Whether the values are the first value_dim features of the keys, a multiple of sixteen, and lie nowhere else.
+  bool latent() const { return !values; }
   // Whether keys and values are codes with scales.
   bool in_codes() const { return element == sizeof(int8_t); }
 

@@ -41,6 +41,9 @@ void pack_int4(const int8_t* codes, const uint8_t* groups, const float* scales, 
 // x [m, inputs] float32 -> y [m, outputs], float32 if `wide_out`, else bfloat16. The number of inputs is even.
 void linear(const Linear* linear, const float* x, void* y, long m, int wide_out, int threads);
 
+// x [count, m, inputs] float32 -> y [count, m, outputs] float32, by `count` linears of one shape and product.
+void linears(const Linear* linears, long count, const float* x, float* y, long m, int threads);
+
 // How fast a product of bfloat16 weights is on this machine: the rank of a faster product is higher. 0: not available.
 int product_rank(long product);
 
@@ -55,7 +58,7 @@ void add_norm(float* residual, float* delta, const Norm* after, float scale, con
 void rope_and_cache(float* qkv, const float* cos, const float* sin, const float* q_norm, const float* k_norm,
                     float eps, const Cache* cache, const int64_t* slots, long t, long heads, long whole, int threads);
 
-// key [t, kv_heads, key_dim] and value [t, kv_heads, value_dim] -> the cache at slots [t].
+// key [t, kv_heads, key_dim] and value [t, kv_heads, value_dim] -> the cache at slots [t]. value: null if it is latent.
 void write_cache(const float* key, const float* value, const Cache* cache, const int64_t* slots, long t, int threads);
 
 // gate_up [t, 2n] -> out [t, n] = silu(gate) * up, or gelu_tanh(gate) * up.

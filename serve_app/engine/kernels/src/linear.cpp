@@ -54,6 +54,18 @@ const float* project_gated(const Linear& l, const float* inputs, const Linear& n
   return take_inputs(next, y, room, m, threads);
 }
 
+void linears(const Linear* all, long count, const float* x, float* y, long m, int threads) {
+  static thread_local Scratch scratch;  // one for each caller: two threads may call at once
+  const long size = whole_lines(inputs_room(*all, m));
+  float* const room = scratch.take(count * size);
+  parallel(count, threads, [&](long i) {  // each is little work: threads share the linears
+    const Alone alone;
+    const Linear& l = all[i];
+    const float* const inputs = take_inputs(l, x + i * m * l.inputs, room + i * size, m, 1);
+    functions(l).store(l, inputs, y + i * m * l.outputs, m, 1);
+  });
+}
+
 int product_rank(long product) {
   if (product == TILES) return have_tiles() ? 4 : 0;
 #ifdef __AVX512BF16__

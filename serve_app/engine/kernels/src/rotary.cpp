@@ -93,6 +93,7 @@ void write_rows(const float* key, const float* value, const Cache& cache, const 
       for (long i = 0; i < count; i++)
         keep_row(key + ((from + i) * kv + head) * key_dim, keys + i * key_dim, key_dim, key_scales + i);
       write_columns(keys, key_dim, count, cache.key_block<T>(block, head) + offset * TOGETHER<T>, cache.block_size);
+      if (cache.latent()) continue;
       T* const values = cache.value_block<T>(block, head) + offset * cache.value_pad;
       float* const value_scales = cache.value_scales<T>(block, head) + offset;
       for (long i = 0; i < count; i++)

@@ -6,6 +6,7 @@ All of it with a cache of the model's type, and with one of codes.
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
@@ -104,10 +105,11 @@ class Sequences:
         dims: tuple[int, int] = (32, 32),
         size: int = 16,
         cached: Cached = FLOATS,
+        latent: bool = False,
     ) -> None:
         random = torch.Generator().manual_seed(1)
         self.size, self.cached, self.heads = size, cached, heads
-        self.spec = LayerSpec(kv_heads, *dims)
+        self.spec = LayerSpec(kv_heads, *dims, latent=latent)
         used = [-(-length // size) for length in lengths]
         order = (torch.randperm(sum(used), generator=random) + 1).tolist()
         self.blocks = sum(used) + 1
@@ -117,12 +119,14 @@ class Sequences:
             return [torch.randn(n, heads, dim, generator=random).to(cached.dtype) for n in lengths]
 
         self.query, self.key = tensors(heads, dims[0]), tensors(kv_heads, dims[0])
-        self.value = tensors(kv_heads, dims[1])
+        self.value = [key[..., : dims[1]] for key in self.key] if latent else tensors(kv_heads, dims[1])
         self.sinks = torch.randn(heads, generator=random)
 
     def cache(self, backend: AttentionBackend) -> AttentionBackend:
+        """The backend with an empty cache. The reference always keeps values."""
         dtype, codes = self.cached
-        backend.allocate((self.spec,), self.blocks, self.size, dtype, CPU, codes=codes)
+        spec = replace(self.spec, latent=False) if isinstance(backend, ReferenceAttention) else self.spec
+        backend.allocate((spec,), self.blocks, self.size, dtype, CPU, codes=codes)
         return backend
 
     def run(
@@ -136,6 +140,8 @@ class Sequences:
             torch.cat([rows[i][slice(*spans[i])] for i in names])
             for rows in (self.query, self.key, self.value)
         )
+        if self.spec.latent and not isinstance(backend, ReferenceAttention):
+            options["latent"] = True
         step = context([spans[i] for i in names], [self.tables[i] for i in names], self.size)
         out = backend.forward(0, q, k, v, step, scale=self.spec.key_dim**-0.5, **options)  # type: ignore[arg-type]
         return dict(zip(names, out.split(list(step.query_lens)), strict=True))
@@ -301,3 +307,70 @@ def test_a_copied_block_holds_the_same(kernels: str, cached: Cached) -> None:
     backend.copy_blocks([(last, 0)])
     sequences.tables[0][1] = 0
     assert torch.equal(sequences.run(backend, {0: (29, 30)})[0], before)
+
+
+LATENT = [(4, (40, 32), 16), (16, (96, 64), 32), (20, (576, 512), 16), (3, (64, 64), 64)]
+
+
+@pytest.mark.parametrize("options", [{}, {"window": 20, "softcap": 5.0, "sinks": True}], ids=["plain", "all"])
+@pytest.mark.parametrize(("heads", "dims", "size"), LATENT)
+def test_latent_values_give_what_values_of_their_own_give(
+    kernels: str, heads: int, dims: tuple[int, int], size: int, options: dict[str, object], cached: Cached
+) -> None:
+    if cached.codes:
+        pytest.skip("codes have no latent values")
+    sequences = Sequences(
+        [70, 33, 50], heads=heads, kv_heads=1, dims=dims, size=size, cached=cached, latent=True
+    )
+    backends = [sequences.cache(backend) for backend in (CpuAttention(), ReferenceAttention())]
+    for spans in ({0: (0, 30), 1: (0, 32), 2: (0, 49)}, {0: (30, 70), 1: (32, 33), 2: (49, 50)}):
+        got, want = (sequences.run(backend, spans, **options) for backend in backends)
+        for name in spans:
+            torch.testing.assert_close(got[name], want[name], **cached.tolerance)
+
+
+@pytest.mark.parametrize(("heads", "dims"), [(4, (96, 64)), (16, (40, 32))])
+def test_a_row_of_a_latent_layer_is_the_same_in_any_chunk_batch_and_number_of_threads(
+    heads: int, dims: tuple[int, int], kernels: str, cached: Cached
+) -> None:
+    if kernels == "off" or cached.codes:
+        pytest.skip("plain torch may round differently, and codes have no latent values")
+    sequences = Sequences([1100, 300], heads=heads, kv_heads=1, dims=dims, cached=cached, latent=True)
+    whole = sequences.run(sequences.cache(CpuAttention()), {0: (0, 1100)})[0]
+    backend = sequences.cache(CpuAttention())
+    chunks = [
+        sequences.run(backend, {1: (0, 299), 0: (0, 500)})[0],
+        sequences.run(backend, {0: (500, 1099)})[0],
+        sequences.run(backend, {1: (299, 300), 0: (1099, 1100)})[0],
+    ]
+    assert torch.equal(whole, torch.cat(chunks))
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        again = sequences.run(backend, {0: (1099, 1100)})[0]
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(again, whole[1099:])
+
+
+def test_a_latent_cache_has_no_room_for_values_and_its_blocks_are_copied(
+    kernels: str, cached: Cached
+) -> None:
+    if cached.codes:
+        pytest.skip("codes have no latent values")
+    sequences = Sequences([30, 30], heads=12, kv_heads=1, dims=(40, 32), cached=cached, latent=True)
+    backend = CpuAttention()
+    sequences.cache(backend)
+    if kernels == "on":
+        (cache,) = backend.native_caches or ()
+        held = sum(piece.nbytes for piece in cache.pieces)
+        assert held == sequences.blocks * 16 * sequences.spec.bytes_per_token(cached.dtype)
+    sequences.key[1].fill_(float("nan"))
+    sequences.tables[1] = list(sequences.tables[0])
+    sequences.run(backend, {1: (0, 30)})  # what was there before is not read
+    sequences.run(backend, {0: (0, 20)})
+    before = sequences.run(backend, {0: (20, 21)})[0]
+    assert torch.isfinite(before).all()
+    backend.copy_blocks([(sequences.tables[0][1], 0)])
+    sequences.tables[0][1] = 0
+    assert torch.equal(sequences.run(backend, {0: (20, 21)})[0], before)

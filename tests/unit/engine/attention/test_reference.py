@@ -103,6 +103,18 @@ def test_keys_and_values_may_differ_in_size() -> None:
     torch.testing.assert_close(got, want[0].transpose(0, 1), rtol=0, atol=1e-6)
 
 
+def test_latent_values_are_the_first_numbers_of_keys() -> None:
+    torch.manual_seed(0)
+    q, k = torch.randn(6, 4, 24), torch.randn(6, 1, 24)
+    latent = ReferenceAttention()
+    latent.allocate((LayerSpec(1, 24, 16, latent=True),), 16, BLOCK, torch.float32, CPU)
+    for start, length in ((0, 5), (5, 1)):
+        part, step = slice(start, start + length), context((start, length, [1, 2]))
+        got = latent.forward(0, q[part], k[part], k[part, :, :16], step, scale=0.2, latent=True)
+    want = backend(1, 24, 16).forward(0, q, k, k[..., :16], context((0, 6, [1, 2])), scale=0.2)
+    torch.testing.assert_close(got[0], want[5], rtol=0, atol=1e-6)
+
+
 def test_a_copied_block_answers_like_its_source_in_every_layer() -> None:
     torch.manual_seed(0)
     q, k, v = torch.randn(7, 2, 8), torch.randn(7, 2, 8), torch.randn(7, 2, 8)

@@ -90,7 +90,9 @@ def compare(
         kv_heads = spec.num_kv_heads
         sizes = (heads, spec.key_dim), (kv_heads, spec.key_dim), (kv_heads, spec.value_dim)
         q, k, v = (torch.randn(tokens, *size, device=DEVICE).to(dtype) for size in sizes)
-        want, got = (one.forward(0, q, k, v, context, **options(heads, **chosen)) for one in backends)
+        v = k[..., : spec.value_dim] if spec.latent else v
+        more = options(heads, latent=spec.latent, **chosen)
+        want, got = (one.forward(0, q, k, v, context, **more) for one in backends)
         assert got.dtype == dtype
         torch.testing.assert_close(got, want, rtol=ROUNDING[dtype], atol=ROUNDING[dtype])
 
@@ -125,6 +127,21 @@ def test_every_shape_equals_the_reference(
     heads: int, shape: tuple[int, int, int], dtype: torch.dtype, codes: bool
 ) -> None:
     compare(heads, LayerSpec(*shape), STEPS[:2], {}, dtype, codes=codes)
+
+
+@pytest.mark.parametrize(
+    ("heads", "shape", "dtype", "chosen"),
+    [
+        (6, (1, 24, 16), torch.float32, ALL),  # six heads a group
+        pytest.param(128, (1, 288, 272), torch.float32, {}, marks=LONG),  # too many for one program
+        pytest.param(16, (1, 576, 512), torch.bfloat16, {}, marks=LONG),
+    ],
+    ids=str,
+)
+def test_latent_values_equal_the_reference(
+    heads: int, shape: tuple[int, int, int], dtype: torch.dtype, chosen: dict[str, Any]
+) -> None:
+    compare(heads, LayerSpec(*shape, latent=True), STEPS, chosen, dtype)
 
 
 def test_a_prompt_of_many_tiles_after_a_prefix_equals_the_reference() -> None:
@@ -302,6 +319,8 @@ FULL = (
     ("bf16", "all", (71, 1, 64, 64)),
     ("bf16", "plain", (16, 16, 192, 128)),
     ("bf16", "plain", (16, 1, 576, 512)),
+    ("bf16", "latent", (20, 1, 576, 512)),
+    ("bf16", "latent", (128, 1, 576, 512)),
     ("fp32", "all", (32, 8, 128, 128)),
     ("fp32", "plain", (71, 1, 64, 64)),
     ("fp32", "plain", (16, 1, 576, 512)),
@@ -333,7 +352,10 @@ def test_the_kernels_compile_for_a_gpu_and_fit_it(dtype: str, chosen: str, sizes
         {f"{name}/{size}" for name in ("sort_pairs", "multiply_pairs", "add_pairs") for size in (16, 64)},
         {"convolve", "recur", "scan_channels"},
     )
-    assert set(taken) == attention | layers | adapters | experts | states
+    if chosen == "latent":
+        assert set(taken) == {"write_rows", "decode_parts", "decode_join", "prompts"}
+    else:
+        assert set(taken) == attention | layers | adapters | experts | states
     assert max(shared for shared, _ in taken.values()) <= LARGE_SHARED
     # Nobody needs the codes of float32 to be fast.
     stacks = [stack for name, (_, stack) in taken.items() if dtype != "fp32" or "codes" not in name]

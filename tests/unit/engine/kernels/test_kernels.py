@@ -211,6 +211,7 @@ def test_cached_codes_and_scales_are_those_of_plain_torch(dtype: torch.dtype, di
     block, offset = slots // size, slots % size
     assert cache.key_scales is not None
     assert cache.value_scales is not None
+    assert cache.values is not None
     stored = (
         (key, cache.keys[block, :, :, offset, 0], cache.key_scales[block, :, offset]),
         (value, cache.values[block, :, offset, : dims[1]], cache.value_scales[block, :, offset]),
