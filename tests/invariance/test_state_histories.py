@@ -16,17 +16,8 @@ from hypothesis import strategies as st
 
 from serve_app.engine.engine import Engine
 from serve_app.types import ChoiceSoFar, Draft, EngineRequest
-from tests.invariance.test_states import (
-    BLOCK,
-    OUTPUT,
-    VOCAB,
-    Told,
-    alike,
-    answers,
-    new_engine,
-    prompt,
-    request,
-)
+from tests.invariance.test_states import alike, new_engine
+from tests.support.engine_answers import BLOCK, OUTPUT, VOCAB, Told, answers, prompt, request
 from tests.support.low_rank import random_updates
 from tests.support.tiny_states import KIN, KINDS
 
