@@ -102,7 +102,7 @@ def test_states_equal_those_of_plain_torch(dtype: torch.dtype) -> None:
 def runner_of(kind: str, dtype: torch.dtype, attention: str) -> ModelRunner:
     torch.manual_seed(0)
     model: PreTrainedModel = AutoModelForCausalLM.from_config(
-        AutoConfig.for_model(kind, **SIZES, **MODELS[kind]), dtype=dtype
+        AutoConfig.for_model(kind, **(SIZES | MODELS[kind])), dtype=dtype
     )
     model = model.eval().to(CUDA)
     kernels = None
