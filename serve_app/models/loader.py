@@ -93,7 +93,7 @@ def load_model(
     )
     reader = reader_of(hf_config)
     without_quantisation(hf_config)
-    module = read_weights(auto_class(hf_config), folder, hf_config, dtype, device, progress, reader=reader)
+    module = read_weights(auto_class(hf_config), folder, hf_config, dtype, device, progress, reader)
     if reads_more_than_text(hf_config):
         module = language_model(module)
         progress("text only: its parts for images and sound are not used, requests that have any are refused")
@@ -144,6 +144,7 @@ def read_weights(
     device: torch.device,
     progress: Callable[[str], None],
     reader: Reader | None = None,
+    /,
     **options: Any,
 ) -> PreTrainedModel:
     """The module of transformers' auto class `kind`, in eval mode, on `device`; `options` go to that class.

@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from serve_app.config import ModelConfig
 from serve_app.models.loader import load_model
+from tests.support.families import small_config
 from tests.support.tiny_models import make_model, tiny_config
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -48,12 +49,15 @@ def checkpoint(
             packed |= tensors
         else:
             packed[name] = meant[name] = weight
+    assert len(packed) > len(meant), "no linear was chosen"
     return publish(folder, packed, meant, settings, shards=shards)
 
 
 def write_plain(folder: Path, architecture: str) -> None:
     """Save a small model in `folder / "plain"`."""
-    make_model(tiny_config(architecture, **SIZES[architecture])).save_pretrained(folder / "plain")
+    sizes = SIZES.get(architecture)
+    config = small_config(architecture) if sizes is None else tiny_config(architecture, **sizes)
+    make_model(config).save_pretrained(folder / "plain")
 
 
 def publish(

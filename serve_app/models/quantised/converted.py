@@ -10,7 +10,7 @@ import torch
 from serve_app.models.quantised.packed import PackedTensor, refused
 from serve_app.models.quantised.plan import Plan
 from serve_app.models.stored import StoredTensor
-from serve_app.models.streamed import StreamedTensor, read_tensor
+from serve_app.models.streamed import StreamedTensor, new_tensor, read_tensor
 
 
 class ConvertedTensor:
@@ -30,24 +30,22 @@ class ConvertedTensor:
         Of experts, one at a time is in memory as codes. Raises OSError if a file is shorter than its header
         says, and ModelLoadError for parts whose values are wrong.
         """
-        packed, dtype = self._packed, dtype or self._dtype
+        packed = self._packed
+        weight = new_tensor(packed.full_shape, dtype or self._dtype, self._device)
         if packed.experts is None:
-            return self._matrix(packed.parts, dtype)
-        weight = torch.empty(packed.full_shape, dtype=dtype, device=self._device)
+            self._write(packed.parts, weight)
+            return weight
         for number in range(packed.experts):
-            weight[number] = self._matrix(
-                {role: part.entry(number) for role, part in packed.parts.items()}, dtype
-            )
+            self._write({role: part.entry(number) for role, part in packed.parts.items()}, weight[number])
         return weight
 
-    def _matrix(self, parts: Mapping[str, StoredTensor], dtype: torch.dtype) -> torch.Tensor:
+    def _write(self, parts: Mapping[str, StoredTensor], out: torch.Tensor) -> None:
         tensors = {role: read_tensor(part).to(self._device) for role, part in parts.items()}
         try:
-            made = self._packed.unpack(tensors).dequantise(dtype)
+            self._packed.unpack(tensors).write_to(out.T if self._packed.transposed else out)
         except ValueError as error:
             names = ", ".join(part.name for part in self._packed.parts.values())
             raise refused(self._packed.name, f"{error} ({names})") from error
-        return made.T.contiguous() if self._packed.transposed else made
 
 
 def empty_biases(plan: Plan, names: Iterable[str]) -> Iterator[str]:

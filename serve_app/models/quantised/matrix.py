@@ -7,7 +7,7 @@ from typing import Final
 
 import torch
 
-_AT_ONCE: Final = 2**20  # numbers computed in float32 at a time
+_AT_ONCE: Final = 2**18  # numbers computed in float32 at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +26,19 @@ class QuantisedMatrix:
     values: torch.Tensor | None = None  # the value of each code; None: the code is its own value
 
     def dequantise(self, dtype: torch.dtype) -> torch.Tensor:
-        """The numbers [N, K], computed in float32 and rounded once, to `dtype`.
+        """The numbers [N, K]. Raises ValueError as `write_to`."""
+        out = torch.empty(self.codes.shape, dtype=dtype, device=self.codes.device)
+        self.write_to(out)
+        return out
+
+    def write_to(self, out: torch.Tensor) -> None:
+        """Write the numbers to `out` [N, K], computed in float32 and rounded once, to its type.
 
         Raises ValueError for scales and columns that cannot be right.
         """
         self._check()
         rows, columns = self.codes.shape
         suspicious = bool((self.scales == 0).any())
-        out = torch.empty(rows, columns, dtype=dtype, device=self.codes.device)
         step = max(1, _AT_ONCE // max(1, columns))
         for start in range(0, rows, step):
             part = slice(start, min(rows, start + step))
@@ -45,7 +50,6 @@ class QuantisedMatrix:
             if suspicious and bool(((scales == 0) & (numbers != 0)).any()):
                 raise ValueError("a scale is zero although its codes are not")
             out[part] = numbers.mul_(scales)
-        return out
 
     def _check(self) -> None:
         if not bool(self.scales.float().isfinite().all()):

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from serve_app.models.quantised.mxfp4 import unpack as unpack_mxfp4
+from serve_app.models.text_alone import language_model
 from tests.support.packers import awq, bnb_int8, fp8, fp8_rows, gptq, int8_rows, mxfp4, nf4, pack_quantized
 from tests.support.quantised import Packer, checkpoint, load, logits, publish, write_plain
 
@@ -143,6 +144,44 @@ def test_layers_may_have_schemes_of_their_own(tmp_path: Path) -> None:
     settings = {**GROUP, "dynamic": {r"+:.*\.v_proj": {"bits": 8, "group_size": 32}, r"-:lm_head": {}}}
     want = checkpoint(tmp_path, "llama", pack, settings)
     assert torch.equal(logits(load(tmp_path)), logits(want))
+
+
+def test_groups_of_compressed_tensors_may_name_single_layers(tmp_path: Path) -> None:
+    """A name or a pattern goes before a class, wherever its group stands."""
+
+    def pack(module: str, weight: torch.Tensor) -> Any:
+        if module.endswith("v_proj"):
+            return fp8_rows(module, weight)
+        if module == "model.layers.1.mlp.down_proj":
+            return pack_quantized(module, weight, bits=8, group=32)
+        return pack_quantized(module, weight)
+
+    def group(target: str, form: str, **weights: Any) -> dict[str, Any]:
+        return {"targets": [target], "format": form, "weights": {"symmetric": True, **weights}}
+
+    grouped = {"type": "int", "strategy": "group"}
+    groups = {
+        "group_0": group("Linear", "pack-quantized", **grouped, num_bits=4, group_size=16),
+        "group_1": group("re:.*v_proj$", "float-quantized", type="float", strategy="channel", num_bits=8),
+        "group_2": group(
+            "model.layers.1.mlp.down_proj", "pack-quantized", **grouped, num_bits=8, group_size=32
+        ),
+    }
+    settings = {"quant_method": "compressed-tensors", "format": "mixed-precision", "config_groups": groups}
+    want = checkpoint(tmp_path, "llama", pack, settings)
+    assert torch.equal(logits(load(tmp_path)), logits(want))
+
+
+def test_a_model_that_reads_images_too_is_converted(tmp_path: Path) -> None:
+    """Its text is quantised, its other parts are not."""
+    want = checkpoint(
+        tmp_path,
+        "gemma3",
+        fp8,
+        {"quant_method": "fp8"},
+        chosen=lambda name: name.startswith("language_model") and name.endswith("_proj"),
+    )
+    assert torch.equal(logits(load(tmp_path)), logits(language_model(want)))
 
 
 def test_the_weights_of_a_quantised_checkpoint_are_served_in_the_type_that_is_chosen(tmp_path: Path) -> None:

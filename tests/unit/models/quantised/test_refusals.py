@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from serve_app.models.errors import ModelLoadError
+from serve_app.models.quantised.mxfp4 import unpack
 from tests.support.packers import awq, fp8, gptq, int8_rows
 from tests.support.quantised import change, checkpoint, load
 from tests.unit.models.test_loader import edit, save
@@ -61,6 +62,21 @@ def test_a_scale_that_cannot_be_right_is_named(tmp_path: Path, value: float, rea
     change(tmp_path, **{UP + "scales": with_value(part(tmp_path, "scales"), value)})
     with pytest.raises(ModelLoadError, match=rf"{NAME}weight cannot be converted: .*{reason}.*{NAME}scales"):
         load(tmp_path)
+
+
+def test_codes_that_are_no_numbers_are_named(tmp_path: Path) -> None:
+    checkpoint(tmp_path, "llama", fp8, {"quant_method": "fp8"})
+    codes = part(tmp_path, "weight").float()
+    change(tmp_path, **{UP + "weight": with_value(codes, float("nan")).to(torch.float8_e4m3fn)})
+    with pytest.raises(ModelLoadError, match=rf"not finite in {NAME}weight"):
+        load(tmp_path)
+
+
+def test_an_exponent_that_is_no_number_is_refused() -> None:
+    scales = torch.tensor([[127], [255]], dtype=torch.uint8)
+    matrix = unpack({"blocks": torch.zeros(2, 1, 16, dtype=torch.uint8), "scales": scales})
+    with pytest.raises(ValueError, match="a scale is not finite"):
+        matrix.dequantise(torch.float32)
 
 
 @pytest.mark.parametrize("value", [-1, 2])
