@@ -16,6 +16,7 @@ from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES,
     MODEL_MAPPING,
     MODEL_MAPPING_NAMES,
 )
@@ -53,7 +54,8 @@ def is_embedder(config: ModelConfig, folder: Path) -> bool:
         return True
     raw = read_json(folder / "config.json")
     name = (raw.get("architectures") or [""])[0]
-    generates = name in _class_names(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+    languages = (MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES)
+    generates = any(name in _class_names(mapping) for mapping in languages)
     return not generates and (name in _class_names(MODEL_MAPPING_NAMES) or name.endswith("ForMaskedLM"))
 
 

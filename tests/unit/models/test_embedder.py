@@ -39,6 +39,13 @@ def test_a_model_without_a_head_is_an_embedder(kind: str, tmp_path: Path) -> Non
     assert loaded.sentence.poolings == ()
 
 
+@pytest.mark.parametrize("name", ["Llama4ForConditionalGeneration", "Qwen3VLForConditionalGeneration"])
+def test_a_model_that_reads_more_than_text_generates(name: str, tmp_path: Path) -> None:
+    """Transformers lists the first of them among the models without a head."""
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": [name]}))
+    assert not is_embedder(config(tmp_path), tmp_path)
+
+
 def test_a_language_model_generates_unless_its_files_or_its_owner_say_otherwise(tmp_path: Path) -> None:
     AutoModelForCausalLM.from_config(tiny("qwen3").config).save_pretrained(tmp_path)
     assert not is_embedder(config(tmp_path), tmp_path)
