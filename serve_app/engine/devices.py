@@ -12,6 +12,7 @@ from serve_app.config import ModelConfig
 from serve_app.engine.attention.select import make_backend, resolve
 from serve_app.engine.cpu.device import CpuDevice
 from serve_app.engine.device import Device, TorchDevice
+from serve_app.engine.model.indexers import has_indexers
 from serve_app.engine.waiting import waiting
 
 TRIES_S: Final = 15.0
@@ -29,7 +30,10 @@ def choose_device(
     layers."""
     attention = resolve(config.attention, device)
     kernels = {"stacked": True, "experts": True, "states": True}
-    if config.attention == "auto" and device.type == "cuda":
+    if has_indexers(module) and device.type == "cuda":
+        progress("attention in plain torch: an index chooses the tokens that each row sees")
+        attention = "reference"
+    elif config.attention == "auto" and device.type == "cuda":
         from serve_app.engine.cuda.trial.choose import choose_kernels
 
         with waiting(progress, "trying the GPU's kernels", TRIES_S):

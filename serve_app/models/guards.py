@@ -26,6 +26,18 @@ LAYER_TYPES: Final = frozenset({"full_attention", "sliding_attention", "chunked_
 STATE_TYPES: Final = frozenset({"attention", "conv", "hybrid", "linear_attention", "mamba", "mlp", "moe"})
 ALIBI_TYPES: Final = frozenset({"bloom", "mpt"})  # their configurations do not mention it
 
+# Models whose layers attend to the tokens that an index chooses, in the one way that is known here.
+INDEXED_TYPES: Final = frozenset(
+    {
+        "axk2",
+        "deepseek_v32",
+        "dots3_note_text",
+        "glm_moe_dsa",
+        "hy_v4",
+        "mistral_large4_text",
+    }
+)
+
 # Attributes of a configuration for masks or layers that our attention never sees.
 FOREIGN: Final = {
     "index_topk": "sparse attention over an index",
@@ -73,9 +85,12 @@ def architecture_of(config: PreTrainedConfig) -> str:
 
 def check_config(config: PreTrainedConfig) -> None:
     """Raise ModelLoadError, naming the architecture and the reason, unless the model can be served."""
-    name, text = architecture_of(config), config.get_text_config()
-    if config.is_encoder_decoder or text.is_encoder_decoder:
-        raise _refused(name, "it is an encoder-decoder, this engine runs decoders")
+    name, coded = architecture_of(config), "it is an encoder-decoder, this engine runs decoders"
+    if config.is_encoder_decoder:  # whose text may be in either part
+        raise _refused(name, coded)
+    text = config.get_text_config()
+    if text.is_encoder_decoder:
+        raise _refused(name, coded)
     model_class = auto_class(config)._model_mapping[type(config)]
     if config.model_type in FOREIGN_LIBRARIES:
         library = FOREIGN_LIBRARIES[config.model_type]
@@ -97,18 +112,19 @@ def check_config(config: PreTrainedConfig) -> None:
     text_class = _class_of(MODEL_MAPPING, text) or model_class
     known = not STATE_FUNCTIONS.isdisjoint(vars(sys.modules[text_class.__module__]))
     keys = FOREIGN if known else {**FOREIGN, **FOREIGN_STATES}
-    foreign = [why for key, why in keys.items() if getattr(text, key, None)]
-    served = LAYER_TYPES | STATE_TYPES if known else LAYER_TYPES
+    indexed = text.model_type in INDEXED_TYPES
+    foreign = [why for key, why in keys.items() if getattr(text, key, None) and not indexed]
+    served = LAYER_TYPES | (STATE_TYPES if known else set()) | ({"indexed_attention"} if indexed else set())
     others = sorted(set(getattr(text, "layer_types", None) or ()) - served)
     if others:
         foreign.insert(0, f"layers of type {', '.join(others)}")
     if foreign:
-        raise _refused(
-            name, f"it has {foreign[0]}; only full, sliding-window and chunked attention can be batched here"
-        )
+        raise _refused(name, f"it has {foreign[0]} of a kind that this engine does not run")
     takes_ours = getattr(text_class, "_can_set_attn_implementation", None)
     if takes_ours is not None and not takes_ours():
-        raise _refused(name, "its attention does not go through transformers' attention interface")
+        raise _refused(
+            name, "it mixes tokens by code of its own, not through transformers' attention interface"
+        )
 
 
 def auto_class(config: PreTrainedConfig) -> Any:

@@ -26,7 +26,7 @@ BUDGET: dict[str, int] = {
     "control": 5_900,
     "deployments": 8_880,
     "endpoints": 860,
-    "engine": 20_000,
+    "engine": 20_200,
     "guardrails": 850,
     "json_schema": 3_690,
     "live": 340,

@@ -24,13 +24,15 @@ class LayerSpec:
     key_dim: int
     value_dim: int
     latent: bool = False  # a value is the first numbers of its key, and is not kept beside it
+    index_dim: int = 0  # of a token's key in the layer's index, which chooses what rows see; 0: it has none
 
     def bytes_per_token(self, dtype: torch.dtype) -> int:
         """The bytes of one token in a cache of `dtype`. int8 stands for codes, with a float32 scale for each
         key and value."""
         kept = (self.key_dim,) if self.latent else (self.key_dim, self.value_dim)
-        scales = len(kept) * torch.float32.itemsize if dtype == torch.int8 else 0
-        return self.num_kv_heads * (sum(kept) * dtype.itemsize + scales)
+        scale = torch.float32.itemsize if dtype == torch.int8 else 0
+        index = self.index_dim * dtype.itemsize + scale if self.index_dim else 0
+        return self.num_kv_heads * (sum(kept) * dtype.itemsize + len(kept) * scale) + index
 
 
 class AttentionBackend(Protocol):
@@ -77,4 +79,13 @@ class AttentionBackend(Protocol):
 
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
         """Copy whole blocks (source, target) in every layer: copy-on-write of a fork."""
+        ...
+
+
+class IndexedBackend(Protocol):
+    """A backend for layers with an index. Its `forward` also takes `chosen` [T, K]: the positions in its
+    sequence that each row sees, of those that it could see; -1 is none."""
+
+    def index(self, layer: int, keys: torch.Tensor, context: ForwardContext, sequence: int) -> torch.Tensor:
+        """Write the index keys [N, D] of a sequence's rows; returns those of all its tokens, [L, D]."""
         ...

@@ -77,6 +77,7 @@ class CpuAttention:
             self._native is None
             or not layers
             or dtype not in products
+            or any(spec.index_dim for spec in layers)
             or not all(NativeCache.supports(block_size, spec.key_dim, cached) for spec in layers)
             or any(spec.latent and spec.value_dim % LANES for spec in layers)
         ):
@@ -121,6 +122,7 @@ class CpuAttention:
         softcap: float | None = None,
         sinks: torch.Tensor | None = None,
         latent: bool = False,
+        chosen: torch.Tensor | None = None,
     ) -> torch.Tensor:
         if self._plain is not None or self._native is None:
             if self._plain is None:
@@ -132,6 +134,7 @@ class CpuAttention:
                 softcap=softcap,
                 sinks=sinks,
                 latent=latent,
+                chosen=chosen,
             )
         cache = self._caches[layer]
         self._native.write_cache(key, None if latent else value, cache, context.slots)
@@ -146,6 +149,11 @@ class CpuAttention:
             softcap=softcap,
             sinks=None if sinks is None else sinks.float().contiguous(),
         )
+
+    def index(self, layer: int, keys: torch.Tensor, context: ForwardContext, sequence: int) -> torch.Tensor:
+        if self._plain is None:
+            raise RuntimeError("the cache was allocated for layers without an index")
+        return self._plain.index(layer, keys, context, sequence)
 
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
         if self._plain is not None:

@@ -45,6 +45,7 @@ class ReferenceAttention:
         self._block_size = 0
         self._keys: list[_Rows] = []
         self._values: list[_Rows] = []
+        self._indices: dict[int, _Rows] = {}
 
     def allocate(
         self,
@@ -64,6 +65,12 @@ class ReferenceAttention:
 
         self._keys = [rows(spec.num_kv_heads, spec.key_dim) for spec in layers]
         self._values = [rows(spec.num_kv_heads, 0 if spec.latent else spec.value_dim) for spec in layers]
+        self._indices = {i: rows(1, spec.index_dim) for i, spec in enumerate(layers) if spec.index_dim}
+
+    def index(self, layer: int, keys: torch.Tensor, context: ForwardContext, sequence: int) -> torch.Tensor:
+        first, count = sum(context.query_lens[:sequence]), context.query_lens[sequence]
+        self._indices[layer].write(context.slots[first : first + count], keys[:, None])
+        return self._indices[layer].read(_slots(context, sequence))[:, 0]
 
     def forward(
         self,
@@ -78,22 +85,23 @@ class ReferenceAttention:
         softcap: float | None = None,
         sinks: torch.Tensor | None = None,
         latent: bool = False,
+        chosen: torch.Tensor | None = None,
     ) -> torch.Tensor:
         keys, values = self._keys[layer], self._values[layer]
         keys.write(context.slots, key)
         if not latent:
             values.write(context.slots, value)
-        offsets = torch.arange(context.block_size, device=query.device)
-        outputs = []
-        for query_rows, table, length in zip(
-            torch.split(query, list(context.query_lens)), context.block_tables, context.lens, strict=True
-        ):
-            slots = (table[:, None] * context.block_size + offsets).flatten()[:length]
+        outputs, first = [], 0
+        for sequence, (count, length) in enumerate(zip(context.query_lens, context.lens, strict=True)):
+            rows, slots = slice(first, first + count), _slots(context, sequence)
+            first += count
             seen = keys.read(slots)
-            visible = causal_mask(query_rows.shape[0], length, window, query.device)
+            visible = causal_mask(count, length, window, query.device)
+            if chosen is not None:
+                visible &= _among(chosen[rows], length)
             outputs.append(
                 attend(
-                    query_rows[None],
+                    query[rows][None],
                     seen[None],
                     (seen[..., : value.shape[-1]] if latent else values.read(slots))[None],
                     visible[None],
@@ -105,10 +113,26 @@ class ReferenceAttention:
         return torch.cat(outputs)
 
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
-        for pool in (pool for rows in (*self._keys, *self._values) for pool in rows.pools):
+        for pool in (
+            pool for rows in (*self._keys, *self._values, *self._indices.values()) for pool in rows.pools
+        ):
             blocks = pool.view(len(pool) // self._block_size, self._block_size, *pool.shape[1:])
             for source, target in pairs:
                 blocks[target] = blocks[source]
+
+
+def _slots(context: ForwardContext, sequence: int) -> torch.Tensor:
+    """The slots [L] of all tokens of a sequence, in order."""
+    table = context.block_tables[sequence]
+    offsets = torch.arange(context.block_size, device=table.device)
+    return (table[:, None] * context.block_size + offsets).flatten()[: context.lens[sequence]]
+
+
+def _among(chosen: torch.Tensor, length: int) -> torch.Tensor:
+    """[n, length] bool: the positions chosen [n, K] of each row; those below 0 are none."""
+    among = torch.zeros(chosen.shape[0], length + 1, dtype=torch.bool, device=chosen.device)
+    places = torch.where(chosen < 0, length, chosen).long()
+    return among.scatter_(1, places, torch.ones_like(places, dtype=torch.bool))[:, :length]
 
 
 def causal_mask(num_queries: int, length: int, window: int | None, device: torch.device) -> torch.Tensor:

@@ -23,6 +23,7 @@ from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.fused.layer import AttentionCall
 from serve_app.engine.model.forward import ATTENTION_NAME, active
 from serve_app.engine.model.latents import connect_latents
+from serve_app.engine.model.indexers import connect_indexers
 from serve_app.engine.model.stateful import wants_positions
 
 TOKENS: Final = 5  # of the prompt
@@ -114,6 +115,7 @@ def _logits(model: PreTrainedModel, backend: AttentionBackend, ids: torch.Tensor
     """The logits [T, V] float32 of one short sequence, which is in the first block of a cache."""
     model.set_attn_implementation(ATTENTION_NAME)
     connect_latents(model, ATTENTION_NAME)
+    connect_indexers(model)
     positions = torch.arange(len(ids), device=model.device)
     context = ForwardContext(
         query_start=positions.new_tensor([0, len(ids)], dtype=torch.int32),

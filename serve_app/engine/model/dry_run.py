@@ -53,10 +53,11 @@ def learn_layers(forward: Forward, *, name: str, config: Any, device: torch.devi
     in_order = numbers == tuple(sorted(set(numbers) & set(every))) if states.specs else numbers == every
     if not in_order:
         shown = ", ".join(str(call.layer) for call in calls[:8]) + (", ..." if len(calls) > 8 else "")
+        times = "at most once" if states.specs else "once"
         raise UnsupportedModel(
-            f"{name} calls attention for layers [{shown}] instead of once for each of its {expected} layers "
-            "in order: layers of another kind (linear attention, convolution, state space, an attention of "
-            "their own, or run twice) cannot be batched by this engine"
+            f"{name} calls attention for layers [{shown}] instead of {times} for each of its {expected} "
+            "layers in order: a layer that runs or attends twice, or by code of its own, cannot be batched "
+            "by this engine"
         )
     _check_windows(calls, name, config)
     layers = Layers(tuple(call.spec for call in calls), numbers, tuple(states.specs), one.shape[-1])

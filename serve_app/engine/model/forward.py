@@ -33,6 +33,13 @@ ATTENTION_NAME: Final = "serve_app_paged"
 POSITIONS: Final = ("position_embeddings", "embed_positions")  # the ends of names of what embeds positions
 
 
+class NoMask:
+    """Stands for a mask in modules that take parts of theirs. Our attention needs none."""
+
+    def __getitem__(self, key: object) -> NoMask:
+        return self
+
+
 class UnsupportedModel(Exception):
     """The module computes something that our attention would get wrong. Found at load, and never served."""
 
@@ -163,19 +170,20 @@ def paged_attention(
     query: torch.Tensor,  # [1, H, T, D]
     key: torch.Tensor,  # [1, Hkv, T, D]
     value: torch.Tensor,  # [1, Hkv, T, Dv]
-    attention_mask: torch.Tensor | None,
+    attention_mask: torch.Tensor | NoMask | None,
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
     s_aux: torch.Tensor | None = None,
     is_causal: bool | None = None,
+    indices: torch.Tensor | None = None,  # [1, T, K]: what each row sees, as `IndexedBackend` has it
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attend within the active step; returns ([1, T, H, Dv], None) as transformers expects.
 
     Raises UnsupportedModel for arguments that a causal paged cache cannot honour.
     """
-    if attention_mask is not None:
+    if attention_mask is not None and not isinstance(attention_mask, NoMask):
         raise UnsupportedModel(f"{type(module).__name__} builds its own attention mask")
     unknown = [k for k in others.keys() - HARMLESS if not isinstance(others[k], bool | None)]
     if unknown:
@@ -195,6 +203,7 @@ def paged_attention(
     latents = latents_of(module)
     if latents is not None:
         query = latents.absorb(query)
+    chosen = {} if indices is None else {"chosen": indices[0]}
     out = step.backend.forward(
         layer,
         query[0].transpose(0, 1),
@@ -206,6 +215,7 @@ def paged_attention(
         softcap=softcap or None,
         sinks=s_aux,
         latent=latents is not None,
+        **chosen,
     )
     if latents is not None:
         out = latents.expand(out, dtype)

@@ -26,6 +26,7 @@ from serve_app.engine.model.forward import (
     check_codes,
     check_takes_positions,
 )
+from serve_app.engine.model.indexers import connect_indexers
 from serve_app.engine.model.latents import connect_latents
 from serve_app.engine.model.memory import CachePlan, CacheTooSmall, plan_for_device
 from serve_app.engine.model.packed_adapters import PackedTable
@@ -72,6 +73,7 @@ class ModelRunner:
         module.set_attn_implementation(ATTENTION_NAME)
         connect_latents(module, ATTENTION_NAME)
         connect_states(module)
+        connect_indexers(module)
         layers = learn_layers(self._logits, name=name, config=text_config, device=device)
         self._codes = config.kv_cache_dtype == "int8"
         check_codes(layers.attention, codes=self._codes)
