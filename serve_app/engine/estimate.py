@@ -6,6 +6,7 @@ with the model's own.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,10 +14,12 @@ import torch
 from transformers import PreTrainedModel
 
 from serve_app.config import ModelConfig
+from serve_app.engine.cpu.packing import check_format
 from serve_app.engine.fused.fuse import known
 from serve_app.engine.kernels.structs import TYPES
 from serve_app.engine.model.dry_run import Layers, learn_layers
 from serve_app.engine.model.forward import ATTENTION_NAME, check_codes
+from serve_app.engine.model.indexers import connect_indexers
 from serve_app.engine.model.latents import connect_latents
 from serve_app.engine.model.memory import (
     CPU_CACHE_CAP,
@@ -28,6 +31,8 @@ from serve_app.engine.model.memory import (
     plan_cache,
 )
 from serve_app.engine.model.stateful import connect_states, wants_positions
+from serve_app.engine.weights.format import WeightFormat
+from serve_app.engine.weights.formats import FORMATS
 
 _HIDDEN_COPIES: Final = 6  # rows of the hidden size that a layer holds at once, about
 
@@ -45,6 +50,9 @@ class Estimate:
     def of(cls, module: PreTrainedModel, config: ModelConfig) -> Estimate:
         """`module`: on the meta device. Raises UnsupportedModel for a model that the engine cannot run."""
         family = known(module, frozenset(TYPES), states=device_memory(config.device)[0] == "cpu")
+        module.set_experts_implementation("batched_mm")  # the usual one takes bfloat16 alone on this device
+        if family is None and config.quantization != "none":
+            _check_format(module, FORMATS[config.quantization])
         text = module.config.get_text_config()
         layers = _layers(module, text)
         check_codes(() if layers is None else layers.attention, codes=config.engine.kv_cache_dtype == "int8")
@@ -122,6 +130,7 @@ def _layers(module: PreTrainedModel, text: Any) -> Layers | None:
 
     takes = wants_positions(module)
     connect_states(module)
+    connect_indexers(module)
     module.set_attn_implementation(ATTENTION_NAME)
     connect_latents(module, ATTENTION_NAME)
     try:
@@ -129,6 +138,11 @@ def _layers(module: PreTrainedModel, text: Any) -> Layers | None:
         return learn_layers(forward, name=name, config=text, device=device)
     except (RuntimeError, NotImplementedError, TypeError):  # it reads numbers, which the meta device lacks
         return None
+
+
+def _check_format(module: PreTrainedModel, weights: WeightFormat) -> None:
+    with suppress(RuntimeError, NotImplementedError, TypeError):  # it reads numbers: the start will say
+        check_format(module, weights)
 
 
 def _step_bytes(text: Any, config: ModelConfig, dtype: torch.dtype) -> int:

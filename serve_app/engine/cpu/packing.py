@@ -23,6 +23,7 @@ from serve_app.engine.fused.checks import FirstLayers, run_model
 from serve_app.engine.model.forward import UnsupportedModel
 from serve_app.engine.model.latents import latents_of
 from serve_app.engine.weights.format import WeightFormat
+from serve_app.engine.weights.formats import packer
 from serve_app.engine.weights.packable import packable_linears
 from serve_app.engine.weights.packed_linear import Pack, PackedLinear, as_linear, can_be_packed
 from serve_app.engine.weights.plain import PLAIN
@@ -33,8 +34,7 @@ log = logging.getLogger(__name__)
 # Settings with the number of experts: a linear with as many outputs is a router.
 COUNTS: Final = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
-# Parameters that make the rates of decays: a few numbers a channel, which no product uses.
-RATES: Final = ("A_log",)
+FEW: Final = 64  # numbers for each number of a row, at most, of a parameter that is no matrix to quantise
 
 Undo = list[Callable[[], object]]
 
@@ -65,6 +65,12 @@ def pack_model(model: PreTrainedModel, weights: WeightFormat, pack: Pack) -> int
         )
     undo.clear()
     return count + packing.apply(None)
+
+
+def check_format(model: PreTrainedModel, weights: WeightFormat) -> None:
+    """Raise UnsupportedModel if `weights` is no format for all weights of `model`, which may be on the meta
+    device."""
+    _Packing(model, weights, packer(model, weights, "cpu"))
 
 
 class _Packing:
@@ -153,14 +159,16 @@ class _Packing:
 
     def _check_all(self, weights: WeightFormat) -> None:
         """Raises UnsupportedModel for a matrix that stays unpacked."""
+        most = FEW * int(getattr(self._model.config.get_text_config(), "hidden_size", 0))
         for path, module in self._model.named_modules():
             if isinstance(module, nn.Linear | nn.Embedding | Conv1D) or has_experts(module):
                 continue
             if isinstance(module, nn.Conv1d):  # of a few numbers a channel
                 continue
             for name, parameter in module.named_parameters(path, recurse=False):
-                own = name.rpartition(".")[2]
-                if parameter.dim() > 1 and own not in RATES and (module, own) not in self._products:
+                if parameter.dim() == 1 or parameter.numel() <= most:
+                    continue
+                if (module, name.rpartition(".")[2]) not in self._products:
                     raise UnsupportedModel(
                         f"quantization {weights.name} is for weights by which a model multiplies; {name} is "
                         f"a tensor of shape {tuple(parameter.shape)} that it uses otherwise. Serve the "

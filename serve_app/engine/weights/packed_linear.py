@@ -112,5 +112,5 @@ def as_linear(weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Linear:
 
 
 def can_be_packed(weight: torch.Tensor) -> bool:
-    """Whether such a weight can be packed: it is on a CPU, and of one of these types."""
-    return weight.dtype in TYPES and weight.device.type == "cpu"
+    """Whether such a weight can be packed: it is of one of these types, and on a CPU or without memory."""
+    return weight.dtype in TYPES and weight.device.type in ("cpu", "meta")

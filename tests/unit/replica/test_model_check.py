@@ -75,6 +75,8 @@ def test_what_a_start_refuses_is_refused(tmp_path: Path) -> None:
         checked(saved("bloom", tmp_path / "a"))
     with pytest.raises(ModelLoadError, match=r"cannot be served: .* layers \[0, 0, 1, 1"):
         checked(saved("diffllama", tmp_path / "b"))
+    with pytest.raises(ModelLoadError, match=r"experts\.gate_up_proj .* uses otherwise"):
+        checked(saved("llama4_text", tmp_path / "c"), quantization="int8")
     small_config("llama").save_pretrained(tmp_path / "d")
     with pytest.raises(ModelLoadError, match=r"has no \.safetensors weights"):
         checked(str(tmp_path / "d"))
