@@ -1,17 +1,19 @@
 """Every family of transformers' causal language models, small, and what the product makes of it.
 
 A family is judged by the product's own path: a saved checkpoint, the loader, the packed
-linears, the paged cache. `python -m tests.support.families_table` prints the table of docs/models.md.
+linears, the paged cache. `python -m tests.support.models_tables` writes the tables of docs/models.md.
 """
 
 from __future__ import annotations
 
+import copy
 import multiprocessing
 import resource
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
+from math import inf
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
@@ -28,11 +30,19 @@ from transformers.utils import logging
 from serve_app.config import ModelConfig
 from serve_app.engine.attention.cpu import CpuAttention
 from serve_app.engine.cpu.fused import accelerate_cpu
+from serve_app.engine.cpu.packing import COUNTS
+from serve_app.engine.experts.packed import has_experts
+from serve_app.engine.fused.fuse import known
+from serve_app.engine.kernels.structs import TYPES
 from serve_app.engine.model.forward import UnsupportedModel
+from serve_app.engine.model.indexers import has_indexers
+from serve_app.engine.model.stateful import stateful_functions
+from serve_app.engine.weights.format import WeightFormat
+from serve_app.engine.weights.int8_int4 import INT4, INT8
 from serve_app.models.errors import ModelLoadError
 from serve_app.models.guards import auto_class, check_config
 from serve_app.models.loader import load_model
-from tests.support.multimodal import small_settings, whole_class
+from tests.support.multimodal import DOTS3, small_settings, whole_class
 from tests.support.tiny_models import ARCHITECTURES, BASE, MLA, WINDOW, check_parity, enlarge
 
 MAX_CPU_S: Final = 60  # of one family's process
@@ -48,6 +58,9 @@ SMALL: Final[dict[str, Any]] = {
     "ffn_hidden_size": 48,
     "first_k_dense_replace": 1,
     "head_dim": 8,
+    "index_head_dim": 16,
+    "index_n_heads": 16,
+    "index_topk": 4,
     "intermediate_size_mlp": 48,
     "kv_lora_rank": 16,
     "moe_intermediate_size": 16,
@@ -87,7 +100,7 @@ MAMBA: Final = {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_expand": 2, "mamb
 DELTA: Final = {
     "linear_num_value_heads": 4,
     "linear_num_key_heads": 2,
-    "linear_key_head_dim": 8,
+    "linear_key_head_dim": 16,
     "linear_value_head_dim": 16,
     "linear_conv_kernel_dim": 4,
     "layer_types": ["linear_attention", "full_attention"] * 2,
@@ -97,6 +110,7 @@ CONV: Final = {"layer_types": ["conv", "full_attention"] * 2, "conv_L_cache": 3}
 OVERRIDES: Final[dict[str, dict[str, Any]]] = {
     **ARCHITECTURES,
     "axk1": MLA,
+    "axk2": MLA,
     "bailing_hybrid": {**MLA, "num_local_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1}
     | {"head_dim": 16, "layer_group_size": 2},
     "bamba": {**MAMBA, "attn_layer_indices": [1, 3]},
@@ -117,7 +131,8 @@ OVERRIDES: Final[dict[str, dict[str, Any]]] = {
         "ffn_config": {"hidden_size": 32, "ffn_hidden_size": 48},
     },
     "deepseek_v2": MLA,
-    "dots3_note_text": {"num_key_value_heads": 4},
+    "deepseek_v32": MLA,
+    "dots3_note_text": DOTS3,
     "emu3": {
         "text_config": BASE,
         "vq_config": {
@@ -127,6 +142,7 @@ OVERRIDES: Final[dict[str, dict[str, Any]]] = {
             "hidden_size": 32,
         },
     },
+    "falcon_h1": {**MAMBA, "mamba_d_ssm": 64},
     "fuyu": {"text_config": BASE},
     "gemma3": {"text_config": {**BASE, **ARCHITECTURES["gemma3_text"]}, "vision_config": VISION},
     "gemma3n": {"text_config": {**BASE, **PER_LAYER, "head_dim": 8}},
@@ -149,12 +165,14 @@ OVERRIDES: Final[dict[str, dict[str, Any]]] = {
     "gemma4_text": {**ARCHITECTURES["gemma4_text"], **PER_LAYER},
     "git": {"vision_config": VISION},
     "glm4_moe_lite": MLA,
+    "glm_moe_dsa": {**MLA, "indexer_types": ["full", "shared", "full", "shared"]},
     "got_ocr2": {
         "text_config": BASE,
         "vision_config": {**VISION, "num_channels": 3, "output_channels": 16, "mlp_dim": 16},
     },
     "gpt_neo": {"attention_types": [[["global", "local"], 2]]},
     "granitemoehybrid": {**MAMBA, "layer_types": ["linear_attention", "full_attention"] * 2},
+    "hy_v4": {**MLA, "indexer_types": ["full", "shared", "full", "shared"]},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "mamba_d_state": 16},
     "kimi_linear": {
         **MLA,
@@ -243,6 +261,16 @@ VARIANTS: Final[dict[str, dict[str, Any]]] = {
 }
 
 
+# What a state is, by the function that computes it.
+STATES: Final = {
+    "causal_conv1d_fn": "convolution",
+    "chunk_kimi_delta_attention": "Kimi delta attention",
+    "mamba2_chunk_scan": "Mamba 2",
+    "mamba_selective_scan": "Mamba",
+    "torch_chunk_gated_delta_rule": "gated delta rule",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What became of a family: served as transformers computes it, refused with a reason, or neither."""
@@ -250,6 +278,7 @@ class Verdict:
     family: str
     outcome: str  # served, refused or failed
     reason: str = ""
+    path: tuple[str, ...] = ()  # of a family that is served: the cells of its row
 
 
 def families() -> list[str]:
@@ -303,7 +332,7 @@ def small_config(family: str) -> PreTrainedConfig:
     """A configuration with every feature of the family and a few thousand numbers."""
     model_type, _, variant = family.removesuffix(")").partition(" (")
     settings: dict[str, Any] = {}
-    if model_type in AS_THEY_ARE and model_type != "gemma4_assistant":
+    if model_type in AS_THEY_ARE - {"gemma4_assistant"} and variant != "whole":
         settings = {}
     elif model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or variant == "whole":
         settings = small_settings(model_type, {**BASE, **SMALL})
@@ -335,6 +364,7 @@ def judge(family: str) -> Verdict:
                 .from_pretrained(folder, attn_implementation="eager", dtype=torch.float32)
                 .eval()
             )
+        path = _path(loaded.module)
         check_parity(
             reference, CpuAttention(), prepare=lambda _: accelerate_cpu(loaded.module, torch.float32)
         )
@@ -345,7 +375,43 @@ def judge(family: str) -> Verdict:
         return Verdict(family, "refused", str(error).partition(refused)[2])
     except UnsupportedModel as error:
         return Verdict(family, "refused", str(error))
-    return Verdict(family, "served")
+    return Verdict(family, "served", path=path)
+
+
+def _path(module: PreTrainedModel) -> tuple[str, ...]:
+    """How a model is served: its layers, its steps on a GPU, its states, its experts, and the formats for its
+    weights."""
+    parts = list(module.modules())
+    config = module.config.get_text_config()
+    functions = {name for part in parts for name in stateful_functions(type(part))}
+    experts = ""
+    names = {type(part).__name__ for part in parts}
+    if any((getattr(config, count, None) or 1) > 1 for count in COUNTS) or any("Experts" in n for n in names):
+        experts = "packed" if any(has_experts(part) for part in parts) else "its own"
+    return (
+        layers_of(module),
+        "" if has_indexers(module) else "decodes" if functions else "steps",
+        ", ".join(STATES[name] for name in sorted(functions)),
+        experts,
+        ", ".join(weights.name for weights in (INT8, INT4) if _takes(module, weights)),
+        "CPU, GPU",
+    )
+
+
+def layers_of(module: PreTrainedModel) -> str:
+    """Whose layers run a model."""
+    if known(module, frozenset(TYPES)) is not None:
+        return "fused"
+    return "transformers'" if known(module, frozenset(TYPES), states=True) is None else "fused on a CPU"
+
+
+def _takes(module: PreTrainedModel, weights: WeightFormat) -> bool:
+    """Whether a model can have its weights in a format; rounding says nothing about so small a model."""
+    try:
+        accelerate_cpu(copy.deepcopy(module), torch.float32, weights=replace(weights, error=inf))
+    except UnsupportedModel:
+        return False
+    return True
 
 
 def _save(config: PreTrainedConfig, folder: Path) -> None:
@@ -393,6 +459,7 @@ def _judge_and_tell(family: str, answer: Connection) -> None:
 
 
 def table_row(verdict: Verdict) -> str:
-    """As it stands in docs/models.md."""
-    words = "served" if verdict.outcome == "served" else f"{verdict.outcome}: {verdict.reason}"
-    return f"| `{verdict.family}` | {class_name(verdict.family)} | {words} |"
+    """As it stands in docs/models.md: in the table of those that are served, or of those that are refused."""
+    words = verdict.path if verdict.outcome == "served" else (verdict.reason,)
+    cells = (f"`{verdict.family}`", class_name(verdict.family), *words)
+    return "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|"

@@ -55,6 +55,17 @@ MROPE: Final = {
     }
 }
 # Settings of a family's parts beyond their sizes.
+DOTS3: Final = {
+    "num_key_value_heads": 4,
+    "shared_experts_intermediate_size": 16,
+    "swa_num_attention_heads": 4,
+    "swa_num_key_value_heads": 4,
+    "swa_q_lora_rank": 16,
+    "swa_kv_lora_rank": 16,
+    "swa_head_dim": 24,
+    "swa_qk_nope_head_dim": 16,
+    "swa_v_head_dim": 16,
+}
 MORE: Final[dict[str, dict[str, Any]]] = {
     "blip-2": {"qformer_config": {"encoder_hidden_size": 32}},
     "chameleon": {"vocabulary_map": {"<image>": 5}},
@@ -98,7 +109,18 @@ MORE: Final[dict[str, dict[str, Any]]] = {
         "audio_pad_token_id": 64,
         "codec_config": {"upsample_groups": 32},
     },
+    "dots3_note": {
+        "text_config": DOTS3,
+        "vision_config": {
+            "per_layer_config": {},
+            "hidden_size": 16,
+            "adapter_in_dim": 16,
+            "adapter_out_dim": 32,
+        },
+        "audio_config": {"hidden_size": 16, "adapter_input_size": 16, "adapter_out_dim": 32},
+    },
     "mistral4": {"num_key_value_heads": 4},
+    "mistral_large4": {"text_config": {"num_key_value_heads": 4}},
     "molmo2": {"adapter_config": {"vision_feature_layer": [0]}, "vision_config": {"num_hidden_layers": 1}},
     "muse_spark": {"audio_config": {"num_hidden_layers": 4}},
     "nemo_speechlm": {

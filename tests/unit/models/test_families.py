@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
 
+from tests.support.checkpoints import CHECKPOINTS, checkpoint_row
 from tests.support.families import Verdict, class_name, families, judge, judge_apart, table_row
+from tests.support.models_tables import PAGE, documented, rewritten
 
-DOC = Path(__file__).parents[3] / "docs" / "models.md"
+DOCUMENTED = documented(PAGE.read_text("utf-8"))
+# One of each answer.
+QUICK_CHECKPOINTS = ("LiquidAI/LFM2.5-1.2B-Instruct", "deepseek-ai/DeepSeek-V4-Flash", "openai/gpt-oss-20b")
 ALWAYS = ("hunyuan_v1_moe", "longcat_flash", "roberta (decoder)", "gemma3", "git")
 # The same handful on every run of one release of transformers.
 QUICK = (*ALWAYS, *random.Random(20).sample(sorted(set(families()) - set(ALWAYS)), 12))
-
-
-def documented() -> dict[str, str]:
-    """The rows of the table in docs/models.md by family."""
-    rows = re.findall(r"^(\| `([^`]+)` \| \w+ \| (?:served|refused: .+) \|)$", DOC.read_text("utf-8"), re.M)
-    return {family: row for row, family in rows}
 
 
 @pytest.fixture
@@ -34,7 +30,7 @@ def _one_thread() -> Iterator[None]:
 
 def check(verdict: Verdict) -> None:
     assert verdict.outcome in ("served", "refused"), verdict.reason
-    assert documented().get(verdict.family) == table_row(verdict)
+    assert DOCUMENTED.get(verdict.family) == table_row(verdict)
 
 
 @pytest.mark.parametrize("family", QUICK)
@@ -49,12 +45,23 @@ def test_each_family_is_served_as_transformers_computes_it_or_refused(family: st
     check(judge_apart(family))
 
 
-def test_the_page_of_models_has_every_family() -> None:
-    rows = documented()
-    missing = [family for family in families() if family not in rows]
-    assert not missing, "print their rows with `python -m tests.support.families_table FAMILY ...`"
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name in QUICK_CHECKPOINTS else pytest.mark.full) for name in CHECKPOINTS],
+)
+def test_a_checkpoint_takes_the_memory_that_the_page_says(name: str) -> None:
+    assert DOCUMENTED.get(name) == checkpoint_row(name)
+
+
+def test_the_page_of_models_has_every_family_and_checkpoint() -> None:
+    missing = [name for name in (*CHECKPOINTS, *families()) if name not in DOCUMENTED]
+    assert not missing, "write their rows with `python -m tests.support.models_tables NAME ...`"
     for family in families():
-        assert f"| {class_name(family)} |" in rows[family]
+        assert f"| {class_name(family)} |" in DOCUMENTED[family]
+
+
+def test_the_tables_of_the_page_are_in_order() -> None:
+    assert rewritten(PAGE.read_text("utf-8"), {}) == PAGE.read_text("utf-8")
 
 
 @pytest.mark.full
