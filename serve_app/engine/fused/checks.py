@@ -22,8 +22,8 @@ from serve_app.engine.attention.reference import ReferenceAttention
 from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.fused.layer import AttentionCall
 from serve_app.engine.model.forward import ATTENTION_NAME, active
-from serve_app.engine.model.latents import connect_latents
 from serve_app.engine.model.indexers import connect_indexers
+from serve_app.engine.model.latents import connect_latents
 from serve_app.engine.model.stateful import wants_positions
 
 TOKENS: Final = 5  # of the prompt
