@@ -220,9 +220,9 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         },
         "loop": {"engine", "finish"},
         "machine": {"kernels", "model", "waiting"},
-        "devices": {"attention", "cpu", "cuda", "cuda.trial", "device", "waiting"},
+        "devices": {"attention", "cpu", "cuda", "cuda.trial", "device", "model", "waiting"},
         "assemble": {"devices", "engine", "grammar_queue", "model", "weights"},
-        "estimate": {"attention", "fused", "kernels", "model"},
+        "estimate": {"attention", "cpu", "fused", "kernels", "model", "weights"},
     },
     "deployments": {
         "adapter_affinity": set(),
