@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Final
 
 import pytest
 import torch
@@ -40,7 +41,7 @@ SIZES = {
     "head_dim": 64,
     "max_position_embeddings": BLOCK * BLOCKS_EACH,
 }
-MODELS = {
+MODELS: Final[Mapping[str, Mapping[str, object]]] = {
     "gpt_oss": {"num_local_experts": 16, "num_experts_per_tok": 4, "sliding_window": 128},
     "qwen3_moe": {"num_experts": 64, "num_experts_per_tok": 8, "moe_intermediate_size": 512},
     "qwen3_5_text": {
@@ -102,7 +103,7 @@ def test_states_equal_those_of_plain_torch(dtype: torch.dtype) -> None:
 def runner_of(kind: str, dtype: torch.dtype, attention: str) -> ModelRunner:
     torch.manual_seed(0)
     model: PreTrainedModel = AutoModelForCausalLM.from_config(
-        AutoConfig.for_model(kind, **(SIZES | MODELS[kind])), dtype=dtype
+        AutoConfig.for_model(kind, **{**SIZES, **MODELS[kind]}), dtype=dtype
     )
     model = model.eval().to(CUDA)
     kernels = None

@@ -20,7 +20,8 @@ from serve_app.engine.assemble import assemble
 from serve_app.engine.engine import Engine
 from serve_app.engine.estimate import Estimate
 from serve_app.types import EngineRequest
-from tests.invariance.test_states import OUTPUT, REQUESTS, VOCAB, Told, answers, request
+from tests.invariance.test_states import REQUESTS
+from tests.support.engine_answers import OUTPUT, VOCAB, Told, answers, request
 from tests.support.tiny_models import MLA, make_model, tiny_config
 
 TOPK: Final = 8  # tokens that a row sees, of up to 82

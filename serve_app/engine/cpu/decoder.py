@@ -127,7 +127,7 @@ def _native_cache(step: ActiveStep, layer: int) -> NativeCache | None:
     """The cache of the layer with this number, if our functions can use it."""
     backend = step.backend
     if isinstance(backend, Numbered):
-        backend, layer = backend.backend, backend.place_of(layer)
+        layer, backend = backend.place_of(layer), backend.backend
     caches = backend.native_caches if isinstance(backend, CpuAttention) else None
     return None if caches is None else caches[layer]
 

@@ -171,7 +171,7 @@ class AttentionLayer(DecoderLayer[KernelsT]):
         gates = None
         if self._gated:
             q, width = self._heads * self._head_dim, qkv.shape[1]
-            query, gates, others = qkv.split([q, q, width - 2 * q], dim=1)
+            query, gates, others = torch.split(qkv, [q, q, width - 2 * q], dim=1)
             qkv = torch.cat([query, others], dim=1)
         heads = self._attend(qkv, cos, sin) if rows is None else self._attend_last(qkv, cos, sin, rows)
         if gates is None:

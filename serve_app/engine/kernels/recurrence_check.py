@@ -39,7 +39,8 @@ def recurrence_results(
         for first, length, source, target in SPANS:
             rows = slice(first, first + length)
             q, k = (each[rows].double().repeat_interleave(HEADS // GROUPS, 1) for each in (query, key))
-            v, d, p = (None if each is None else each[rows].double() for each in (value, decay, part))
+            v, d = (each[rows].double() for each in (value, decay))
+            p = None if part is None else part[rows].double()
             want[target] = want[source]
             yield out[rows], plain.recurrence(want[target], q, k, v, d, p)
         yield pool, want
@@ -102,9 +103,9 @@ def delta_results(native: Native, random: torch.Generator) -> Iterator[tuple[tor
         want_windows[target], want_pool[target] = known[-(width - 1) :], want_pool[source]
         mixed, (gate, part, step) = (
             plain.convolution(known, factors.T.double(), None, silu=True),
-            rows[:, channels:].split([heads * values, heads, heads], 1),
+            torch.split(rows[:, channels:], [heads * values, heads, heads], 1),
         )
-        q, k, v = mixed.split([groups * keys, groups * keys, heads * values], 1)
+        q, k, v = torch.split(mixed, [groups * keys, groups * keys, heads * values], 1)
         q, k = (each.view(length, groups, keys).repeat_interleave(heads // groups, 1) for each in (q, k))
         q, k = (each * (each.square().sum(-1, keepdim=True) + 1e-6).rsqrt() for each in (q, k))
         decay = torch.exp(rates.double() * functional.softplus(step + biases.double()))[..., None]

@@ -34,18 +34,18 @@ pytestmark = pytest.mark.all_combinations
 module_loop = pytest.mark.asyncio(loop_scope="module")
 each_route = pytest.mark.parametrize("route", ROUTES.values(), ids=ROUTES.keys())
 
-MALFORMED: Final = (
-    b"",
-    b'{"model": ',
-    b"{stream: false}",
-    b"[]",
-    b"null",
-    b"5",
-    b'\xef\xbb\xbf{"model": "demo"}',  # behind a byte order mark
-    b'{"unknown": NaN}',
-    b'{"unknown": [NaN]}',
-    b'{"model": "\xff"}',
-)
+MALFORMED: Final = {
+    "empty": b"",
+    "cut": b'{"model": ',
+    "unquoted-key": b"{stream: false}",
+    "list": b"[]",
+    "null": b"null",
+    "number": b"5",
+    "byte-order-mark": b'\xef\xbb\xbf{"model": "demo"}',
+    "nan": b'{"unknown": NaN}',
+    "nan-below": b'{"unknown": [NaN]}',
+    "not-utf-8": b'{"model": "\xff"}',
+}
 OF_THE_MODEL: Final[dict[str, tuple[str, ServeError]]] = {
     "e5": ("E5", PromptTooLong("prompt", "too long")),
     "e7": ("E7", QuotaExceeded("too much", retry_after_s=3)),
@@ -77,9 +77,9 @@ async def serving(
 @module_loop
 @each_route
 async def test_e1_a_body_that_is_no_json_object(client: httpx.AsyncClient, route: Route) -> None:
-    for raw in MALFORMED:
+    for kind, raw in MALFORMED.items():
         answer = await route.post(client, raw, conftest.MODEL)
-        assert "JSON" in route.protocol.told(answer, "E1"), raw
+        assert "JSON" in route.protocol.told(answer, "E1"), kind
 
 
 @module_loop

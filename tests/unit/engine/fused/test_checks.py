@@ -11,6 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 from serve_app.engine.cpu.decoder import FusedLayer, FusedStack
+from serve_app.engine.cpu.delta import DeltaLayer
 from serve_app.engine.cpu.fused import NativeParts, accelerate_cpu
 from serve_app.engine.fused.forward import FusedForward
 from serve_app.engine.kernels import native
@@ -68,7 +69,7 @@ def test_it_is_not_fused_if_one_weight_of_a_fused_layer_is_wrong(
 ) -> None:
     right = NativeParts.make_layer
 
-    def wrong(self: NativeParts, layer: Any, *arguments: Any) -> FusedLayer:
+    def wrong(self: NativeParts, layer: Any, *arguments: Any) -> FusedLayer | DeltaLayer:
         if layer.self_attn.layer_idx == end:
             layer = copy.deepcopy(layer)
             layer.get_submodule(name).weight[3, 5] = 1.0
