@@ -91,10 +91,10 @@ def test_a_tokenizer_that_cannot_be_read_is_named(folder: Path, tmp_path: Path) 
 def test_a_cache_that_the_system_refuses_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = NativeCache.allocate
 
-    def scarce(num_blocks: int, *others: object) -> NativeCache:
+    def scarce(num_blocks: int, *others: object, **options: object) -> NativeCache:
         if num_blocks == 16:  # not of a trial at the start
             raise OSError(errno.ENOMEM, "Cannot allocate memory")
-        return whole(num_blocks, *others)  # type: ignore[arg-type]
+        return whole(num_blocks, *others, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(NativeCache, "allocate", scarce)
     with pytest.raises(ModelLoadError, match=r"Cannot allocate memory.*lower kv_cache_bytes"):
