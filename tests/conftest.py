@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 settings.register_profile(
     "tests", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.register_profile("few", parent=settings.get_profile("tests"), max_examples=20)  # for `make test`
+settings.register_profile("few", parent=settings.get_profile("tests"), max_examples=10)  # for `make test`
 settings.load_profile("tests")
 # Helpers too: an assertion of theirs that fails shows its values.
 pytest.register_assert_rewrite(*(f"tests.{each.name}" for each in Path(__file__).parent.iterdir()))

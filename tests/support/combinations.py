@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 
 ALL: Final = "all_combinations"
-MOST: Final = 16
+MOST: Final = 8
 Parts = frozenset[Hashable]
 
 

@@ -5,13 +5,25 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 import torch
 
 # Marks of what takes moments on a device, and tens of seconds in the interpreter.
 LONG: list[pytest.MarkDecorator] = [] if torch.cuda.is_available() else [pytest.mark.full]
+TestT = TypeVar("TestT", bound=Callable[..., None])
+
+
+def long(test: TestT) -> TestT:
+    """Mark a whole test so."""
+    for mark in LONG:
+        test = mark(test)
+    return test
+
+
 APART = Path(__file__).parents[2] / ".venv-triton"  # where `make test` installs it
 
 

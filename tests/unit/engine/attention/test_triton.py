@@ -23,7 +23,7 @@ from serve_app.engine.kernels.quantized import cached_rows
 from serve_app.engine.sequence import Chunk, Sequence
 from serve_app.types import SamplingParams
 from tests.support.tiny_models import ARCHITECTURES, check_parity, tiny_model
-from tests.support.triton_interpreter import LONG
+from tests.support.triton_interpreter import LONG, long
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 BLOCK, BLOCKS = 4, 32
@@ -149,6 +149,7 @@ def test_a_prompt_of_many_tiles_after_a_prefix_equals_the_reference() -> None:
 
 
 # Softcap, a window, sinks, and keys wider than values. Families of fused layers: tests/unit/engine/cuda.
+@long
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize(
     "architecture", [pytest.param("gemma2", marks=LONG), "gpt_oss", pytest.param("deepseek_v3", marks=LONG)]

@@ -209,7 +209,9 @@ def logits(runner: ModelRunner, chosen: Iterable[list[Chunk]]) -> list[torch.Ten
 
 
 # Fused layers, and layers of transformers with hooks.
-@pytest.mark.parametrize("architecture", ["qwen3", "ernie4_5", pytest.param("gemma2", marks=LONG)])
+@pytest.mark.parametrize(
+    "architecture", ["qwen3", *(pytest.param(each, marks=LONG) for each in ("ernie4_5", "gemma2"))]
+)
 def test_a_model_gives_the_logits_that_it_gives_with_packed_linears(architecture: str) -> None:
     shape = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
     model = make_model(tiny_config(architecture, **shape)).to(DEVICE)

@@ -27,7 +27,7 @@ from serve_app.engine.model.runner import ModelRunner
 from serve_app.engine.sequence import Chunk, Sequence
 from tests.support.low_rank import random_updates
 from tests.support.tiny_models import BLOCK, make_model, make_sequence, tiny_config
-from tests.support.triton_interpreter import LONG
+from tests.support.triton_interpreter import LONG, long
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -184,6 +184,7 @@ def buffers_for(runner: ModelRunner) -> StepBuffers:
     return StepBuffers(128, 4, hidden, runner.plan, DEVICE)
 
 
+@long
 def test_steps_with_more_prompts_than_a_graph_has_room_for_run_without(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -234,6 +235,7 @@ def test_rows_with_adapters_have_graphs_of_their_own(tokens: int, replayed: int)
     assert any(not torch.allclose(one, two, atol=0.1) for one, two in zip(without, want, strict=True))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("make_adapters", [pytest.param(StackedTable, marks=LONG), PackedTable])
 def test_without_graphs_of_their_own_rows_with_adapters_run_without(make_adapters: MakeAdapters) -> None:
     graphed, backend = runner(make_adapters=make_adapters)
@@ -246,6 +248,7 @@ def test_without_graphs_of_their_own_rows_with_adapters_run_without(make_adapter
     assert recorder.replayed == 3
 
 
+@long
 def test_what_null_sequences_hold_reaches_nobody() -> None:
     """Not even what a broken request left in the first block, or in a graph's inputs."""
     graphed, backend = runner()

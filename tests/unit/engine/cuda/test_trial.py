@@ -39,7 +39,7 @@ from serve_app.engine.experts.gate import Gate
 from tests.support.invariants import WAIT_S
 from tests.support.tiny_models import ARCHITECTURES, tiny_model
 from tests.support.tiny_states import tiny_stateful
-from tests.support.triton_interpreter import LONG
+from tests.support.triton_interpreter import LONG, long
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -151,6 +151,7 @@ def test_nor_with_those_of_narrow_types(dtype: torch.dtype) -> None:
 
 
 # Softcap and windows, sinks, and keys wider than values.
+@long
 @pytest.mark.parametrize(
     "architecture",
     ["gpt_oss", pytest.param("gemma2", marks=LONG), pytest.param("deepseek_v3", marks=LONG)],
@@ -342,12 +343,14 @@ def test_the_process_of_a_trial_finds_nothing_wrong(llama: Question, interpreted
     assert fault_of(short, command=("/no/such/program",)) is None  # it is remembered
 
 
+@long
 def test_and_says_what_failed_in_it(llama: Question, interpreted: Path) -> None:
     fault = fault_of(replace(llama, dtype="float8_e5m2"), command=COMMAND)
     assert fault == "KeyError: torch.float8_e5m2"
     assert not list(interpreted.glob("*.passed"))
 
 
+@long
 def test_it_ends_with_the_process_that_started_it(llama: Question, tmp_path: Path) -> None:
     (tmp_path / "question").write_bytes(replace(llama, longest=60, uses=llama.uses * 1000).to_json())
     started = f"""
