@@ -58,7 +58,7 @@ def assemble(
         config=config.engine,
         context_window=context_window,
         make_adapters=made.make_adapters,
-        graphed=made.largest_graph(module),
+        graphed=made.largest_graph(),
         state_kernels=made.state_kernels,
     )
     plan = runner.plan

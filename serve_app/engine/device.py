@@ -46,7 +46,7 @@ class Device(Protocol):
         """Make `module`, with weights of `dtype`, fast in place; its linears get the format `weights`."""
         ...
 
-    def largest_graph(self, module: PreTrainedModel) -> int:
+    def largest_graph(self) -> int:
         """The number of tokens in the largest step with prompts that `record` may record; 0 if none."""
         ...
 
@@ -70,7 +70,7 @@ class TorchDevice:
     ) -> PreTrainedModel:
         return module
 
-    def largest_graph(self, module: PreTrainedModel) -> int:
+    def largest_graph(self) -> int:
         return 0
 
     def record(self, runner: ModelRunner, progress: Progress) -> None:

@@ -49,8 +49,8 @@ class TritonDevice:
         progress("fusing the layers (the first start on a machine compiles their kernels)")
         return accelerate_cuda(module, dtype, weights, experts=self._experts)
 
-    def largest_graph(self, module: PreTrainedModel) -> int:
-        return largest_graph(module, self._config.engine.max_step_tokens) if self._graphed else 0
+    def largest_graph(self) -> int:
+        return largest_graph(self._config.engine.max_step_tokens) if self._graphed else 0
 
     def record(self, runner: ModelRunner, progress: Progress) -> None:
         if not self._graphed:

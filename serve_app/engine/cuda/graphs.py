@@ -181,7 +181,6 @@ class GraphedSteps:
     def _step(self, context: ForwardContext, prompts: int, adapters: TiledAdapters | None) -> Step:
         size = len(context.slots)
         buffers, most_parts = self._buffers, self._most_parts(size)
-
         positions, attention = buffers.positions[:size], triton_of(self._backend)
         sequences, waves = min(size, buffers.sequences), WAVES if prompts else 1
 
@@ -254,9 +253,14 @@ def triton_of(backend: AttentionBackend) -> TritonAttention:
     return found
 
 
-def largest_graph(module: PreTrainedModel, tokens: int) -> int:
+def largest_graph(tokens: int) -> int:
     """The number of rows in the largest step with prompts that `graph_steps` may record; 0 if none."""
-    return max((each for each in ROWS if each <= tokens), default=0)
+    return max(rows_up_to(tokens), default=0)
+
+
+def rows_up_to(tokens: int) -> tuple[int, ...]:
+    """The numbers of rows for which graphs with prompts are recorded; steps have up to `tokens` rows."""
+    return tuple(each for each in ROWS if each <= tokens)
 
 
 def graph_steps(
@@ -281,7 +285,7 @@ def graph_steps(
     allows none. `states`: those of a model with stateful layers.
     """
     started, sizes = time.monotonic(), buckets(sequences)
-    rows = tuple(each for each in ROWS if each <= tokens)
+    rows = rows_up_to(tokens)
     stacked = adapters if isinstance(adapters, StackedTable) else None
     capacity = 0 if stacked is None else stacked.capacity
     most = max(TRIED, sizes[-1], *rows)
@@ -309,20 +313,19 @@ def graph_steps(
         record = record or CudaGraphs()
         graphed.record_rows(rows, record, gains, progress)
         graphed.record_decodes(sizes, record, progress)
-    except NotRecordable as error:
-        log.warning("no CUDA graphs, steps are launched kernel by kernel: %s", error)
+    except Exception as error:
         if own is not None:
             own.give_back()
-        return False
-    except Exception:  # of the driver, of memory, or of an operation that cannot be recorded
-        # torch 2.11 takes the recording for one that goes on: it gives no memory back to other processes.
+        if isinstance(error, NotRecordable):
+            log.warning("no CUDA graphs, steps are launched kernel by kernel: %s", error)
+            return False
+        # Of the driver, of memory, or of an operation that cannot be recorded. torch 2.11 takes the recording
+        # for one that goes on: it gives no memory back to other processes.
         log.warning(
             "no CUDA graphs: recording failed; steps are launched kernel by kernel, and memory of the GPU "
             "that torch has taken stays taken until this process ends",
             exc_info=True,
         )
-        if own is not None:
-            own.give_back()
         return False
     layers.decode = graphed
     progress(f"recorded {graphed.count} CUDA graphs in {time.monotonic() - started:.1f} s")

@@ -12,9 +12,8 @@ from serve_app.engine.state import StateKernels, States, StateSpec
 from serve_app.engine.state.waves import LastingWave, Wave, waves_of
 
 OWN_SLOTS: Final = 2  # one of zeros, before a first token, and one for states that are not kept
-WAVES: Final = (
-    2  # of a step with prompts that a graph records: states are kept at one place inside of a chunk
-)
+# Of a step with prompts that a graph records: states are kept at one place inside of a chunk.
+WAVES: Final = 2
 NO_SPAN: Final = -1
 
 

@@ -16,6 +16,7 @@ from transformers.integrations.moe import ExpertsInterface
 
 from serve_app.engine.attention.triton.early import early_start
 from serve_app.engine.attention.triton.launcher import Launcher
+from serve_app.engine.attention.triton.tiles import power_of_two
 from serve_app.engine.cuda.experts import kernels
 from serve_app.engine.experts.gate import Gate, gate_of, is_experts
 
@@ -23,9 +24,8 @@ NAME: Final = "serve_app_grouped"  # of the function, to transformers
 PLACE: Final = "grouped_experts"  # the attribute of a module that has them
 FEW, MANY = 16, 64  # pairs of a tile
 COLUMNS: Final = 64  # of a product's tile
-BYTES: Final = (
-    128  # of a row that are read at once: they decide the order of a sum, so they are always the same
-)
+# Of a row that are read at once: they decide the order of a sum, so they are always the same.
+BYTES: Final = 128
 SORTED, ADDED = 1024, 1024  # numbers of a program at a time
 TYPES: Final = frozenset({torch.float32, torch.bfloat16, torch.float16})
 
@@ -85,7 +85,7 @@ class Pairs:
             EXPERTS=experts,
             M=self._size,
             BY_PAIR=count <= others,
-            AT_ONCE=min(SORTED, _power_of_two(count)),
+            AT_ONCE=min(SORTED, power_of_two(count)),
             **early_start(chosen.device),
         )
 
@@ -139,7 +139,7 @@ class Pairs:
     def add(self, parts: torch.Tensor, rows: int) -> torch.Tensor:
         """[P, N] -> [rows, N]: the sum of the pairs of each row, in float32 and in their order."""
         out = parts.new_empty(rows, parts.shape[1])
-        step = min(ADDED, _power_of_two(parts.shape[1]))
+        step = min(ADDED, power_of_two(parts.shape[1]))
         _ADD(
             (rows, -(-parts.shape[1] // step)),
             *(parts, self._chosen, out),
@@ -179,11 +179,6 @@ def group_experts(model: nn.Module) -> Callable[[], None] | None:
 def _grouped(module: nn.Module, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     experts: GroupedExperts = getattr(module, PLACE)
     return experts(x, chosen, weights)
-
-
-def _power_of_two(number: int) -> int:
-    """The smallest power of two that is at least `number`."""
-    return 1 << (number - 1).bit_length()
 
 
 ExpertsInterface.register(NAME, _grouped)

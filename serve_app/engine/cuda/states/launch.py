@@ -8,6 +8,7 @@ import torch
 
 from serve_app.engine.attention.triton.early import early_start
 from serve_app.engine.attention.triton.launcher import Launcher
+from serve_app.engine.attention.triton.tiles import power_of_two
 from serve_app.engine.cuda.states import kernels
 from serve_app.engine.state.waves import Wave
 
@@ -34,7 +35,7 @@ class TritonStates:
         silu: bool,
     ) -> None:
         past, channels = pool.shape[1:]
-        at_once = min(CHANNELS, _power_of_two(channels))
+        at_once = min(CHANNELS, power_of_two(channels))
         owners = wave.owners(len(x))
         rows = min(len(x), len(owners))  # rows after those of the batch are in no span
         _CONVOLVE(
@@ -63,7 +64,7 @@ class TritonStates:
     ) -> None:
         heads, rows, columns = pool.shape[1:]
         given = [each.contiguous() for each in (query, key, value, decay, value if part is None else part)]
-        at_once = min(COLUMNS, _power_of_two(columns))
+        at_once = min(COLUMNS, power_of_two(columns))
         _RECUR(
             (len(wave.spans), heads, -(-columns // at_once)),
             *(*given, pool, out, wave.table, wave.table.stride(0)),
@@ -71,7 +72,7 @@ class TritonStates:
             SHARE=heads // key.shape[1],
             K=rows,
             V=columns,
-            K_PAD=_power_of_two(rows),
+            K_PAD=power_of_two(rows),
             DECAYS=decay.shape[2],
             PARTS=part is not None,
             AT_ONCE=at_once,
@@ -91,18 +92,13 @@ class TritonStates:
     ) -> None:
         channels, numbers = pool.shape[1:]
         given = [each.contiguous() for each in (x, step, rates, into, out_of)]
-        at_once = min(SCANNED, _power_of_two(channels))
+        at_once = min(SCANNED, power_of_two(channels))
         _SCAN(
             (len(wave.spans), -(-channels // at_once)),
             *(*given, pool, out, wave.table, wave.table.stride(0)),
             CHANNELS=channels,
             N=numbers,
-            N_PAD=_power_of_two(numbers),
+            N_PAD=power_of_two(numbers),
             AT_ONCE=at_once,
             **early_start(x.device),
         )
-
-
-def _power_of_two(number: int) -> int:
-    """The smallest power of two that is at least `number`."""
-    return 1 << (number - 1).bit_length()
