@@ -16,12 +16,21 @@ import torch
 from serve_app.models.errors import ModelLoadError
 from serve_app.models.quantised.bits import unpack
 from serve_app.models.quantised.matrix import QuantisedMatrix
-from serve_app.models.quantised.packed import PackedTensor, Stored, check_shape, groups_of, need, refused
+from serve_app.models.quantised.packed import (
+    FLOATS,
+    PackedTensor,
+    Stored,
+    check_shape,
+    group_label,
+    group_size,
+    groups_of,
+    need,
+    refused,
+)
 
 _BITS: Final = 4
 _EACH: Final = 8  # codes of a word
 _PLACES: Final = (0, 4, 1, 5, 2, 6, 3, 7)  # where the codes of outputs 0 to 7 lie in a word
-_FLOATS: Final = ("F16", "BF16", "F32")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +51,11 @@ class Awq:
             raise ModelLoadError(
                 f"quantization_config: AWQ of version {version!r} is not read here, only 'gemm'"
             )
-        group = settings.get("group_size", settings.get("q_group_size"))
-        if type(group) is not int or (group < 1 and group != -1):
-            raise ModelLoadError(f"quantization_config: group_size {group!r} is no size of a group")
-        return cls(group)
+        return cls(group_size(settings.get("group_size", settings.get("q_group_size"))))
 
     @property
     def label(self) -> str:
-        return f"AWQ, 4 bits, {'a group for each row' if self.group == -1 else f'groups of {self.group}'}"
+        return f"AWQ, 4 bits, {group_label(self.group)}"
 
     def find(self, name: str, stored: Stored) -> PackedTensor | None:
         if not name.endswith(".qweight"):
@@ -57,7 +63,7 @@ class Awq:
         module = name.removesuffix(".qweight")
         codes = need(stored, name, ("I32",), name)
         zeros = need(stored, f"{module}.qzeros", ("I32",), name)
-        scales = need(stored, f"{module}.scales", _FLOATS, name)
+        scales = need(stored, f"{module}.scales", FLOATS, name)
         if len(codes.shape) != 2:
             raise refused(name, f"its shape {list(codes.shape)} is of no matrix")
         inputs, words = codes.shape

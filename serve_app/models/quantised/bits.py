@@ -25,10 +25,8 @@ def unpack(words: torch.Tensor, bits: int, count: int) -> torch.Tensor:
         parts = [data >> offset & (2**bits - 1) for offset in range(0, 8, bits)]
         return torch.stack(parts, dim=-1).view(rows, -1)[:, :count]
     shared = math.gcd(_WORD, bits)
-    codes_each, words_each = (
-        _WORD // shared,
-        bits // shared,
-    )  # after them, codes begin at a word's start again
+    # After this many codes, in this many words, a code begins at the start of a word again.
+    codes_each, words_each = _WORD // shared, bits // shared
     turns = -(-words.shape[1] // words_each)
     words = torch.nn.functional.pad(words, (0, turns * words_each - words.shape[1]))
     words = words.reshape(rows, turns, words_each)

@@ -20,11 +20,18 @@ from serve_app.models.errors import ModelLoadError
 from serve_app.models.quantised.bits import unpack, words_for
 from serve_app.models.quantised.fp8 import CODES, scaled
 from serve_app.models.quantised.matrix import QuantisedMatrix
-from serve_app.models.quantised.packed import PackedTensor, Stored, check_shape, groups_of, need, refused
+from serve_app.models.quantised.packed import (
+    FLOATS,
+    PackedTensor,
+    Stored,
+    check_shape,
+    groups_of,
+    need,
+    refused,
+)
 
 _PACKED: Final = "pack-quantized"
 _NUMBERS: Final = ("float-quantized", "int-quantized", "naive-quantized")
-_FLOATS: Final = ("F32", "BF16", "F16")
 _STRATEGIES: Final = ("tensor", "channel", "group", "block")
 _CLASSES: Final = ("Linear", "FusedMoE")  # targets that are no names; packed tensors belong to linears
 
@@ -141,7 +148,7 @@ def _names(target: str, module: str) -> bool:
 
 def _numbers(name: str, stored: Stored, scheme: _Scheme) -> PackedTensor:
     codes = stored[name]
-    scales = need(stored, f"{name}_scale", _FLOATS, name)
+    scales = need(stored, f"{name}_scale", FLOATS, name)
     block = scheme.block
     if scheme.group != -1 and len(codes.shape) > 1:
         groups_of(codes.shape[-1], scheme.group, name)
@@ -158,7 +165,7 @@ def _numbers(name: str, stored: Stored, scheme: _Scheme) -> PackedTensor:
 def _packed(module: str, stored: Stored, scheme: _Scheme) -> PackedTensor:
     name = f"{module}.weight_packed"
     codes = need(stored, name, ("I32",), name)
-    scales = need(stored, f"{module}.weight_scale", _FLOATS, name)
+    scales = need(stored, f"{module}.weight_scale", FLOATS, name)
     stated = need(stored, f"{module}.weight_shape", ("I64", "I32"), name)
     shape = stated.integers()
     if len(codes.shape) != 2 or len(shape) != 2 or min(shape) < 1:

@@ -19,11 +19,20 @@ import torch
 from serve_app.models.errors import ModelLoadError
 from serve_app.models.quantised.bits import unpack, words_for
 from serve_app.models.quantised.matrix import QuantisedMatrix
-from serve_app.models.quantised.packed import PackedTensor, Stored, check_shape, groups_of, need, refused
+from serve_app.models.quantised.packed import (
+    FLOATS,
+    PackedTensor,
+    Stored,
+    check_shape,
+    group_label,
+    group_size,
+    groups_of,
+    need,
+    refused,
+)
 
 _BITS: Final = (2, 3, 4, 8)
 _VERSIONS: Final = ("gptq", "gptq_v2")
-_FLOATS: Final = ("F16", "BF16", "F32")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +44,15 @@ class _Layer:
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> _Layer:
         version = settings.get("checkpoint_format") or "gptq"
-        found = cls(settings.get("bits", 0), settings.get("group_size", 0), version)
-        if found.bits not in _BITS:
-            raise ModelLoadError(f"quantization_config: GPTQ with bits {found.bits!r} is not read here")
-        if type(found.group) is not int or (found.group < 1 and found.group != -1):
-            raise ModelLoadError(f"quantization_config: group_size {found.group!r} is no size of a group")
+        bits = settings.get("bits", 0)
+        if bits not in _BITS:
+            raise ModelLoadError(f"quantization_config: GPTQ with bits {bits!r} is not read here")
+        group = group_size(settings.get("group_size", 0))
         if version not in _VERSIONS:
             raise ModelLoadError(
                 f"quantization_config: checkpoint_format {version!r} of GPTQ is not read here"
             )
-        return found
+        return cls(bits, group, version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +78,7 @@ class Gptq:
 
     @property
     def label(self) -> str:
-        group = "a group for each row" if self.layer.group == -1 else f"groups of {self.layer.group}"
-        return f"GPTQ, {self.layer.bits} bits, {group}"
+        return f"GPTQ, {self.layer.bits} bits, {group_label(self.layer.group)}"
 
     def find(self, name: str, stored: Stored) -> PackedTensor | None:
         if not name.endswith(".qweight"):
@@ -80,7 +87,7 @@ class Gptq:
         layer = next((own for pattern, own in self.others if re.match(pattern, module)), self.layer)
         codes = need(stored, name, ("I32",), name)
         zeros = need(stored, f"{module}.qzeros", ("I32",), name)
-        scales = need(stored, f"{module}.scales", _FLOATS, name)
+        scales = need(stored, f"{module}.scales", FLOATS, name)
         if len(codes.shape) != 2 or codes.shape[0] * 32 % layer.bits:
             raise refused(name, f"its shape {list(codes.shape)} does not hold codes of {layer.bits} bits")
         inputs, outputs = codes.shape[0] * 32 // layer.bits, codes.shape[1]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Final, Protocol
 
 import torch
 
@@ -15,6 +15,7 @@ from serve_app.models.quantised.matrix import QuantisedMatrix
 from serve_app.models.stored import StoredTensor
 
 Stored = Mapping[str, StoredTensor]  # by name
+FLOATS: Final = ("F16", "BF16", "F32")  # of scales
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,3 +90,18 @@ def groups_of(columns: int, size: int, owner: str) -> int:
     if size < 1 or columns % size:
         raise refused(owner, f"groups of {size} do not divide its {columns} columns")
     return columns // size
+
+
+def group_size(value: Any) -> int:
+    """The setting `group_size` of a checkpoint: columns that share a scale; -1: all of them.
+
+    Raises ModelLoadError.
+    """
+    if type(value) is not int or (value < 1 and value != -1):
+        raise ModelLoadError(f"quantization_config: group_size {value!r} is no size of a group")
+    return value
+
+
+def group_label(size: int) -> str:
+    """A group size, for the operator."""
+    return "a group for each row" if size == -1 else f"groups of {size}"
