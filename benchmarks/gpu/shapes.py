@@ -24,49 +24,34 @@ LONGEST: Final = 131_072  # tokens of a context
 END: Final = 0  # an end token that no benchmark stops at
 
 
+COMMON: Final[dict[str, Any]] = {
+    "max_position_embeddings": LONGEST,
+    "bos_token_id": END,
+    "eos_token_id": END,
+    "pad_token_id": END,
+}
+OF_QWEN3: Final[dict[str, Any]] = {
+    "rms_norm_eps": 1e-6,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1_000_000.0},
+}
+
+
 def _llama(**sizes: Any) -> PretrainedConfig:
-    return LlamaConfig(
-        max_position_embeddings=LONGEST,
-        rms_norm_eps=1e-5,
-        rope_parameters={"rope_type": "default", "rope_theta": 500_000.0},
-        bos_token_id=END,
-        eos_token_id=END,
-        pad_token_id=END,
-        **sizes,
-    )
+    rope = {"rope_type": "default", "rope_theta": 500_000.0}
+    return LlamaConfig(rms_norm_eps=1e-5, rope_parameters=rope, **COMMON, **sizes)
 
 
 def _qwen(**sizes: Any) -> PretrainedConfig:
-    return Qwen3Config(
-        head_dim=128,
-        max_position_embeddings=LONGEST,
-        rms_norm_eps=1e-6,
-        rope_parameters={"rope_type": "default", "rope_theta": 1_000_000.0},
-        bos_token_id=END,
-        eos_token_id=END,
-        pad_token_id=END,
-        **sizes,
-    )
+    return Qwen3Config(head_dim=128, **OF_QWEN3, **COMMON, **sizes)
 
 
 def _mixture(**sizes: Any) -> PretrainedConfig:
-    return Qwen3MoeConfig(
-        norm_topk_prob=True,
-        max_position_embeddings=LONGEST,
-        rms_norm_eps=1e-6,
-        rope_parameters={"rope_type": "default", "rope_theta": 1_000_000.0},
-        bos_token_id=END,
-        eos_token_id=END,
-        pad_token_id=END,
-        **sizes,
-    )
+    return Qwen3MoeConfig(norm_topk_prob=True, **OF_QWEN3, **COMMON, **sizes)
 
 
 def _hybrid(**sizes: Any) -> PretrainedConfig:
     """Three layers of gated delta rules, then one that attends, and so on."""
-    return Qwen3_5TextConfig(
-        max_position_embeddings=LONGEST, bos_token_id=END, eos_token_id=END, pad_token_id=END, **sizes
-    )
+    return Qwen3_5TextConfig(**COMMON, **sizes)
 
 
 def _latents(**sizes: Any) -> PretrainedConfig:
@@ -79,10 +64,7 @@ def _latents(**sizes: Any) -> PretrainedConfig:
         topk_method="greedy",
         norm_topk_prob=False,
         routed_scaling_factor=1.0,
-        max_position_embeddings=LONGEST,
-        bos_token_id=END,
-        eos_token_id=END,
-        pad_token_id=END,
+        **COMMON,
         **sizes,
     )
 
