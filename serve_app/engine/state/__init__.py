@@ -29,9 +29,9 @@ class StateSpec:
 
 
 class StateKernels(Protocol):
-    """Kernels of a device for the spans of a wave: they read slots of `pool`, write others, and fill `out`.
+    """Functions for the spans of a wave: they read slots of `pool`, write others, and fill `out`.
 
-    Tensors are contiguous, and float32 but for those of a convolution.
+    `x`, `into`, `out_of`, `pool` and `out` are contiguous. All are float32 but for those of a convolution.
     """
 
     def convolve(
@@ -76,7 +76,7 @@ class States(Protocol):
 
     @property
     def kernels(self) -> StateKernels | None:
-        """The kernels of the device; None: native functions of a CPU, or plain torch."""
+        """The kernels of the device, if it has some; see `native_states.kernels_for`."""
         ...
 
     @property

@@ -11,10 +11,8 @@ import torch
 from transformers.activations import ACT2FN
 
 from serve_app.engine.exact import exact
-from serve_app.engine.kernels import native
-from serve_app.engine.kernels.recurrence import Convolution
-from serve_app.engine.kernels.structs import TYPES
 from serve_app.engine.state import States, StateSpec
+from serve_app.engine.state.native_states import kernels_for
 
 
 def causal_conv1d(
@@ -30,15 +28,10 @@ def causal_conv1d(
     channels, width = weight.shape
     pool = states.next(StateSpec((width - 1, channels), x.dtype))
     out = torch.zeros_like(x)
-    if states.kernels is not None and activation in (None, "silu", "swish"):
+    kernels = kernels_for(states, x, weight) if activation in (None, "silu", "swish") else None
+    if kernels is not None:
         for wave in states.waves:
-            states.kernels.convolve(x, weight, bias, pool, out, wave, silu=activation is not None)
-        return out.T[None]
-    kernels = native() if x.device.type == "cpu" and x.dtype == weight.dtype else None
-    if kernels is not None and x.dtype in TYPES and activation in (None, "silu", "swish"):
-        given = Convolution(x, weight.contiguous(), bias, activation is not None, pool, out)
-        for wave in states.waves:
-            kernels.over_spans(given, wave.native)
+            kernels.convolve(x, weight, bias, pool, out, wave, silu=activation is not None)
         return out.T[None]
     factors = weight.float().T.contiguous()
     act = None if activation is None else exact(ACT2FN[activation]) or ACT2FN[activation]

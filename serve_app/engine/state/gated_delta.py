@@ -33,7 +33,7 @@ def gated_delta_rule(
     decay = torch.exp(decay)
     decay = decay[..., None] if decay.dim() == 2 else decay
     pool = states.next(StateSpec((heads, width, v.shape[2]), torch.float32))
-    out = run_matrices(states.waves, pool, q, k, v, decay, part, states.kernels)
+    out = run_matrices(states, pool, q, k, v, decay, part)
     return out.to(query.dtype)[None], None
 
 

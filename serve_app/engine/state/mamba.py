@@ -8,10 +8,9 @@ from typing import Any
 import torch
 
 from serve_app.engine.exact import silu, softplus
-from serve_app.engine.kernels import native
-from serve_app.engine.kernels.recurrence import Scan
 from serve_app.engine.state import States, StateSpec
 from serve_app.engine.state.matrices import run_matrices
+from serve_app.engine.state.native_states import kernels_for
 from serve_app.engine.state.scan import scan
 
 
@@ -36,7 +35,7 @@ def mamba2_scan(
     step = _time_step(dt[0], dt_bias, dt_softplus).clamp(*dt_limit).float()
     decay = torch.exp(step * A.float())[..., None]
     pool = states.next(StateSpec((heads, into.shape[2], x.shape[2]), torch.float32))
-    out = run_matrices(states.waves, pool, out_of, into, x * step[..., None], decay, None, states.kernels)
+    out = run_matrices(states, pool, out_of, into, x * step[..., None], decay)
     if D is not None:
         out += x * D.float()[:, None]
     return out[None]
@@ -69,14 +68,10 @@ def mamba_scan(
         return (state * out_of[:, None]).sum(-1)
 
     pool, out = states.next(StateSpec((x.shape[1], into.shape[1]), torch.float32)), torch.zeros_like(x)
-    kernels = native() if x.device.type == "cpu" else None
-    if states.kernels is not None:
+    kernels = kernels_for(states, x)
+    if kernels is not None:
         for wave in states.waves:
-            states.kernels.scan(x, step, rates, into, out_of, pool, out, wave)
-    elif kernels is not None:
-        given = Scan(x, step.contiguous(), rates.contiguous(), into, out_of, pool, out)
-        for wave in states.waves:
-            kernels.over_spans(given, wave.native)
+            kernels.scan(x, step, rates, into, out_of, pool, out, wave)
     else:
         scan(states.waves, pool, out, advance, x, step, into, out_of)
     if D is not None:

@@ -6,44 +6,31 @@ query is read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
-from serve_app.engine.kernels import native
-from serve_app.engine.kernels.recurrence import Recurrence
-from serve_app.engine.state import StateKernels
+from serve_app.engine.state import States
+from serve_app.engine.state.native_states import kernels_for
 from serve_app.engine.state.scan import scan
-from serve_app.engine.state.waves import Wave
 
 
 def run_matrices(
-    waves: Sequence[Wave],
+    states: States,
     pool: torch.Tensor,  # [slots, H, K, V]
     query: torch.Tensor,  # [T, G, K]: a head of queries and keys serves H / G heads of values
     key: torch.Tensor,  # [T, G, K]
     value: torch.Tensor,  # [T, H, V]
     decay: torch.Tensor,  # [T, H, 1] or [T, H, K]
     part: torch.Tensor | None = None,  # [T, H]: how much of the matrix's own value of the key is replaced
-    kernels_of_device: StateKernels | None = None,
 ) -> torch.Tensor:
     """Returns [T, H, V]; all float32."""
-    if kernels_of_device is not None:
-        out = torch.zeros_like(value)
-        for wave in waves:
-            kernels_of_device.recur(query, key, value, decay, part, pool, out, wave)
-        return out
-    kernels = native() if value.device.type == "cpu" else None
+    kernels, out = kernels_for(states, value), value.new_zeros(value.shape)
     if kernels is not None:
-        q, k, v, kept = (each.contiguous() for each in (query, key, value, decay))
-        out = torch.zeros(value.shape)
-        step = Recurrence(q, k, v, kept, None if part is None else part.contiguous(), pool, out)
-        for wave in waves:
-            kernels.over_spans(step, wave.native)
+        for wave in states.waves:
+            kernels.recur(query, key, value, decay, part, pool, out, wave)
         return out
     times = value.shape[1] // key.shape[1]
     inputs = [query.repeat_interleave(times, 1), key.repeat_interleave(times, 1), value, decay]
-    return scan(waves, pool, torch.zeros_like(value), _advance, *inputs, *([] if part is None else [part]))
+    return scan(states.waves, pool, out, _advance, *inputs, *([] if part is None else [part]))
 
 
 def _advance(

@@ -24,7 +24,7 @@ from serve_app.engine.cuda.states.launch import TritonStates
 from serve_app.engine.cuda.watch import NotRecordable, watched
 from serve_app.engine.model.runner import ModelRunner
 from serve_app.engine.sequence import Chunk
-from serve_app.engine.state import StateKernels, matrices
+from serve_app.engine.state import StateKernels, native_states
 from tests.support.tiny_models import BLOCK, make_model, make_sequence, tiny_config
 from tests.support.tiny_states import BASE as STATES_BASE
 from tests.support.tiny_states import KINDS as STATEFUL
@@ -41,7 +41,7 @@ def plain_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sequences of a few tokens have several parts, and a tape sees what computes states."""
     for module in (triton_backend, triton_plan):
         monkeypatch.setattr(module, "PART", 8)
-    monkeypatch.setattr(matrices, "native", lambda: None)
+    monkeypatch.setattr(native_states, "native", lambda: None)
 
 
 class Counted:
