@@ -26,7 +26,7 @@ from serve_app.engine.model.runner import ModelRunner
 from serve_app.engine.sequence import Chunk, Sequence
 from tests.support.low_rank import random_updates
 from tests.support.tiny_models import BLOCK, make_model, make_sequence, tiny_config
-from tests.support.triton_interpreter import LONG
+from tests.support.triton_interpreter import LONG, long
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -209,9 +209,8 @@ def logits(runner: ModelRunner, chosen: Iterable[list[Chunk]]) -> list[torch.Ten
 
 
 # Fused layers, and layers of transformers with hooks.
-@pytest.mark.parametrize(
-    "architecture", ["qwen3", *(pytest.param(each, marks=LONG) for each in ("ernie4_5", "gemma2"))]
-)
+@long
+@pytest.mark.parametrize("architecture", ["qwen3", "ernie4_5", "gemma2"])
 def test_a_model_gives_the_logits_that_it_gives_with_packed_linears(architecture: str) -> None:
     shape = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
     model = make_model(tiny_config(architecture, **shape)).to(DEVICE)

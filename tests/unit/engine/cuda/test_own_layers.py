@@ -128,7 +128,7 @@ def model_of(family: str) -> PreTrainedModel:
 
 
 # The interpreter is slow: few models, and of these decodes alone.
-QUICK = ("gpt_oss", "qwen3_5_text")
+QUICK = ("qwen3_5_text",)
 OTHERS = ("cohere2", "deepseek_v3", "gpt2", "gpt_neox", "gpt_oss", "mixtral", "opt", "phi", "qwen3_moe")
 
 

@@ -191,6 +191,7 @@ def test_attention_that_is_wrong_is_a_fault_that_names_the_step(
     assert ("[1, 1" in fault) == (wrong is OffByABit)
 
 
+@long
 def test_a_wrong_kernel_of_fused_layers_is_a_fault(llama: Question, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wrong in the size of a step of the trial alone, so that the check of one layer does not see it."""
     right = TritonKernels.gated
@@ -336,6 +337,7 @@ def interpreted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path / "serve_app" / "trials"
 
 
+@long
 def test_the_process_of_a_trial_finds_nothing_wrong(llama: Question, interpreted: Path) -> None:
     short = replace(llama, longest=18)
     assert fault_of(short) is None
