@@ -17,6 +17,7 @@ class FormatSize:
     bits: int | None  # per weight, without the scales of outputs; None: those of its own type
     sensitive: str  # the format of sensitive linears instead
     devices: frozenset[str] = frozenset({"cpu"})  # by torch's names
+    codes_on: frozenset[str] = frozenset()  # devices that multiply by the codes of quantised checkpoints
 
     def format_of(self, linear: str, own: str) -> str:
         """The format of the layer `linear`, in a model whose format is `own` and has this size."""
@@ -24,7 +25,7 @@ class FormatSize:
 
 
 FORMATS: Final[Mapping[str, FormatSize]] = {
-    "none": FormatSize(None, "none", frozenset({"cpu", "cuda"})),
+    "none": FormatSize(None, "none", frozenset({"cpu", "cuda"}), frozenset({"cpu"})),
     "int8": FormatSize(8, "int8"),
     "int4": FormatSize(5, "int8"),  # with a step and a minimum for every sixteen weights
 }
@@ -36,3 +37,11 @@ def bits_of(name: str) -> int:
     if bits is None:
         raise ValueError(f"weights of the format {name} have the size of their type")
     return bits
+
+
+def keeps_codes(dtype: str, quantization: str, device: str) -> bool:
+    """Whether weights of a quantised checkpoint stay codes, with these settings, on a device of this type.
+
+    A `dtype` in the settings is that of all weights, so it makes plain numbers of them.
+    """
+    return dtype == "auto" and device in FORMATS[quantization].codes_on

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 from transformers import PreTrainedModel
 
+from serve_app.codes.tensor import plain_weights
 from serve_app.config import ModelConfig
 from serve_app.engine.devices import choose_device
 from serve_app.engine.engine import Engine
@@ -49,6 +50,9 @@ def assemble(
             f"this one runs on {device}"
         )
     module = made.accelerate(module, dtype, weights, progress)
+    count, size = plain_weights(module)
+    if count:
+        progress(f"{count} quantised weights are used otherwise than by products: {size / 2**30:,.2f} GiB")
     began = time.monotonic()
     runner = ModelRunner(
         module,

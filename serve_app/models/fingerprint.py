@@ -28,12 +28,13 @@ _PACKAGES: Final = ("serve-app", "torch", "transformers", "tokenizers", "llguida
 _ADAPTER_WEIGHTS: Final = "adapter_model.safetensors"
 
 
-def fingerprint(config: ModelConfig, folder: Path, dtype: str) -> str:
-    """A 32-character digest of the model in `folder`, as served with `config` and run in `dtype`."""
+def fingerprint(config: ModelConfig, folder: Path, dtype: str, *, codes: bool = False) -> str:
+    """A 32-character digest of the model in `folder`, as served with `config` and run in `dtype`, with its
+    quantised weights as `codes` or in that type."""
     adapters = sorted((name, find_folder(source)) for name, source in config.adapters.items())
     digest = blake2b(digest_size=16)
     for part in chain(
-        _settings(config, dtype),
+        _settings(config, dtype, codes=codes),
         _folder(folder, "model"),
         *(_folder(place, f"adapter {name}") for name, place in adapters),
     ):
@@ -41,11 +42,12 @@ def fingerprint(config: ModelConfig, folder: Path, dtype: str) -> str:
     return digest.hexdigest()
 
 
-def _settings(config: ModelConfig, dtype: str) -> Iterator[bytes]:
+def _settings(config: ModelConfig, dtype: str, *, codes: bool) -> Iterator[bytes]:
     engine = config.engine
     template = config.chat_template
     said = {
         "dtype": dtype,
+        "codes": codes,
         "quantization": config.quantization,
         "generation_config": config.model_dump(mode="json", include={"generation_config"}),
         "tool_format": config.tool_format,

@@ -19,8 +19,9 @@ from torch import nn
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from serve_app.codes.tensor import CodedTensor
 from serve_app.config import ModelConfig
-from serve_app.config.quantization import FORMATS
+from serve_app.config.quantization import FORMATS, keeps_codes
 from serve_app.models.dtype import choose_device, choose_dtype, stored_dtype
 from serve_app.models.errors import ModelLoadError
 from serve_app.models.files import check_files, eos_token_ids, locate, read_json
@@ -54,6 +55,7 @@ class LoadedModel:
     folder: Path  # with the tokenizer's files
     revision: str | None  # the hub's commit
     dtype: torch.dtype
+    codes: bool  # whether its weights are those of a quantised checkpoint, as codes
     device: torch.device
     context_window: int  # tokens the positions allow; the cache may hold fewer
     vocab_size: int  # of the configuration; the module's own width is what counts
@@ -61,11 +63,15 @@ class LoadedModel:
 
 
 def load_model(
-    config: ModelConfig, progress: Callable[[str], None], *, fast_bfloat16: bool = False
+    config: ModelConfig,
+    progress: Callable[[str], None],
+    *,
+    fast_bfloat16: bool = False,
 ) -> LoadedModel:
     """Find, check and load the model of `config`; `progress` is called with a line for each stage.
 
     `fast_bfloat16`: whether the engine is fast in bfloat16 even on a CPU without bfloat16 instructions.
+    Quantised weights are CodedTensors if `keeps_codes`, else plain numbers.
 
     Raises ModelLoadError if the model is missing or must not be served; the message says what to do.
     """
@@ -93,7 +99,8 @@ def load_model(
     )
     reader = reader_of(hf_config)
     without_quantisation(hf_config)
-    module = read_weights(auto_class(hf_config), folder, hf_config, dtype, device, progress, reader)
+    keep = reader is not None and keeps_codes(config.dtype, config.quantization, device.type)
+    module = read_weights(auto_class(hf_config), folder, hf_config, dtype, device, progress, reader, keep)
     if reads_more_than_text(hf_config):
         module = language_model(module)
         progress("text only: its parts for images and sound are not used, requests that have any are refused")
@@ -111,6 +118,7 @@ def load_model(
         folder=folder,
         revision=revision,
         dtype=dtype,
+        codes=keep,
         device=device,
         context_window=window,
         vocab_size=text.vocab_size,
@@ -144,13 +152,15 @@ def read_weights(
     device: torch.device,
     progress: Callable[[str], None],
     reader: Reader | None = None,
+    keep_codes: bool = False,
     /,
     **options: Any,
 ) -> PreTrainedModel:
     """The module of transformers' auto class `kind`, in eval mode, on `device`; `options` go to that class.
 
     Tensors are loaded onto a GPU one by one, so that the machine's own memory never holds them all. If they
-    are quantised, `reader` reads them, and they are converted to `dtype` one by one.
+    are quantised, `reader` reads them, and they are converted to `dtype` one by one, or with `keep_codes`
+    become CodedTensors.
 
     Raises ModelLoadError when a tensor is missing, unused or not finite, and when the weights do not fit.
     """
@@ -162,8 +172,8 @@ def read_weights(
             tensors: Any = streamed_tensors(folder, device) if streams_to(device) else None
         else:
             plan = Plan.of(stored, reader)
-            tensors = converted_tensors(plan, device, dtype)
-            for line in plan.lines(reader.label, dtype):
+            tensors = converted_tensors(plan, device, dtype, keep_codes=keep_codes)
+            for line in plan.lines(reader.label, dtype, keep_codes=keep_codes):
                 progress(line)
         module, report = _load(
             kind,
@@ -262,9 +272,14 @@ def _is_of(name: str, layers: Set[str]) -> bool:
 
 
 def check_finite(module: nn.Module, folder: Path) -> None:
-    """Raise ModelLoadError if a weight has a number that is not finite; the message names the weight."""
+    """Raise ModelLoadError if a weight has a number that is not finite; the message names the weight.
+
+    Codes are checked when they are read.
+    """
     with torch.inference_mode():
         for name, weight in module.named_parameters():
+            if isinstance(weight, CodedTensor):
+                continue
             if weight.numel() and not torch.stack(torch.aminmax(weight)).isfinite().all():
                 raise ModelLoadError(
                     f"the weights in {folder} hold numbers that are not finite in {name}: every answer would "

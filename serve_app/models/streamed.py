@@ -7,8 +7,6 @@ files of a model open until the last tensor is read.
 
 from __future__ import annotations
 
-import math
-import mmap
 from collections.abc import Mapping
 from pathlib import Path
 from types import EllipsisType
@@ -16,6 +14,7 @@ from typing import Final
 
 import torch
 
+from serve_app.codes.pages import pages
 from serve_app.models.stored import StoredTensor, stored_tensors
 
 _TYPES: Final[Mapping[str, torch.dtype]] = {
@@ -72,30 +71,14 @@ def streamed_tensors(folder: Path, device: torch.device) -> dict[str, StreamedTe
     return {tensor.name: StreamedTensor(tensor, device) for tensor in stored}
 
 
-def new_tensor(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """A tensor whose numbers are not set; on a CPU in pages of its own."""
-    size = math.prod(shape) * dtype.itemsize
-    if device.type != "cpu" or not size:
-        return torch.empty(shape, dtype=dtype, device=device)
-    return torch.frombuffer(_pages(size), dtype=dtype).view(shape)
-
-
-def _pages(size: int) -> mmap.mmap:
-    """Memory that is returned to the system with its tensor.
-
-    With malloc, the gaps between tensors of several threads added up to most of a model.
-    """
-    return mmap.mmap(-1, size)
-
-
 def read_tensor(stored: StoredTensor) -> torch.Tensor:
     """The tensor, in pages of its own. Raises OSError if the file is shorter than its header says."""
     dtype = _TYPES[stored.dtype]
     if not stored.num_bytes:
         return torch.empty(stored.shape, dtype=dtype)
-    pages = _pages(stored.num_bytes)
+    room = pages(stored.num_bytes)
     with stored.path.open("rb") as file:
         file.seek(stored.start)
-        if file.readinto(pages) != stored.num_bytes:
+        if file.readinto(room) != stored.num_bytes:
             raise OSError(f"{stored.path} ends within {stored.name}")
-    return torch.frombuffer(pages, dtype=dtype).view(stored.shape)
+    return torch.frombuffer(room, dtype=dtype).view(stored.shape)

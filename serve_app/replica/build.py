@@ -68,7 +68,7 @@ def load(config: ModelConfig, progress: Progress) -> LoadedReplica:
     info = ModelInfo(
         name=config.name,
         version=config.version,
-        weights=fingerprint(config, folder, str(model.dtype)),
+        weights=fingerprint(config, folder, str(model.dtype), codes=model.codes),
         created=int(time.time()),
         context_window=engine.max_model_len,
         vocab_size=engine.vocab_size,

@@ -27,7 +27,7 @@ from serve_app.engine.kernels.structs import TYPES
 from serve_app.engine.model.forward import ATTENTION_NAME
 from serve_app.engine.model.latents import connect_latents
 from serve_app.engine.weights.format import WeightFormat
-from serve_app.engine.weights.formats import packer
+from serve_app.engine.weights.formats import Packer
 from serve_app.engine.weights.packed_linear import Pack, PackedLinear
 from serve_app.engine.weights.plain import PLAIN
 
@@ -50,12 +50,13 @@ def accelerate_cpu(
     cannot be used for all of the model's weights.
     """
     connect_latents(model, ATTENTION_NAME)  # of all layers, before any is packed
-    pack = packer(model, weights, "cpu")
+    pack = Packer(model, weights, "cpu")
     kernels = native()
     count = 0
     if fused and kernels is not None:
-        count = fuse(model, NativeParts(kernels), weights, pack, None if weights is PLAIN else progress)
+        count = fuse(model, NativeParts(kernels), pack, None if weights is PLAIN else progress)
     packed = 0 if count else pack_model(model, weights, pack)
+    pack.report(dtype, progress)
     log.info("CPU: %d fused layers, %d other packed modules, %s", count, packed, dtype)
     return model
 

@@ -23,9 +23,9 @@ from serve_app.engine.fused.checks import FirstLayers, run_model
 from serve_app.engine.model.forward import UnsupportedModel
 from serve_app.engine.model.latents import latents_of
 from serve_app.engine.weights.format import WeightFormat
-from serve_app.engine.weights.formats import packer
+from serve_app.engine.weights.formats import Packer
 from serve_app.engine.weights.packable import packable_linears
-from serve_app.engine.weights.packed_linear import Pack, PackedLinear, as_linear, can_be_packed
+from serve_app.engine.weights.packed_linear import PackedLinear, as_linear, can_be_packed
 from serve_app.engine.weights.plain import PLAIN
 from serve_app.engine.weights.stand_ins import Place, multiplied_weights, put_back, stand_in
 
@@ -39,7 +39,7 @@ FEW: Final = 64  # numbers for each number of a row, at most, of a parameter tha
 Undo = list[Callable[[], object]]
 
 
-def pack_model(model: PreTrainedModel, weights: WeightFormat, pack: Pack) -> int:
+def pack_model(model: PreTrainedModel, weights: WeightFormat, pack: Packer) -> int:
     """Pack all modules that can be packed, in the format `weights`, or none; returns how many it packed.
 
     `pack` makes linears in that format. Raises UnsupportedModel if the format cannot be used for all weights.
@@ -48,7 +48,7 @@ def pack_model(model: PreTrainedModel, weights: WeightFormat, pack: Pack) -> int
     undo: Undo = []
     with first.alone():
         count = packing.apply(undo)
-    wrong = first.wrong(CpuAttention(), weights.error)
+    wrong = first.wrong(CpuAttention(), pack.error)
     if wrong is not None:
         if weights is not PLAIN:
             raise UnsupportedModel(
@@ -70,13 +70,13 @@ def pack_model(model: PreTrainedModel, weights: WeightFormat, pack: Pack) -> int
 def check_format(model: PreTrainedModel, weights: WeightFormat) -> None:
     """Raise UnsupportedModel if `weights` is no format for all weights of `model`, which may be on the meta
     device."""
-    _Packing(model, weights, packer(model, weights, "cpu"))
+    _Packing(model, weights, Packer(model, weights, "cpu"))
 
 
 class _Packing:
     """The parts of a model that can be packed, according to a watched forward through all kinds of layers."""
 
-    def __init__(self, model: PreTrainedModel, weights: WeightFormat, pack: Pack) -> None:
+    def __init__(self, model: PreTrainedModel, weights: WeightFormat, pack: Packer) -> None:
         self._model, self._pack = model, pack
         config = model.config.get_text_config()
         self._routers = {1, *(getattr(config, name, None) for name in COUNTS)}

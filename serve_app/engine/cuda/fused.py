@@ -24,7 +24,7 @@ from serve_app.engine.fused.layer import AttentionCall, AttentionLayer, DecoderS
 from serve_app.engine.fused.rotary import Rotary
 from serve_app.engine.model.forward import current
 from serve_app.engine.weights.format import WeightFormat
-from serve_app.engine.weights.formats import packer
+from serve_app.engine.weights.formats import Packer
 from serve_app.engine.weights.packed_linear import Pack
 from serve_app.engine.weights.plain import PLAIN
 
@@ -92,7 +92,8 @@ def accelerate_cuda(
     for the model and one more layer. `experts`: kernels also compute the experts of layers that are not
     fused. This also works on a CPU, in Triton's interpreter.
     """
-    count = fuse(model, TritonParts(dtype), weights, packer(model, weights, "triton"))
+    pack = Packer(model, weights, "triton")
+    count = fuse(model, TritonParts(dtype), pack)
     grouped = not count and experts and _group_experts(model)
     log.info("GPU: %d fused layers, %s%s", count, dtype, ", experts by one product" if grouped else "")
     return model

@@ -21,7 +21,7 @@ from serve_app.engine.fused.families import Family, family_of
 from serve_app.engine.fused.forward import Decoder, FusedForward
 from serve_app.engine.fused.layer import AttentionCall, DecoderStack, LayerKernels
 from serve_app.engine.fused.rotary import Positions, Rotary
-from serve_app.engine.weights.format import WeightFormat
+from serve_app.engine.weights.formats import Packer
 from serve_app.engine.weights.packed_linear import Pack
 
 log = logging.getLogger(__name__)
@@ -86,13 +86,12 @@ def known(model: PreTrainedModel, dtypes: frozenset[torch.dtype], *, states: boo
 def fuse(
     model: PreTrainedModel,
     parts: Parts,
-    weights: WeightFormat,
-    pack: Pack,
+    pack: Packer,
     progress: Callable[[str], None] | None = None,
 ) -> int:
     """Replace layers, head and forward by those of `parts` in place; returns how many layers: all or 0.
 
-    `pack` makes linears of the format `weights`. Original layers are freed as soon as their weights are
+    `pack` makes the linears. Original layers are freed as soon as their weights are
     packed. Only the first layers are kept, until the logits of the fused layers have been compared with
     theirs.
     """
@@ -118,7 +117,7 @@ def fuse(
         made = [make(index, layers[index]) for index in range(first.count)]
         model.set_output_embeddings(parts.make_head(head, pack))
         put(made)
-        wrong = first.wrong(parts.make_backend(), weights.error)
+        wrong = first.wrong(parts.make_backend(), pack.error)
         if wrong is not None:
             log.error("%s is not fused: %s", type(model).__name__, wrong)
             del model.forward

@@ -8,11 +8,12 @@ both are also needed without torch. Formats do not depend on the model's structu
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
 
+from serve_app.codes.matrix import QuantisedMatrix
 from serve_app.engine.kernels.structs import LinearStruct
 
 
@@ -45,6 +46,20 @@ class Load(Protocol):
         ...
 
 
+class LoadCodes(Protocol):
+    """Makes a weight for one device from the codes of a quantised checkpoint."""
+
+    def __call__(
+        self, codes: QuantisedMatrix, bias: torch.Tensor | None, dtype: torch.dtype, *, lasting: bool = True
+    ) -> Weight | None:
+        """Load codes [N, K], which are on the device and have been checked, and bias [N], without rounding
+        weights again. None: the device has no product for such codes, and wants plain numbers.
+
+        `dtype`: the type that the plain numbers would have. `lasting`: as for `Load`.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class WeightFormat:
     """One way to keep the weights of linear layers."""
@@ -52,3 +67,6 @@ class WeightFormat:
     name: str  # as the setting `quantization` has it
     loads: Mapping[str, Load]  # by the kind of a device
     error: float = 0.0  # of a model's outputs, at most, by the rounding of weights: relative, by norm
+    # How weights that are codes already are loaded, by the kind of a device; on others by their numbers.
+    codes: Mapping[str, LoadCodes] = field(default_factory=dict)
+    codes_error: float = 0.0  # as `error`, by the rounding of activations

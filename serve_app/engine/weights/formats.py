@@ -1,8 +1,9 @@
-"""The registry of weight formats, and functions that make linears in a format."""
+"""The registry of weight formats, and what makes linears in a format."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -10,29 +11,77 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from serve_app.codes.tensor import CodedTensor
 from serve_app.config.quantization import FORMATS as SIZES
-from serve_app.engine.weights.format import WeightFormat
+from serve_app.engine.weights.beside import WeightsBeside
+from serve_app.engine.weights.format import Weight, WeightFormat
 from serve_app.engine.weights.int8_int4 import INT4, INT8
-from serve_app.engine.weights.packed_linear import Pack, PackedLinear
+from serve_app.engine.weights.packed_linear import PackedLinear, side_by_side
 from serve_app.engine.weights.plain import PLAIN
 
 FORMATS: Final[Mapping[str, WeightFormat]] = {each.name: each for each in (PLAIN, INT8, INT4)}
 
 
-def packer(model: PreTrainedModel, weights: WeightFormat, device: str) -> Pack:
-    """A function that packs linears of `model` into one layer, in the format `weights`, for `device`.
+class Packer:
+    """Packs linears of a model into one layer, in one format, for one kind of device.
 
-    Linears that influence answers most may get another format: `config/quantization.py` says which.
+    Linears that influence answers most may get another format: `config/quantization.py` says which. Weights
+    that are codes stay codes if the format has a product for them; else they are loaded by their numbers.
     """
-    size, head = SIZES[weights.name], id(model.get_output_embeddings())
-    names = WeakKeyDictionary((each, name) for name, each in model.named_modules())  # keeps no weight alive
 
-    def pack(*linears: nn.Linear, rows: torch.Tensor | None = None) -> PackedLinear:
-        own = (
-            size.sensitive
-            if id(linears[0]) == head
-            else size.format_of(names.get(linears[0], ""), weights.name)
-        )
-        return PackedLinear.of(*linears, rows=rows, load=FORMATS[own].loads[device])
+    def __init__(self, model: PreTrainedModel, weights: WeightFormat, device: str) -> None:
+        self._weights, self._device = weights, device
+        self._size, self._head = SIZES[weights.name], id(model.get_output_embeddings())
+        # By a linear; keeps no weight alive.
+        self._names = WeakKeyDictionary((each, name) for name, each in model.named_modules())
+        self._kept: list[int] = []  # bytes of weights that are codes
+        self._converted: list[int] = []  # bytes of weights that were codes
 
-    return pack
+    def __call__(self, *linears: nn.Linear, rows: torch.Tensor | None = None) -> PackedLinear:
+        """As `Pack`."""
+        if id(linears[0]) == self._head:
+            name = self._size.sensitive
+        else:
+            name = self._size.format_of(self._names.get(linears[0], ""), self._weights.name)
+        return PackedLinear(*side_by_side(*linears, rows=rows), partial(self._load, FORMATS[name]))
+
+    @property
+    def error(self) -> float:
+        """How much the outputs of a model may be off by what was packed: relative, by norm."""
+        return max(self._weights.error, self._weights.codes_error if self._kept else 0.0)
+
+    def report(self, dtype: torch.dtype, progress: Callable[[str], None]) -> None:
+        """Say what became of weights that were codes."""
+        for sizes, what in (
+            (self._kept, "are multiplied by as codes"),
+            (self._converted, f"have no product over their codes here, and are in {_name(dtype)}"),
+        ):
+            if sizes:
+                progress(f"{len(sizes)} quantised weights {what}: {sum(sizes) / 2**30:,.2f} GiB")
+
+    def _load(
+        self, own: WeightFormat, weight: torch.Tensor, bias: torch.Tensor | None, *, lasting: bool = True
+    ) -> Weight:
+        """As `Load`, also for a CodedTensor."""
+        if not isinstance(weight, CodedTensor):
+            return own.loads[self._device](weight, bias, lasting=lasting)
+        parts, places = weight.parts()
+        load = own.codes.get(self._device)
+        codes = None if load is None else weight.matrix()
+        if load is not None and codes is not None:
+            made = load(codes, bias, weight.dtype, lasting=lasting)
+            if made is not None:
+                self._kept.append(made.num_bytes)
+                return made
+        del codes
+        if load is not None and len(parts) > 1:  # unalike, or not all are codes
+            return WeightsBeside(
+                [self._load(own, each, None, lasting=lasting) for each in parts], places, bias
+            )
+        made = own.loads[self._device](weight.numbers(), bias, lasting=lasting)
+        self._converted.append(made.num_bytes)
+        return made
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
+from serve_app.codes.tensor import CodedTensor
 from serve_app.engine.kernels.structs import TYPES, LinearStruct
 from serve_app.engine.weights.format import Load
 from serve_app.engine.weights.plain import load_on_cpu
@@ -40,7 +41,8 @@ class PackedLinear(nn.Module):
         cls, *linears: nn.Linear, rows: torch.Tensor | None = None, load: Load = load_on_cpu
     ) -> PackedLinear:
         """One layer that combines several linears with the same input, as `side_by_side` does."""
-        return cls(*side_by_side(*linears, rows=rows), load)
+        weight, bias = side_by_side(*linears, rows=rows)
+        return cls(weight.numbers() if isinstance(weight, CodedTensor) else weight, bias, load)
 
     @property
     def num_bytes(self) -> int:
@@ -77,6 +79,8 @@ def side_by_side(
     *linears: nn.Linear, rows: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The weight and the bias of one linear that combines several linears with the same input.
+
+    The weight is a CodedTensor if one of theirs is.
 
     `rows`: the order of the outputs; None: unchanged.
     """

@@ -9,6 +9,7 @@ import torch
 from serve_app.engine.kernels import native
 from serve_app.engine.kernels.structs import TYPES
 from serve_app.engine.weights.format import Weight, WeightFormat
+from serve_app.engine.weights.own_codes import load_codes_on_cpu
 from serve_app.engine.weights.panels import PanelWeight
 from serve_app.engine.weights.torch_weight import OnednnWeight, TorchWeight
 
@@ -28,4 +29,9 @@ def load_on_gpu(weight: torch.Tensor, bias: torch.Tensor | None, *, lasting: boo
     return RowWeight(weight, bias)
 
 
-PLAIN: Final = WeightFormat("none", {"cpu": load_on_cpu, "triton": load_on_gpu, "torch": TorchWeight})
+PLAIN: Final = WeightFormat(
+    "none",
+    {"cpu": load_on_cpu, "triton": load_on_gpu, "torch": TorchWeight},
+    codes={"cpu": load_codes_on_cpu},
+    codes_error=0.2,
+)

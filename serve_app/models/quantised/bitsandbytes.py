@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import torch
 
+from serve_app.codes.matrix import QuantisedMatrix
 from serve_app.models.quantised.bits import nibbles
-from serve_app.models.quantised.matrix import QuantisedMatrix
 from serve_app.models.quantised.packed import PackedTensor, Stored, check_shape, groups_of, need, refused
 
 _STATE: Final = ".quant_state.bitsandbytes__"

@@ -16,10 +16,10 @@ from typing import Any, Final
 
 import torch
 
+from serve_app.codes.matrix import QuantisedMatrix
 from serve_app.models.errors import ModelLoadError
 from serve_app.models.quantised.bits import unpack, words_for
 from serve_app.models.quantised.fp8 import CODES, scaled
-from serve_app.models.quantised.matrix import QuantisedMatrix
 from serve_app.models.quantised.packed import (
     FLOATS,
     PackedTensor,

@@ -10,8 +10,8 @@ from typing import Any, Final, Protocol
 
 import torch
 
+from serve_app.codes.matrix import QuantisedMatrix
 from serve_app.models.errors import ModelLoadError
-from serve_app.models.quantised.matrix import QuantisedMatrix
 from serve_app.models.stored import StoredTensor
 
 Stored = Mapping[str, StoredTensor]  # by name

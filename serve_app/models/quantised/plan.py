@@ -66,19 +66,22 @@ class Plan:
                 plain.append(tensor)
         return cls(tuple(found), tuple(plain), tuple(activations), tuple(cache))
 
-    def lines(self, label: str, dtype: torch.dtype) -> Iterator[str]:
-        """What the operator should know about the conversion to `dtype`."""
+    def lines(self, label: str, dtype: torch.dtype, *, keep_codes: bool = False) -> Iterator[str]:
+        """What the operator should know about the load in `dtype`, of codes or of weights converted to it."""
         name = str(dtype).removeprefix("torch.")
         before = sum(part.num_bytes for each in self.packed for part in each.parts.values())
         after = sum(math.prod(each.full_shape) for each in self.packed) * dtype.itemsize
-        yield (
-            f"converting {len(self.packed)} weights from {label} to {name}: {before / 2**30:,.2f} GiB in the "
-            f"files, {after / 2**30:,.2f} GiB in memory"
-        )
+        if keep_codes:
+            yield f"{len(self.packed)} weights are {label}: {before / 2**30:,.2f} GiB of codes in the files"
+        else:
+            yield (
+                f"converting {len(self.packed)} weights from {label} to {name}: {before / 2**30:,.2f} GiB in "
+                f"the files, {after / 2**30:,.2f} GiB in memory"
+            )
         if self.activations:
             yield (
                 f"{len(self.activations)} scales of activations are not used, such as {self.activations[0]}: "
-                f"activations stay in {name}"
+                f"activations {'have scales of their own' if keep_codes else f'stay in {name}'}"
             )
         if self.cache:
             yield (

@@ -12,7 +12,7 @@ from serve_app.engine.kernels import SWITCH, native
 from serve_app.engine.kernels.native import Native
 from serve_app.engine.kernels.quantized import Quantization, QuantizedWeight, product, quantize_rows
 from serve_app.engine.kernels.structs import Product
-from serve_app.engine.weights.formats import FORMATS, packer
+from serve_app.engine.weights.formats import FORMATS, Packer
 from serve_app.engine.weights.int8_int4 import INT4
 from serve_app.engine.weights.packed_linear import PackedLinear
 from tests.support.tiny_models import tiny_model
@@ -200,7 +200,7 @@ def test_layers_take_fewer_bytes() -> None:
 
 def test_what_is_sensitive_is_int8_in_an_int4_model() -> None:
     model = tiny_model("llama")
-    pack, layer = packer(model, INT4, "cpu"), model.get_decoder().layers[0]
+    pack, layer = Packer(model, INT4, "cpu"), model.get_decoder().layers[0]
     for linear in (layer.self_attn.q_proj, layer.self_attn.v_proj, model.get_output_embeddings()):
         assert pack(linear).num_bytes == _packed(Quantization.INT8, linear).num_bytes
     for linear in (layer.self_attn.o_proj, layer.mlp.up_proj):

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from serve_app.codes.matrix import QuantisedMatrix
 from serve_app.models.quantised.bits import nibbles, unpack, words_for
-from serve_app.models.quantised.matrix import QuantisedMatrix
 from tests.support.packers import expand
 from tests.support.quantised import bit_stream
 
@@ -57,5 +57,5 @@ def test_blocks_may_be_of_any_size_and_the_last_ones_partial(
 def test_rows_beyond_what_is_computed_at_once_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     matrix = QuantisedMatrix(torch.randint(0, 9, (50, 8)), torch.rand(7, 2), (8, 4))
     whole = matrix.dequantise(torch.bfloat16)
-    monkeypatch.setattr("serve_app.models.quantised.matrix._AT_ONCE", 24)
+    monkeypatch.setattr("serve_app.codes.matrix._AT_ONCE", 24)
     assert torch.equal(matrix.dequantise(torch.bfloat16), whole)

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
+from serve_app.codes.tensor import CodedTensor
 from serve_app.models.quantised.mxfp4 import unpack as unpack_mxfp4
 from serve_app.models.text_alone import language_model
 from tests.support.packers import awq, bnb_int8, fp8, fp8_rows, gptq, int8_rows, mxfp4, nf4, pack_quantized
@@ -87,9 +88,14 @@ def test_the_model_is_that_of_the_numbers_that_its_codes_mean(
     want = checkpoint(tmp_path, architecture, pack, settings, shards=3)
     lines: list[str] = []
     got = load(tmp_path, lines)
-    assert any(line.startswith("converting ") and "to float32" in line for line in lines)
+    assert any("weights are " in line and "GiB of codes" in line for line in lines)
+    assert any(isinstance(each, CodedTensor) for each in got.parameters())
     assert torch.equal(logits(got), logits(want))
     assert {each.dtype for each in got.parameters()} == {torch.float32}
+    got = load(tmp_path, lines, dtype="float32")
+    assert any(line.startswith("converting ") and "to float32" in line for line in lines)
+    assert not any(isinstance(each, CodedTensor) for each in got.parameters())
+    assert torch.equal(logits(got), logits(want))
 
 
 def test_a_layer_with_a_state_is_converted_too(tmp_path: Path) -> None:
