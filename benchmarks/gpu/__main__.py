@@ -2,6 +2,8 @@
 
     python -m benchmarks.gpu run                               # all that is installed, on CUDA
     python -m benchmarks.gpu run --shape llama-3.1-8b --contender ours --contender continuous-batching
+    python -m benchmarks.gpu run --shape llama-3.1-8b --part decode --contender ours --contender ours-fp8 \
+        --contender ours-int8 --contender ours-int4
     python -m benchmarks.gpu run --device cpu --shape tiny     # to try the benchmark out
     python -m benchmarks.gpu page build/gpu/run.jsonl --page benchmarks/results/gpu.md
 
@@ -28,6 +30,9 @@ OUT: Final = Path("build/gpu/run.jsonl")
 # Where each contender is: imported in its own process alone.
 CONTENDERS: Final = {
     "ours": ("benchmarks.gpu.ours", "Ours"),
+    "ours-fp8": ("benchmarks.gpu.ours", "InFp8"),
+    "ours-int8": ("benchmarks.gpu.ours", "InInt8"),
+    "ours-int4": ("benchmarks.gpu.ours", "InInt4"),
     "ours-with-adapters": ("benchmarks.gpu.ours", "WithAdapters"),
     "ours-without-graphs": ("benchmarks.gpu.ours", "WithoutGraphs"),
     "ours-plain-torch": ("benchmarks.gpu.ours", "PlainTorch"),

@@ -3,6 +3,7 @@
     python -m benchmarks.gpu.kernels decodes      # of 1 to 256 sequences
     python -m benchmarks.gpu.kernels prompts
     python -m benchmarks.gpu.kernels products
+    python -m benchmarks.gpu.kernels codes        # the same products in each format of `quantization`
 
 With the heads and matrices of Llama-3.1-8B in bfloat16. The first tile of each table is the one that serves.
 Layers are replayed as one graph, so that launching costs nothing and no layer finds its memory in a cache.
@@ -29,6 +30,8 @@ from serve_app.engine.attention.triton.tiles import Tile, tile_of_decodes, tile_
 from serve_app.engine.batch import build_batch
 from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.sequence import Chunk, Sequence
+from serve_app.engine.weights.codes_product import CodesProduct
+from serve_app.engine.weights.gpu_codes import CODES
 from serve_app.engine.weights.row_product import row_product
 from serve_app.types import SamplingParams
 
@@ -57,6 +60,7 @@ TILES: Final = {
         Tile(128, 128, 8, 2),
     ),
 }
+LAYERS: Final = 8  # of products in a graph
 ROWS: Final = (1, 8, 16, 32, 64, 128, 256)
 
 
@@ -146,14 +150,20 @@ def multiply_all(
             multiply(x, weight)
 
 
-def products() -> None:
-    """All products of a layer, eight layers in a graph."""
+def sizes() -> list[tuple[int, int]]:
+    """Of a layer's matrices: outputs and inputs."""
     widths = (SHAPE.heads + 2 * SHAPE.kv_heads) * SHAPE.head_dim, SHAPE.hidden, 2 * SHAPE.intermediate
-    sizes = [(width, SHAPE.hidden) for width in widths] + [(SHAPE.hidden, SHAPE.intermediate)]
-    layers = [[torch.randn(size, device=DEVICE, dtype=DTYPE) * 0.02 for size in sizes] for _ in range(8)]
+    return [(width, SHAPE.hidden) for width in widths] + [(SHAPE.hidden, SHAPE.intermediate)]
+
+
+def products() -> None:
+    """All products of a layer, several layers in a graph."""
+    layers = [
+        [torch.randn(size, device=DEVICE, dtype=DTYPE) * 0.02 for size in sizes()] for _ in range(LAYERS)
+    ]
     read = sum(weight.nbytes for weight in layers[0])
     for rows in ROWS:
-        inputs = [torch.randn(rows, inputs, device=DEVICE, dtype=DTYPE) for _, inputs in sizes]
+        inputs = [torch.randn(rows, inputs, device=DEVICE, dtype=DTYPE) for _, inputs in sizes()]
         ways: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
             "cuBLAS": torch.nn.functional.linear
         }
@@ -164,5 +174,24 @@ def products() -> None:
             print(f"{rows} rows, {name}: {seconds * 1e6:.1f} us, {read / seconds / 1e12:.2f} TB/s")
 
 
+def multiply_codes(inputs: list[torch.Tensor], layers: list[list[CodesProduct]]) -> None:
+    for weights in layers:
+        for x, weight in zip(inputs, weights, strict=True):
+            weight.multiply(x, DTYPE)
+
+
+def codes() -> None:
+    """As `products`, with weights as codes: each rate counts the bytes of codes and scales."""
+    for name, choose in CODES.items():
+        plain = [[torch.randn(size, device=DEVICE, dtype=DTYPE) for size in sizes()] for _ in range(LAYERS)]
+        layers = [[CodesProduct(choose(weight), None, DTYPE) for weight in each] for each in plain]
+        del plain
+        read = sum(weight.num_bytes for weight in layers[0])
+        for rows in ROWS:
+            inputs = [torch.randn(rows, inputs, device=DEVICE, dtype=DTYPE) for _, inputs in sizes()]
+            seconds = replayed(partial(multiply_codes, inputs, layers)) / LAYERS
+            print(f"{rows} rows, {name}: {seconds * 1e6:.1f} us, {read / seconds / 1e12:.2f} TB/s")
+
+
 if __name__ == "__main__":
-    {"decodes": decodes, "prompts": prompts, "products": products}[sys.argv[1]]()
+    {"decodes": decodes, "prompts": prompts, "products": products, "codes": codes}[sys.argv[1]]()

@@ -37,6 +37,7 @@ class Ours(Contender):
     )
     attention: ClassVar[str] = "triton"
     graphs: ClassVar[bool] = True
+    quantization: ClassVar[str] = "none"
     adapters: ClassVar[int] = 0  # that requests have in turn
 
     def __init__(self, setup: Setup) -> None:
@@ -46,6 +47,7 @@ class Ours(Contender):
                 "name": "bench",
                 "source": setup.shape,  # never looked for: the module is made here
                 "device": setup.device.type,
+                "quantization": self.quantization,
                 "attention": self.attention if setup.device.type == "cuda" else "auto",
                 "engine": EngineConfig(
                     max_model_len=setup.plan.longest,
@@ -118,6 +120,21 @@ class Ours(Contender):
         adapter = str(self._count % self.adapters) if self.adapters else None
         self._engine.add(EngineRequest(id=name, token_ids=tuple(prompt), sampling=sampling, adapter=adapter))
         return name
+
+
+class InFp8(Ours):
+    notes = "Ours with `quantization: fp8`; the share counts bytes of unquantised weights."
+    quantization = "fp8"
+
+
+class InInt8(Ours):
+    notes = "Ours with `quantization: int8`; the share counts bytes of unquantised weights."
+    quantization = "int8"
+
+
+class InInt4(Ours):
+    notes = "Ours with `quantization: int4`; the share counts bytes of unquantised weights."
+    quantization = "int4"
 
 
 class WithAdapters(Ours):

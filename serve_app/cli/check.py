@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from serve_app.cli.output import print_note, printable
 from serve_app.config import ModelConfig, first_problem
+from serve_app.config.quantization import FORMATS
 
 if TYPE_CHECKING:
     from serve_app.replica.model_check import ModelCheck
@@ -34,7 +35,7 @@ GIB: Final = 2**30
     help="Memory of the device, if it is not of this machine: a GPU's own, or what is free beside a CPU.",
 )
 @click.option("--dtype", type=click.Choice(["auto", "float32", "bfloat16", "float16"]), default="auto")
-@click.option("--quantization", type=click.Choice(["none", "int8", "int4"]), default="none")
+@click.option("--quantization", type=click.Choice(list(FORMATS)), default="none")
 @click.option("--max-model-len", type=click.IntRange(min=2), help="Context window in tokens.")
 def check(
     model: str,

@@ -10,6 +10,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field, model_validator
 
 from serve_app.config.base import ConfigModel, Version
+from serve_app.config.quantization import CPU, FORMATS, GPU
 from serve_app.limits import MAX_REPETITION_PENALTY, MAX_TEMPERATURE, MAX_TOKENS
 
 WATERMARK_KEY: Final = 15_485_863  # the millionth prime, as in the scheme's first description
@@ -170,11 +171,11 @@ class ModelConfig(ConfigModel):
         "auto",
         description="Type of the weights in memory; auto: the checkpoint's own, or one that suits the CPU.",
     )
-    quantization: Literal["none", "int8", "int4"] = Field(
+    quantization: Literal["none", "int8", "int4", "fp8"] = Field(
         "none",
-        description="Weights of linear layers in fewer bits, made at the start; for models that generate on "
-        "a CPU. int8: half the bytes of bfloat16, and answers near those. int4: a third, and answers that "
-        "change more.",
+        description="Weights of linear layers in fewer bits, made at the start; for models that generate. "
+        "int8: half the bytes of bfloat16, and answers near those. int4: a third, and answers that change "
+        "more. fp8: as many bytes as int8, on a GPU alone.",
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="Where the model runs; auto: on a GPU with CUDA if there is one, else on the CPU."
@@ -236,14 +237,15 @@ class ModelConfig(ConfigModel):
     def _quantized_where_it_can_be(self) -> ModelConfig:
         if self.quantization == "none":
             return self
+        size = FORMATS[self.quantization]
         for field, wrong in (
-            ("device", ("cuda",)),
-            ("attention", ("reference", "cuda", "triton")),
-            ("task", ("embed",)),
+            ("device", {CPU, GPU} - size.devices),
+            ("attention", {"reference", "cuda", *({"cpu"} - size.devices)}),
+            ("task", {"embed"}),
         ):
             if (value := getattr(self, field)) in wrong:
                 raise ValueError(
-                    f"quantization {self.quantization} is for models that generate on a CPU, not with "
+                    f"quantization {self.quantization} is for models that generate on {size.where}, not with "
                     f"{field}: {value}; take one of the two out"
                 )
         return self

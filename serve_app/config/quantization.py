@@ -8,16 +8,26 @@ from typing import Final
 
 # Answers are most sensitive to the head and to the linears of queries, keys and values, with these endings.
 SENSITIVE: Final = ("q_proj", "k_proj", "v_proj", "qkv_proj")
+CPU, GPU = "cpu", "cuda"  # by torch's names
 
 
 @dataclass(frozen=True, slots=True)
 class FormatSize:
     """The size of a weight in one format."""
 
-    bits: int | None  # per weight, without the scales of outputs; None: those of its own type
+    # Per weight, without the scales of outputs, by device; empty: those of its own type, on every device.
+    bits: Mapping[str, float]
     sensitive: str  # the format of sensitive linears instead
-    devices: frozenset[str] = frozenset({"cpu"})  # by torch's names
     codes_on: frozenset[str] = frozenset()  # devices that multiply by the codes of quantised checkpoints
+
+    @property
+    def devices(self) -> frozenset[str]:
+        return frozenset(self.bits or (CPU, GPU))
+
+    @property
+    def where(self) -> str:
+        """The devices, for the operator."""
+        return " or ".join({CPU: "a CPU", GPU: "a GPU"}[each] for each in sorted(self.devices))
 
     def format_of(self, linear: str, own: str) -> str:
         """The format of the layer `linear`, in a model whose format is `own` and has this size."""
@@ -25,17 +35,19 @@ class FormatSize:
 
 
 FORMATS: Final[Mapping[str, FormatSize]] = {
-    "none": FormatSize(None, "none", frozenset({"cpu", "cuda"}), frozenset({"cpu"})),
-    "int8": FormatSize(8, "int8"),
-    "int4": FormatSize(5, "int8"),  # with a step and a minimum for every sixteen weights
+    "none": FormatSize({}, "none", frozenset({CPU})),
+    "int8": FormatSize({CPU: 8, GPU: 8}, "int8"),
+    # On a CPU a step and a minimum for every sixteen weights; on a GPU a scale of two bytes for every 32.
+    "int4": FormatSize({CPU: 5, GPU: 4.5}, "int8"),
+    "fp8": FormatSize({GPU: 8}, "fp8"),
 }
 
 
-def bits_of(name: str) -> int:
-    """Bits per weight in the format `name`; ValueError if the format keeps weights in their own type."""
-    bits = FORMATS[name].bits
+def bits_of(name: str, device: str) -> float:
+    """Bits per weight in the format `name`; ValueError if it keeps weights in their own type there."""
+    bits = FORMATS[name].bits.get(device)
     if bits is None:
-        raise ValueError(f"weights of the format {name} have the size of their type")
+        raise ValueError(f"the format {name} has no size of its own on {device}")
     return bits
 
 

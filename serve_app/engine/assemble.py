@@ -46,8 +46,8 @@ def assemble(
     weights = FORMATS[config.quantization]
     if made.kind not in weights.loads:
         raise UnsupportedModel(
-            f"quantization {weights.name} is for models on a {' or '.join(weights.loads)}; "
-            f"this one runs on {device}"
+            f"quantization {weights.name} needs the kernels of attention: "
+            f"{' or '.join(weights.loads)}; this model runs on {device} without them"
         )
     module = made.accelerate(module, dtype, weights, progress)
     count, size = plain_weights(module)

@@ -49,9 +49,10 @@ class Estimate:
     @classmethod
     def of(cls, module: PreTrainedModel, config: ModelConfig) -> Estimate:
         """`module`: on the meta device. Raises UnsupportedModel for a model that the engine cannot run."""
-        family = known(module, frozenset(TYPES), states=device_memory(config.device)[0] == "cpu")
+        on_cpu = device_memory(config.device)[0] == "cpu"
+        family = known(module, frozenset(TYPES), states=on_cpu)
         module.set_experts_implementation("batched_mm")  # the usual one takes bfloat16 alone on this device
-        if family is None and config.quantization != "none":
+        if family is None and on_cpu and config.quantization != "none":
             _check_format(module, FORMATS[config.quantization])
         text = module.config.get_text_config()
         layers = _layers(module, text)

@@ -12,6 +12,7 @@ import torch
 from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
 
 from serve_app.config import ModelConfig
+from serve_app.config.quantization import CPU, FORMATS, GPU
 from serve_app.models.dtype import choose_dtype, declared_dtype
 from serve_app.models.embedder import check_embedder, is_embedder
 from serve_app.models.errors import ModelLoadError
@@ -64,8 +65,9 @@ def read_blueprint(config: ModelConfig, progress: Callable[[str], None], *, on_c
         check_tensors(folder, reader)
     without_quantisation(hf_config)
     text = hf_config.get_text_config()
-    if not on_cpu and config.quantization != "none":
-        raise ModelLoadError(f"{config.name}: quantization {config.quantization} is for a CPU")
+    device, format_size = CPU if on_cpu else GPU, FORMATS[config.quantization]
+    if device not in format_size.devices:
+        raise ModelLoadError(f"{config.name}: quantization {config.quantization} is for {format_size.where}")
     dtype = _dtype(config, declared_dtype(text.dtype or hf_config.dtype) or torch.bfloat16, on_cpu)
     module = _module(AutoModel if embeds else auto_class(hf_config), hf_config, dtype)
     text_alone = not embeds and reads_more_than_text(hf_config)
@@ -75,7 +77,7 @@ def read_blueprint(config: ModelConfig, progress: Callable[[str], None], *, on_c
         StoredTensor(name, _NAMES[each.dtype], tuple(each.shape), Path(), 0, each.nbytes)
         for name, each in module.named_parameters()  # a tied weight counts once
     ]
-    size = weight_bytes(weights, dtype.itemsize, text.vocab_size, config.quantization, on_cpu=on_cpu)
+    size = weight_bytes(weights, dtype.itemsize, text.vocab_size, config.quantization, device)
     return Blueprint(
         architecture=architecture_of(hf_config),
         module=module,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from serve_app.config import EngineConfig, ModelConfig
-from serve_app.config.quantization import FORMATS, bits_of
+from serve_app.config.quantization import CPU, FORMATS, GPU, bits_of
 from serve_app.models import hub
 from serve_app.models.catalogue import DEMO_FOLDER, DEMO_PREFIX
 from serve_app.models.errors import ModelLoadError
@@ -35,8 +35,8 @@ def least_memory(config: ModelConfig) -> int | None:
         tensors = _served(stored_tensors(folder), shape)
         item_bytes = _WANTED.get(config.dtype) or _declared_bytes(shape, tensors)
         vocabulary = (shape.get("text_config") or shape).get("vocab_size")
-        on_cpu = config.device != "cuda"
-        weights = weight_bytes(tensors, item_bytes, vocabulary, config.quantization, on_cpu=on_cpu)
+        device = GPU if config.device == GPU or CPU not in FORMATS[config.quantization].devices else CPU
+        weights = weight_bytes(tensors, item_bytes, vocabulary, config.quantization, device)
         smallest = item_bytes or min((_FLOATS[each.dtype] for each in tensors if _is_float(each)), default=2)
         return weights + cache_bytes(shape, config.engine, smallest)
     except (OSError, ValueError, KeyError, TypeError, ModelLoadError):
@@ -48,14 +48,13 @@ def weight_bytes(
     item_bytes: int | None,
     vocabulary: int | None,
     quantization: str,
-    *,
-    on_cpu: bool,
+    device: str,
 ) -> int:
-    """Bytes of the weights in memory. `item_bytes`: the size of a number in the requested type, if a type was
-    requested."""
-    if FORMATS[quantization].bits is not None:
-        return _quantised_bytes(tensors, item_bytes, vocabulary, quantization)
-    if on_cpu:
+    """Bytes of the weights in memory of `device`, by torch's name. `item_bytes`: the size of a number in the
+    requested type, if a type was requested."""
+    if FORMATS[quantization].bits:
+        return _quantised_bytes(tensors, item_bytes, vocabulary, quantization, device)
+    if device == CPU:
         return _compact_bytes(tensors, item_bytes, vocabulary)
     return sum(_tensor_bytes(each, item_bytes) for each in tensors)
 
@@ -115,7 +114,7 @@ def _is_float(tensor: StoredTensor) -> bool:
 
 
 def _quantised_bytes(
-    tensors: Sequence[StoredTensor], item_bytes: int | None, vocabulary: int | None, kind: str
+    tensors: Sequence[StoredTensor], item_bytes: int | None, vocabulary: int | None, kind: str, device: str
 ) -> int:
     """Bytes of all weights if linear layers are quantised to `kind`.
 
@@ -131,10 +130,10 @@ def _quantised_bytes(
             head = max(head, each.num_values)
         elif matrix:
             own = size.format_of(each.name.removesuffix(".weight"), kind)
-            total += each.num_values * bits_of(own) // 8
+            total += int(each.num_values * bits_of(own, device)) // 8
         else:
             total += _tensor_bytes(each, item_bytes)
-    return total + embedding + head * bits_of(size.sensitive) // 8
+    return total + embedding + int(head * bits_of(size.sensitive, device)) // 8
 
 
 def _compact_bytes(tensors: Sequence[StoredTensor], item_bytes: int | None, vocabulary: int | None) -> int:

@@ -84,8 +84,8 @@ def load_model(
     device = choose_device(config.device)
     if device.type not in FORMATS[config.quantization].devices:
         raise ModelLoadError(
-            f"{config.name}: quantization {config.quantization} is for a CPU; this model would run on "
-            f"{device}. Take the setting out, or set device to cpu"
+            f"{config.name}: quantization {config.quantization} is for models on "
+            f"{FORMATS[config.quantization].where}; this one would run on {device}. Choose another format"
         )
     stored = stored_dtype(folder, text.dtype or hf_config.dtype)
     dtype = choose_dtype(

@@ -25,7 +25,7 @@ class ModelInfo:
     has_fim: bool
     limits_thoughts: bool = True  # whether a budget can end them, should it think
     dtype: str
-    quantization: str = "none"  # of the weights of linear layers: none, int8 or int4
+    quantization: str = "none"  # of the weights of linear layers: none, int8, int4 or fp8
     device: str
     dimensions: int | None = None  # of its vectors, if it is an embedder; None: it generates
     pad_token_id: int | None = None  # of its tokenizer, if it has one

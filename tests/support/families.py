@@ -30,7 +30,6 @@ from transformers.utils import logging
 from serve_app.config import ModelConfig
 from serve_app.engine.attention.cpu import CpuAttention
 from serve_app.engine.cpu.fused import accelerate_cpu
-from serve_app.engine.cpu.packing import COUNTS
 from serve_app.engine.experts.packed import has_experts
 from serve_app.engine.fused.fuse import known
 from serve_app.engine.kernels.structs import TYPES
@@ -39,6 +38,7 @@ from serve_app.engine.model.indexers import has_indexers
 from serve_app.engine.model.stateful import stateful_functions
 from serve_app.engine.weights.format import WeightFormat
 from serve_app.engine.weights.int8_int4 import INT4, INT8
+from serve_app.engine.weights.packable import COUNTS
 from serve_app.models.errors import ModelLoadError
 from serve_app.models.guards import auto_class, check_config
 from serve_app.models.loader import load_model

@@ -19,6 +19,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -45,7 +46,10 @@ from serve_app.engine.cuda.experts import kernels as expert_kernels
 from serve_app.engine.cuda.launch import GATED_AT_ONCE, HEADS_AT_ONCE
 from serve_app.engine.cuda.states import kernels as state_kernels
 from serve_app.engine.cuda.states import launch as state_launch
+from serve_app.engine.weights import codes_kernels
 from serve_app.engine.weights import triton_kernels as weight_kernels
+from serve_app.engine.weights.codes_product import APART, decoding, tile_of
+from serve_app.engine.weights.decoding import STEP, Form
 
 POINTERS = {
     **dict.fromkeys(("tables", "query_start", "context_lens", "tiles", "decodes", "count"), "*i32"),
@@ -58,6 +62,9 @@ POINTERS = {
     **dict.fromkeys(
         ("residual", "weight", "after", "before", "cos", "sin", "query_norm", "key_norm"), "*fp32"
     ),
+    **dict.fromkeys(("words", "done"), "*i32"),
+    "zeros": "*i8",
+    "scales": "*fp32",
     **dict.fromkeys(("slots", "chosen", "spans", "owners"), "*i64"),
     **dict.fromkeys(("total", "of_expert", "of_column", "of_input", "columns"), "i32"),
     **dict.fromkeys(("limit", "alpha", "added"), "fp32"),
@@ -68,12 +75,18 @@ EARLY = {"EARLY": True}
 ALIGNED = [["tt.divisibility", 16]]
 CODING = (writing.write_codes, layer_kernels.rope_and_cache)
 ITEMSIZES = {"bf16": 2, "fp16": 2, "fp32": 4}
+TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
 def compiled(
-    kernel: Any, target: GPUTarget, dtype: str, constants: dict[str, Any], tile: Tile | None = None
+    kernel: Any,
+    target: GPUTarget,
+    dtype: str,
+    constants: dict[str, Any],
+    tile: Tile | None = None,
+    launch: dict[str, int] | None = None,
 ) -> str:
-    """Bytes of shared memory of a program, and of the stack of a thread."""
+    """Bytes of shared memory of a program, and of the stack of a thread. `launch`: options without a tile."""
     names = kernel.arg_names
     if tile is not None:
         constants = constants | {"M": tile.rows, "N": tile.keys}
@@ -83,7 +96,10 @@ def compiled(
     places = {(names.index(name),): value for name, value in chosen.items()}
     aligned = {(place,): ALIGNED for place, name in enumerate(names) if signature[name].startswith("*")}
     source = ASTSource(kernel, signature=signature, constexprs=places, attrs=aligned)
-    options = {**(tile.options if tile is not None else {}), **(ROUNDED if kernel in CODING else {})}
+    options = {
+        **(tile.options if tile is not None else launch or {}),
+        **(ROUNDED if kernel in CODING else {}),
+    }
     options |= {"launch_pdl": True} if "EARLY" in chosen else {}
     made = triton.compile(source, target=target, options=options)
     return f"{made.metadata.shared} {stack(made.asm['cubin'])}"
@@ -173,6 +189,24 @@ def main(level: str, dtype: str, options: str, *sizes: str) -> None:
         {"K": heads * key_dim, "ROWS": 2, "STEP": 1024, "WHOLE": False, "BIAS": True},
     )
     print("multiply_row", taken, flush=True)
+    for form, rows in ((Form.INT4, 1), (Form.FP8, 64), (Form.INT8, 1000), (Form.FP4, 1000)):
+        size, outputs, options_of_codes = tile_of(rows, TYPES[dtype])
+        constants = {
+            "K": heads * key_dim,
+            "STEP": STEP,
+            "STEPS": -(-heads * key_dim // STEP),
+            "PARTS": 2,
+            "APART": rows <= APART,
+            "GROUP": 32 if form.bits == 4 else 0,
+            "ZEROS": form is Form.INT4,
+            "WHOLE": False,
+            "BIAS": True,
+            "M": size,
+            "N": outputs,
+            **decoding(form, TYPES[dtype]),
+        }
+        taken = compiled(codes_kernels.multiply_codes, target, dtype, constants, launch=options_of_codes)
+        print(f"multiply_codes/{form.name}/{size}", taken, flush=True)
     taken = compiled(
         dividing.divide, target, dtype, {"SIZE": 256, "AT_ONCE": PARTS, "PART": PART, "PAIRS": True}
     )

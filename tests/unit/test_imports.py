@@ -183,7 +183,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
             *("model", "norm", "state", "waiting", "weights"),
         },
         "cuda.adapters": {"attention", "model", "transfer"},
-        "cuda.experts": {"attention", "experts"},
+        "cuda.experts": {"attention", "experts", "weights"},
         "cuda.states": {"attention", "state"},
         "cuda": {
             *(
@@ -208,7 +208,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
                 "experts",
                 "state",
             ),
-            *("forward_context", "fused", "model", "sequence"),
+            *("forward_context", "fused", "model", "sequence", "weights"),
         },
         "embedding": {"attention", "model", "torch_cpu"},
         "counters": {"sampling", "scheduler", "sequence"},

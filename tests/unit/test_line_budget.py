@@ -27,7 +27,7 @@ BUDGET: dict[str, int] = {
     "control": 5_900,
     "deployments": 8_880,
     "endpoints": 860,
-    "engine": 20_900,
+    "engine": 22_300,
     "guardrails": 850,
     "json_schema": 3_690,
     "live": 340,

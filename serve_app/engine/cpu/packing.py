@@ -24,15 +24,12 @@ from serve_app.engine.model.forward import UnsupportedModel
 from serve_app.engine.model.latents import latents_of
 from serve_app.engine.weights.format import WeightFormat
 from serve_app.engine.weights.formats import Packer
-from serve_app.engine.weights.packable import packable_linears
+from serve_app.engine.weights.packable import packable_linears, router_sizes
 from serve_app.engine.weights.packed_linear import PackedLinear, as_linear, can_be_packed
 from serve_app.engine.weights.plain import PLAIN
 from serve_app.engine.weights.stand_ins import Place, multiplied_weights, put_back, stand_in
 
 log = logging.getLogger(__name__)
-
-# Settings with the number of experts: a linear with as many outputs is a router.
-COUNTS: Final = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
 FEW: Final = 64  # numbers for each number of a row, at most, of a parameter that is no matrix to quantise
 
@@ -78,8 +75,7 @@ class _Packing:
 
     def __init__(self, model: PreTrainedModel, weights: WeightFormat, pack: Packer) -> None:
         self._model, self._pack = model, pack
-        config = model.config.get_text_config()
-        self._routers = {1, *(getattr(config, name, None) for name in COUNTS)}
+        self._routers = router_sizes(model)
         self._linears = packable_linears(model, partial(run_model, model))
         self._products = multiplied_weights(list(self._candidates()), partial(run_model, model))
         if weights is not PLAIN:

@@ -18,6 +18,7 @@ from serve_app.engine.model.adapter_table import MakeAdapters
 from serve_app.engine.model.packed_adapters import PackedTable
 from serve_app.engine.model.runner import ModelRunner
 from serve_app.engine.weights.format import WeightFormat
+from serve_app.engine.weights.plain import PLAIN
 
 
 class TritonDevice:
@@ -46,8 +47,9 @@ class TritonDevice:
     def accelerate(
         self, module: PreTrainedModel, dtype: torch.dtype, weights: WeightFormat, progress: Progress
     ) -> PreTrainedModel:
-        progress("fusing the layers (the first start on a machine compiles their kernels)")
-        return accelerate_cuda(module, dtype, weights, experts=self._experts)
+        made = "fusing" if weights is PLAIN else f"quantising the weights to {weights.name}, and fusing"
+        progress(f"{made} the layers (the first start on a machine compiles their kernels)")
+        return accelerate_cuda(module, dtype, weights, experts=self._experts, progress=progress)
 
     def largest_graph(self) -> int:
         return largest_graph(self._config.engine.max_step_tokens) if self._graphed else 0

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import torch
@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 from serve_app.engine.attention.triton.backend import TritonAttention
 from serve_app.engine.cuda.experts.grouped import group_experts, has_grouped
 from serve_app.engine.cuda.launch import TritonKernels
+from serve_app.engine.cuda.packing import quantise_model
 from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.fused.checks import FirstLayers
 from serve_app.engine.fused.families import Family
@@ -83,7 +84,12 @@ log = logging.getLogger(__name__)
 
 
 def accelerate_cuda(
-    model: PreTrainedModel, dtype: torch.dtype, weights: WeightFormat = PLAIN, *, experts: bool = True
+    model: PreTrainedModel,
+    dtype: torch.dtype,
+    weights: WeightFormat = PLAIN,
+    *,
+    experts: bool = True,
+    progress: Callable[[str], None] = log.info,
 ) -> PreTrainedModel:
     """Make `model`, whose weights are of `dtype`, fast on its GPU, in place, as far as that is possible.
 
@@ -91,9 +97,15 @@ def accelerate_cuda(
     `forward.active`. Weights are copied layer by layer, so that they lie side by side; memory must have room
     for the model and one more layer. `experts`: kernels also compute the experts of layers that are not
     fused. This also works on a CPU, in Triton's interpreter.
+
+    Raises UnsupportedModel if the format `weights` cannot be used for the model.
     """
-    pack = Packer(model, weights, "triton")
-    count = fuse(model, TritonParts(dtype), pack)
+    pack, quantised = Packer(model, weights, "triton"), weights is not PLAIN
+    parts = TritonParts(dtype, quantised=quantised)
+    count = fuse(model, parts, pack, progress if quantised else None)
+    if not count and quantised:
+        log.info("GPU: %d modules in %s", quantise_model(model, weights, pack), weights.name)
+        return model
     grouped = not count and experts and _group_experts(model)
     log.info("GPU: %d fused layers, %s%s", count, dtype, ", experts by one product" if grouped else "")
     return model
@@ -118,8 +130,8 @@ class TritonParts:
     dtypes: Final = frozenset({torch.float32, torch.bfloat16, torch.float16})
     states: Final = False
 
-    def __init__(self, dtype: torch.dtype) -> None:
-        self.kernels = TritonKernels(dtype)
+    def __init__(self, dtype: torch.dtype, *, quantised: bool = False) -> None:
+        self.kernels, self._quantised = TritonKernels(dtype), quantised
 
     def make_layer(
         self, layer: Any, family: Family, call: AttentionCall | None, rotary: Rotary, pack: Pack
@@ -132,7 +144,7 @@ class TritonParts:
         return DecoderStack(layers)
 
     def make_head(self, head: nn.Linear, pack: Pack) -> nn.Module:
-        return head  # transformers' own: it shares the memory of an embedding
+        return pack(head) if self._quantised else head  # which shares the memory of an embedding
 
     def make_backend(self) -> TritonAttention:
         return TritonAttention()

@@ -15,11 +15,12 @@ from serve_app.codes.tensor import CodedTensor
 from serve_app.config.quantization import FORMATS as SIZES
 from serve_app.engine.weights.beside import WeightsBeside
 from serve_app.engine.weights.format import Weight, WeightFormat
+from serve_app.engine.weights.gpu_formats import FP8
 from serve_app.engine.weights.int8_int4 import INT4, INT8
 from serve_app.engine.weights.packed_linear import PackedLinear, side_by_side
 from serve_app.engine.weights.plain import PLAIN
 
-FORMATS: Final[Mapping[str, WeightFormat]] = {each.name: each for each in (PLAIN, INT8, INT4)}
+FORMATS: Final[Mapping[str, WeightFormat]] = {each.name: each for each in (PLAIN, INT8, INT4, FP8)}
 
 
 class Packer:

@@ -1,6 +1,7 @@
-"""Weights that are converted to int8 or int4 codes at the start, on a CPU.
+"""Weights that are converted to int8 or int4 codes at the start.
 
-The native functions multiply by these codes, or plain torch does; its results are the same, bit for bit.
+On a CPU, the native functions multiply by these codes, or plain torch does; its results are the same, bit for
+bit. A GPU has codes of its own (`gpu_codes.py`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from serve_app.engine.kernels.native import Native
 from serve_app.engine.kernels.quantized import Quantization, QuantizedWeight, product
 from serve_app.engine.kernels.structs import LinearStruct
 from serve_app.engine.weights.format import Weight, WeightFormat
+from serve_app.engine.weights.gpu_formats import load_on_gpu
 from serve_app.engine.weights.panels import padded_bias
 
 
@@ -74,5 +76,13 @@ def load_codes(
     return CodesWeight(codes, bias) if kernels is None else PackedCodes(codes, bias, kernels, lasting=lasting)
 
 
-INT8: Final = WeightFormat("int8", {"cpu": partial(load_codes, kind=Quantization.INT8)}, error=0.2)
-INT4: Final = WeightFormat("int4", {"cpu": partial(load_codes, kind=Quantization.INT4)}, error=0.6)
+INT8: Final = WeightFormat(
+    "int8",
+    {"cpu": partial(load_codes, kind=Quantization.INT8), "triton": partial(load_on_gpu, name="int8")},
+    error=0.2,
+)
+INT4: Final = WeightFormat(
+    "int4",
+    {"cpu": partial(load_codes, kind=Quantization.INT4), "triton": partial(load_on_gpu, name="int4")},
+    error=0.6,
+)

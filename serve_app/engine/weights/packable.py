@@ -15,6 +15,10 @@ from typing import Any, Final, cast
 import torch
 from torch import nn
 from torch.nn import functional
+from transformers import PreTrainedModel
+
+# Settings with the number of experts: a linear with as many outputs is a router.
+COUNTS: Final = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
 _NUMBER: Final = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
@@ -50,6 +54,13 @@ def packable_linears(model: nn.Module, run: Callable[[], object]) -> frozenset[n
     kinds_read = {_kind(name) for name, linear in linears.items() if linear in read}
     packable = kinds_called - kinds_read
     return frozenset(linear for name, linear in linears.items() if _kind(name) in packable)
+
+
+def router_sizes(model: PreTrainedModel) -> frozenset[int]:
+    """The numbers of outputs that only routers have. A router is never quantised."""
+    config = model.config.get_text_config()
+    found = (getattr(config, name, None) for name in COUNTS)
+    return frozenset({1, *(each for each in found if each is not None)})
 
 
 def _kind(name: str) -> str:

@@ -45,7 +45,7 @@ def test_it_says_how_a_model_is_served_and_the_lines_that_do_so(invoke) -> None:
         (["no-such"], 1, "no demo model 'no-such'"),
         (["demo-chat", "--device", "cuda", "--memory", "0.001"], 1, "do not fit"),
         (["demo-chat", "--max-model-len", "5000"], 1, "beyond its context window of 1024"),
-        (["demo-chat", "--device", "cuda", "--quantization", "int8"], 2, "on a CPU"),
+        (["demo-chat", "--device", "cpu", "--quantization", "fp8"], 2, "on a GPU"),
         (["./nowhere"], 1, "there is no folder"),
     ],
 )

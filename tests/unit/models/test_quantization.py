@@ -8,7 +8,6 @@ from pydantic import ValidationError
 
 from serve_app.config import ModelConfig
 from serve_app.engine.cpu.fused import accelerate_cpu
-from serve_app.engine.kernels.quantized import Quantization
 from serve_app.engine.model.forward import UnsupportedModel
 from serve_app.engine.weights.int8_int4 import INT8
 from serve_app.models import loader
@@ -18,25 +17,34 @@ from tests.support.mixtures import mixture
 
 
 @pytest.mark.parametrize(
-    ("field", "value"),
-    [("device", "cuda"), ("attention", "reference"), ("attention", "cuda"), ("task", "embed")],
+    ("field", "value"), [("attention", "reference"), ("attention", "cuda"), ("task", "embed")]
 )
 def test_settings_that_contradict_it_are_named(field: str, value: str) -> None:
-    for kind in Quantization:
+    for kind in ("int8", "int4", "fp8"):
         with pytest.raises(ValidationError, match=f"quantization {kind} .* {field}: {value}"):
-            ModelConfig(name="m", quantization=kind.value, **{field: value})  # type: ignore[arg-type]
+            ModelConfig(name="m", quantization=kind, **{field: value})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("other", ["int2", "fp8", "", None, True])
+@pytest.mark.parametrize(("field", "value"), [("device", "cpu"), ("attention", "cpu")])
+def test_fp8_is_for_a_gpu(field: str, value: str) -> None:
+    with pytest.raises(ValidationError, match=f"quantization fp8 .* a GPU, not with {field}: {value}"):
+        ModelConfig(name="m", quantization="fp8", **{field: value})  # type: ignore[arg-type]
+    ModelConfig(name="m", quantization="fp8", device="cuda")
+
+
+@pytest.mark.parametrize("other", ["int2", "fp4", "", None, True])
 def test_other_words_are_refused(other: object) -> None:
-    with pytest.raises(ValidationError, match="'none', 'int8' or 'int4'"):
+    with pytest.raises(ValidationError, match="'none', 'int8', 'int4' or 'fp8'"):
         ModelConfig(name="m", quantization=other)  # type: ignore[arg-type]
 
 
-def test_a_gpu_is_refused_before_weights_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader, "choose_device", lambda _: torch.device("cuda"))
-    config = ModelConfig(name="demo-chat", quantization="int8")
-    with pytest.raises(ModelLoadError, match="quantization int8 is for a CPU"):
+def test_a_format_that_the_device_does_not_have_is_refused_before_weights_are_read() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("the model would run on a GPU")
+    config = ModelConfig(name="demo-chat", quantization="fp8")
+    with pytest.raises(
+        ModelLoadError, match="quantization fp8 is for models on a GPU; this one would run on cpu"
+    ):
         loader.load_model(config, lambda _: None)
 
 

@@ -55,6 +55,7 @@ def choose_kernels(
         block_size=engine.block_size,
         codes=engine.kv_cache_dtype == "int8",
         rank=engine.max_adapter_rank if engine.max_adapters else 0,
+        quantization=config.quantization,
     )
     fault = fault_of(question)
     parts: dict[str, Any] = {"experts": (), "states": False, "rank": 0}

@@ -24,6 +24,7 @@ from serve_app.engine.cuda.capture import CudaGraphs, Record
 from serve_app.engine.cuda.experts.grouped import MANY, Pairs
 from serve_app.engine.cuda.fused import accelerate_cuda
 from serve_app.engine.cuda.graphs import graph_steps
+from serve_app.engine.cuda.trial.products import products_fault
 from serve_app.engine.cuda.trial.question import AttentionUse, ExpertsUse, Question
 from serve_app.engine.cuda.trial.states import states_fault
 from serve_app.engine.cuda.trial.steps import ADAPTERS, PIECE, Prompts, steps_of
@@ -56,6 +57,9 @@ def find_fault(question: Question, record: Record | None = None) -> str | None:
         if (fault := experts_fault(kind, dtype, device)) is not None:
             return fault
     if question.states and (fault := states_fault(dtype, device)) is not None:
+        return fault
+    quantized = question.quantization != "none"
+    if quantized and (fault := products_fault(question.quantization, dtype, device)) is not None:
         return fault
     if question.model is None or question.config is None:
         return None

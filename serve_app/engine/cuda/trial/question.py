@@ -89,6 +89,7 @@ class Question:
     longest: int = LONGEST
     experts: tuple[ExpertsUse, ...] = ()  # of layers that are not fused
     states: bool = False  # whether layers have states
+    quantization: str = "none"  # of the weights, as the setting has it
 
     def to_json(self) -> bytes:
         """Equal questions have equal bytes."""
@@ -107,6 +108,7 @@ def ask_about(
     block_size: int,
     codes: bool,
     rank: int = 0,
+    quantization: str = "none",
     longest: int = LONGEST,
 ) -> Question:
     """The question for a loaded model whose layers are transformers' own.
@@ -134,6 +136,7 @@ def ask_about(
         longest=min(longest, positions - DECODES - 1),
         experts=tuple(dict.fromkeys(experts)),
         states=any(stateful_functions(type(part)) for part in module.modules()),
+        quantization=quantization,
     )
 
 

@@ -345,18 +345,21 @@ def test_the_kernels_compile_for_a_gpu_and_fit_it(dtype: str, chosen: str, sizes
     assert done.returncode == 0, done.stderr[-2000:]
     lines = [line.split() for line in done.stdout.splitlines()]
     taken = {name: (int(shared), int(stack)) for name, shared, stack in lines}
-    attention, layers, adapters, experts, states = (
+    many = 32 if dtype == "fp32" else 128
+    rows_of_codes = ("INT4/16", f"FP8/{min(64, many)}", f"INT8/{many}", f"FP4/{many}")
+    attention, layers, adapters, experts, states, codes = (
         {"write_rows", "divide", "decode_parts", "decode_join", "prompts"}
         | {"write_codes/codes", "decode_parts/codes", "prompts/codes"},
         {"add_norm", "normalise_part", "gated", "rope_and_cache", "rope_and_cache/codes", "multiply_row"},
         {"shrink/16", "expand/16", "shrink/64", "expand/64"},
         {f"{name}/{size}" for name in ("sort_pairs", "multiply_pairs", "add_pairs") for size in (16, 64)},
         {"convolve", "recur", "scan_channels"},
+        {f"multiply_codes/{form}" for form in rows_of_codes},
     )
     if chosen == "latent":
         assert set(taken) == {"write_rows", "decode_parts", "decode_join", "prompts"}
     else:
-        assert set(taken) == attention | layers | adapters | experts | states
+        assert set(taken) == attention | layers | adapters | experts | states | codes
     assert max(shared for shared, _ in taken.values()) <= LARGE_SHARED
     # Nobody needs the codes of float32 to be fast.
     stacks = [stack for name, (_, stack) in taken.items() if dtype != "fp32" or "codes" not in name]

@@ -32,6 +32,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         "DECODES": ((2, 40),),
         "PROMPTS": ((20, 8),),
         "ROWS": (1, 3),
+        "LAYERS": 1,
         "replayed": ran,
     }.items():
         monkeypatch.setattr(kernels, name, value)
@@ -65,3 +66,11 @@ def test_products_of_one_row_are_timed_beside_ours(capsys: pytest.CaptureFixture
     kernels.products()
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in lines] == ["1 rows, cuBLAS", "1 rows, ours", "3 rows, cuBLAS"]
+
+
+def test_products_with_codes_are_timed_in_every_format(capsys: pytest.CaptureFixture[str]) -> None:
+    kernels.codes()
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines] == [
+        f"{rows} rows, {name}" for name in ("int8", "int4", "fp8") for rows in (1, 3)
+    ]

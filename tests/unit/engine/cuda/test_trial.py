@@ -29,13 +29,14 @@ from serve_app.engine.cuda.adapters.slots import SiteStack
 from serve_app.engine.cuda.adapters.tiles import MANY, Tiles
 from serve_app.engine.cuda.experts.grouped import Pairs
 from serve_app.engine.cuda.launch import TritonKernels
-from serve_app.engine.cuda.trial import choose, verdict
+from serve_app.engine.cuda.trial import choose, products, verdict
 from serve_app.engine.cuda.trial.choose import Choice
 from serve_app.engine.cuda.trial.compare import attention_fault, experts_fault, find_fault
 from serve_app.engine.cuda.trial.question import AttentionUse, ExpertsUse, Question, ask_about
 from serve_app.engine.cuda.trial.steps import DECODES, PIECE, Prompts, steps_of
 from serve_app.engine.cuda.trial.verdict import COMMAND, Verdict, fault_of
 from serve_app.engine.experts.gate import Gate
+from serve_app.engine.weights.codes_product import CodesProduct
 from tests.support.invariants import WAIT_S
 from tests.support.tiny_models import ARCHITECTURES, tiny_model
 from tests.support.tiny_states import tiny_stateful
@@ -220,6 +221,23 @@ def test_a_wrong_product_of_experts_is_a_fault(rows: int, monkeypatch: pytest.Mo
     fault = experts_fault(asked.experts[0], torch.float32, DEVICE)
     assert fault is not None
     assert fault.endswith(f"for {rows} rows")
+
+
+@pytest.mark.parametrize("name", ["int8", pytest.param("int4", marks=LONG), pytest.param("fp8", marks=LONG)])
+def test_a_wrong_product_of_codes_is_a_fault(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "SHAPES", ((20, 150),))
+    monkeypatch.setattr(products, "ROWS", (1, 3))
+    asked = Question(str(DEVICE), "float32", (), 16, False, None, None, quantization=name)
+    assert find_fault(asked) is None
+    right = CodesProduct.multiply
+
+    def wrong(self: CodesProduct, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        return right(self, x, dtype) * (1.01 if len(x) == 3 else 1)
+
+    monkeypatch.setattr(CodesProduct, "multiply", wrong)
+    fault = find_fault(asked)
+    assert fault is not None
+    assert fault.startswith(f"products of 20 x 150, 3 rows in {name} differ")
 
 
 @pytest.mark.parametrize(
