@@ -43,6 +43,7 @@ from serve_app.engine.cuda.adapters.slots import INPUTS, OUTPUTS, RANKS
 from serve_app.engine.cuda.adapters.tiles import FEW, MANY
 from serve_app.engine.cuda.experts import grouped as expert_tiles
 from serve_app.engine.cuda.experts import kernels as expert_kernels
+from serve_app.engine.cuda.experts.codes_kernels import multiply_pairs_by_codes
 from serve_app.engine.cuda.launch import GATED_AT_ONCE, HEADS_AT_ONCE
 from serve_app.engine.cuda.states import kernels as state_kernels
 from serve_app.engine.cuda.states import launch as state_launch
@@ -66,7 +67,7 @@ POINTERS = {
     "zeros": "*i8",
     "scales": "*fp32",
     **dict.fromkeys(("slots", "chosen", "spans", "owners"), "*i64"),
-    **dict.fromkeys(("total", "of_expert", "of_column", "of_input", "columns"), "i32"),
+    **dict.fromkeys(("total", "all_columns", "of_expert", "of_column", "of_input", "columns"), "i32"),
     **dict.fromkeys(("limit", "alpha", "added"), "fp32"),
 }
 
@@ -229,6 +230,19 @@ def main(level: str, dtype: str, options: str, *sizes: str) -> None:
             "K": 8,
             "SIZE": heads * key_dim,
         }
+        for form in (Form.FP4, Form.INT8):
+            of_codes = {
+                "STEP": STEP,
+                "STEPS": -(-heads * key_dim // STEP),
+                "K": heads * key_dim,
+                "GROUP": 32 if form is Form.FP4 else 0,
+                "ZEROS": False,
+                "WHOLE": True,
+                **decoding(form, TYPES[dtype]),
+            }
+            launch = {"num_warps": 4, "num_stages": 3}
+            taken = compiled(multiply_pairs_by_codes, target, dtype, sizes_of_pairs | of_codes, launch=launch)
+            print(f"multiply_pairs_by_codes/{form.name}/{size}", taken, flush=True)
         for name in ("sort_pairs", "multiply_pairs", "add_pairs"):
             of_add = {"STEP": expert_tiles.ADDED} if name == "add_pairs" else {}
             taken = compiled(getattr(expert_kernels, name), target, dtype, sizes_of_pairs | of_add)

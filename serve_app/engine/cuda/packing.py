@@ -12,6 +12,7 @@ from serve_app.engine.cuda.experts.grouped import group_experts
 from serve_app.engine.fused.checks import FirstLayers, run_model
 from serve_app.engine.model.forward import UnsupportedModel
 from serve_app.engine.weights.format import WeightFormat
+from serve_app.engine.weights.gpu_codes import CODES
 from serve_app.engine.weights.packable import packable_linears, router_sizes
 from serve_app.engine.weights.packed_linear import Pack
 
@@ -30,7 +31,8 @@ def quantise_model(model: PreTrainedModel, weights: WeightFormat, pack: Pack) ->
                 setattr(parent, name, pack(child))
                 child._parameters.clear()
                 count += 1
-    group_experts(model)
+    if group_experts(model, CODES[weights.name]) is not None:
+        count += 1
     if not count:
         raise UnsupportedModel(
             f"quantization {weights.name} cannot be applied: the model reads its own weights"

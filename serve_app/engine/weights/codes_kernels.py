@@ -42,79 +42,67 @@ def _number(words, CODE: tl.constexpr, FORM: tl.constexpr):
 
 
 @triton.jit
-def _numbers(
-    words,
-    FORM: tl.constexpr,
-    PLACES: tl.constexpr,
-    DECODE: tl.constexpr,
-    REGISTERS: tl.constexpr,
-    kind: tl.constexpr,
-):
-    """[N, W] int32 -> PLACES of [N, W]: the codes at each place of the words, of the type `kind`."""
-    if PLACES == 4:
-        if DECODE is None:
-            found = (
-                _number(words, 0, FORM).to(kind),
-                _number(words, 1, FORM).to(kind),
-                _number(words, 2, FORM).to(kind),
-                _number(words, 3, FORM).to(kind),
-            )
-        elif kind == tl.float16:
-            found = tl.inline_asm_elementwise(
-                DECODE, REGISTERS, [words], (tl.float16, tl.float16, tl.float16, tl.float16), True, 2
-            )
-        else:
-            found = tl.inline_asm_elementwise(
-                DECODE, REGISTERS, [words], (tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16), True, 2
-            )
+def _four(words, FORM: tl.constexpr, DECODE: tl.constexpr, REGISTERS: tl.constexpr, kind: tl.constexpr):
+    """[N, W] int32 -> four of [N, W]: the codes at each place of the words, of the type `kind`."""
+    if DECODE is None:
+        found = (
+            _number(words, 0, FORM).to(kind),
+            _number(words, 1, FORM).to(kind),
+            _number(words, 2, FORM).to(kind),
+            _number(words, 3, FORM).to(kind),
+        )
+    elif kind == tl.float16:
+        found = tl.inline_asm_elementwise(
+            DECODE, REGISTERS, [words], (tl.float16, tl.float16, tl.float16, tl.float16), True, 2
+        )
     else:
-        if DECODE is None:
-            found = (
-                _number(words, 0, FORM).to(kind),
-                _number(words, 1, FORM).to(kind),
-                _number(words, 2, FORM).to(kind),
-                _number(words, 3, FORM).to(kind),
-                _number(words, 4, FORM).to(kind),
-                _number(words, 5, FORM).to(kind),
-                _number(words, 6, FORM).to(kind),
-                _number(words, 7, FORM).to(kind),
-            )
-        elif kind == tl.float16:
-            found = tl.inline_asm_elementwise(
-                DECODE,
-                REGISTERS,
-                [words],
-                (
-                    tl.float16,
-                    tl.float16,
-                    tl.float16,
-                    tl.float16,
-                    tl.float16,
-                    tl.float16,
-                    tl.float16,
-                    tl.float16,
-                ),
-                True,
-                2,
-            )
-        else:
-            found = tl.inline_asm_elementwise(
-                DECODE,
-                REGISTERS,
-                [words],
-                (
-                    tl.bfloat16,
-                    tl.bfloat16,
-                    tl.bfloat16,
-                    tl.bfloat16,
-                    tl.bfloat16,
-                    tl.bfloat16,
-                    tl.bfloat16,
-                    tl.bfloat16,
-                ),
-                True,
-                2,
-            )
+        found = tl.inline_asm_elementwise(
+            DECODE, REGISTERS, [words], (tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16), True, 2
+        )
+    return found
+
+
+@triton.jit
+def _eight(words, FORM: tl.constexpr, DECODE: tl.constexpr, REGISTERS: tl.constexpr, kind: tl.constexpr):
+    """[N, W] int32 -> eight of [N, W]: the codes at each place of the words, of the type `kind`."""
+    if DECODE is None:
+        found = (
+            _number(words, 0, FORM).to(kind),
+            _number(words, 1, FORM).to(kind),
+            _number(words, 2, FORM).to(kind),
+            _number(words, 3, FORM).to(kind),
+            _number(words, 4, FORM).to(kind),
+            _number(words, 5, FORM).to(kind),
+            _number(words, 6, FORM).to(kind),
+            _number(words, 7, FORM).to(kind),
+        )
+    elif kind == tl.float16:
+        found = tl.inline_asm_elementwise(
+            DECODE,
+            REGISTERS,
+            [words],
+            (tl.float16, tl.float16, tl.float16, tl.float16, tl.float16, tl.float16, tl.float16, tl.float16),
+            True,
+            2,
+        )
+    else:
+        found = tl.inline_asm_elementwise(
+            DECODE,
+            REGISTERS,
+            [words],
+            (
+                tl.bfloat16,
+                tl.bfloat16,
+                tl.bfloat16,
+                tl.bfloat16,
+                tl.bfloat16,
+                tl.bfloat16,
+                tl.bfloat16,
+                tl.bfloat16,
+            ),
+            True,
+            2,
+        )
     return found
 
 
@@ -150,7 +138,11 @@ def sum_codes(
         held = tl.load(
             words[:, None] + (width + step * WIDTH)[None, :], mask=inside[:, None] | WHOLE, other=0
         )
-        numbers = _numbers(held, FORM, PLACES, DECODE, REGISTERS, T)
+        numbers = (
+            _four(held, FORM, DECODE, REGISTERS, T)
+            if PLACES == 4
+            else _eight(held, FORM, DECODE, REGISTERS, T)
+        )
         part = tl.zeros([N, M], tl.float32)
         for place in tl.static_range(PLACES):
             begin = step * STEP + place * WIDTH

@@ -74,9 +74,9 @@ def packed(codes: torch.Tensor, form: Form) -> torch.Tensor:
 def unpacked(words: torch.Tensor, form: Form) -> torch.Tensor:
     """The codes [N, K] of words as uint8, with those of missing inputs."""
     places = form.codes
-    apart = words.view(len(words), -1, 1, STEP // places)
+    apart: torch.Tensor = words.view(len(words), -1, 1, STEP // places)
     shifts = torch.arange(0, 32, form.bits, device=words.device, dtype=torch.int32)
-    codes = (apart >> shifts[:, None]) & (2**form.bits - 1)
+    codes: torch.Tensor = (apart >> shifts[:, None]) & (2**form.bits - 1)
     return codes.to(torch.uint8).flatten(1)
 
 

@@ -18,7 +18,11 @@ from serve_app.engine.attention.triton.early import early_start
 from serve_app.engine.attention.triton.launcher import Launcher
 from serve_app.engine.attention.triton.tiles import power_of_two
 from serve_app.engine.cuda.experts import kernels
-from serve_app.engine.experts.gate import Gate, gate_of, is_experts
+from serve_app.engine.cuda.experts.codes_kernels import multiply_pairs_by_codes
+from serve_app.engine.experts.gate import Gate, gate_of, interleaved, is_experts
+from serve_app.engine.weights.codes_product import decoding
+from serve_app.engine.weights.decoding import STEP
+from serve_app.engine.weights.gpu_codes import GpuCodes
 
 NAME: Final = "serve_app_grouped"  # of the function, to transformers
 PLACE: Final = "grouped_experts"  # the attribute of a module that has them
@@ -30,15 +34,45 @@ SORTED, ADDED = 1024, 1024  # numbers of a program at a time
 TYPES: Final = frozenset({torch.float32, torch.bfloat16, torch.float16})
 
 _SORT, _MULTIPLY, _ADD = map(Launcher, (kernels.sort_pairs, kernels.multiply_pairs, kernels.add_pairs))
+_MULTIPLY_CODES = Launcher(multiply_pairs_by_codes)
+
+Choose = Callable[[torch.Tensor], GpuCodes]
+Matrix = torch.Tensor | GpuCodes  # [E, N, K] or [E, K, N]; codes of [E * N, K]
 
 
 class GroupedExperts:
     """Computes the same as an experts module of transformers, by kernels over the module's weights."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, choose: Choose | None = None) -> None:
+        """`choose` gives the codes of a matrix: then the module's own weights are freed."""
         experts: Any = module
         self._module = experts
         self._gate = gate_of(experts)
+        self._in_turn = not experts.is_concatenated
+        self._transposed: bool = experts.is_transposed
+        name = "gate_up_proj" if experts.has_gate else "up_proj"
+        up, down = getattr(experts, name), experts.down_proj
+        self._biases: list[torch.Tensor | None] = [None, None]
+        if experts.has_bias:
+            self._biases = [getattr(experts, f"{name}_bias"), experts.down_proj_bias]
+        self._up: Matrix = up
+        self._down: Matrix = down
+        self._count, self._dtype = len(down), down.dtype
+        if choose is not None:
+            self._to_codes(choose, up, down)
+            del up, down, experts._parameters[name], experts._parameters["down_proj"]
+
+    def _to_codes(self, choose: Choose, up: torch.Tensor, down: torch.Tensor) -> None:
+        """Replace the weights by codes, in which gates come before ups."""
+        if self._transposed:
+            up, down = up.mT, down.mT
+        if self._gate is not None and self._in_turn:
+            order, bias = interleaved(up.shape[1]).to(up.device), self._biases[0]
+            up = up[:, order]
+            self._biases[0] = None if bias is None else bias[:, order]
+            self._in_turn = False
+        self._transposed = False
+        self._up, self._down = (choose(each.detach().flatten(0, 1)) for each in (up, down))
 
     def __call__(self, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """x [T, N], the numbers of each row's experts [T, K] and their weights -> [T, N] of the type of x.
@@ -48,24 +82,25 @@ class GroupedExperts:
         experts, (rows, share) = self._module, chosen.shape
         if not rows:
             return torch.zeros_like(x)
-        matrix = experts.gate_up_proj if experts.has_gate else experts.up_proj
         normed = bool(getattr(experts, "has_post_expert_norm", False))
-        pairs = Pairs(chosen.reshape(-1).long().contiguous(), len(matrix))
-        x, weights = x.to(matrix.dtype).contiguous(), weights.reshape(-1).contiguous()
-        biases = (None, None)
-        if experts.has_bias:
-            up = experts.gate_up_proj_bias if experts.has_gate else experts.up_proj_bias
-            biases = up, experts.down_proj_bias
-        options = {"transposed": experts.is_transposed}
-        in_turn = not experts.is_concatenated
-        made = pairs.multiply(x, matrix, biases[0], share=share, gate=self._gate, in_turn=in_turn, **options)
+        pairs = Pairs(chosen.reshape(-1).long().contiguous(), self._count)
+        x, weights = x.to(self._dtype).contiguous(), weights.reshape(-1).contiguous()
+        made = self._multiply(pairs, x, self._up, self._biases[0], share=share, gate=self._gate)
         if self._gate is None:
             made = experts._apply_gate(made) if experts.has_gate else experts.act_fn(made)
         scale = None if normed else weights
-        made = pairs.multiply(made.contiguous(), experts.down_proj, biases[1], scale=scale, **options)
+        made = self._multiply(pairs, made.contiguous(), self._down, self._biases[1], scale=scale)
         if normed:
             made = experts.post_expert_norm(made) * weights[:, None].to(made.dtype)
         return pairs.add(made.contiguous(), rows)
+
+    def _multiply(
+        self, pairs: Pairs, x: torch.Tensor, matrix: Matrix, bias: torch.Tensor | None, **options: Any
+    ) -> torch.Tensor:
+        if isinstance(matrix, GpuCodes):
+            return pairs.multiply_codes(x, matrix, bias, **options)
+        options |= {"in_turn": self._in_turn, "transposed": self._transposed}
+        return pairs.multiply(x, matrix, bias, **options)
 
 
 class Pairs:
@@ -122,7 +157,7 @@ class Pairs:
             INPUTS=inputs,
             OUTPUTS=outputs,
             SHARE=share,
-            GATE=0 if gate is None else 3 if gate.limit else 2 if gate.gelu else 1,
+            GATE=_kind(gate),
             APART=1 if gate is None else apart,
             UP=up,
             BIAS=bias is not None,
@@ -130,6 +165,48 @@ class Pairs:
             M=self._size,
             N=COLUMNS,
             STEP=BYTES // x.element_size(),
+            num_warps=4,
+            num_stages=3,
+            **early_start(x.device),
+        )
+        return out
+
+    def multiply_codes(
+        self,
+        x: torch.Tensor,
+        codes: GpuCodes,
+        bias: torch.Tensor | None,
+        *,
+        share: int = 1,
+        gate: Gate | None = None,
+        scale: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """As `multiply`, with codes of a matrix [E * N, K], in which gates come before ups."""
+        columns = codes.outputs // self._experts
+        if x.shape[1] != codes.inputs or len(x) * share != len(self._chosen):
+            raise ValueError(f"rows of {tuple(x.shape)} do not fit the experts")
+        outputs = columns if gate is None else columns // 2
+        out = x.new_empty(len(self._chosen), outputs)
+        clamps = (0.0, 1.0, 0.0) if gate is None else (gate.limit, gate.alpha, gate.added)
+        _MULTIPLY_CODES(
+            (len(self._tiles), -(-outputs // COLUMNS)),
+            *(x, codes.words, codes.scales, codes.words if codes.zeros is None else codes.zeros),
+            *(x if bias is None else bias.contiguous(), x if scale is None else scale, out),
+            *(self._order, self._tiles, columns, codes.outputs, *clamps),
+            K=codes.inputs,
+            OUTPUTS=outputs,
+            STEP=STEP,
+            STEPS=-(-codes.inputs // STEP),
+            SHARE=share,
+            GATE=_kind(gate),
+            BIAS=bias is not None,
+            SCALED=scale is not None,
+            M=self._size,
+            N=COLUMNS,
+            GROUP=codes.group,
+            ZEROS=codes.zeros is not None,
+            WHOLE=outputs % COLUMNS == 0,
+            **decoding(codes.form, x.dtype),
             num_warps=4,
             num_stages=3,
             **early_start(x.device),
@@ -152,15 +229,21 @@ class Pairs:
         return out
 
 
+def _kind(gate: Gate | None) -> int:
+    """The form of a gate, as the kernels number them."""
+    return 0 if gate is None else 3 if gate.limit else 2 if gate.gelu else 1
+
+
 def has_grouped(module: nn.Module) -> bool:
     """Whether a module has experts that these kernels can multiply by."""
     return is_experts(module) and module.get_parameter("down_proj").dtype in TYPES
 
 
-def group_experts(model: nn.Module) -> Callable[[], None] | None:
+def group_experts(model: nn.Module, choose: Choose | None = None) -> Callable[[], None] | None:
     """Let the kernels compute the experts of `model`.
 
-    Returns a function that undoes this; None: there are no experts.
+    Returns a function that undoes this; None: there are no experts. `choose` gives the codes of a matrix: the
+    experts' own weights are then freed, and it cannot be undone.
     """
     found: list[Any] = [module for module in model.modules() if has_grouped(module)]
     before = [module.config._experts_implementation for module in found]
@@ -171,7 +254,7 @@ def group_experts(model: nn.Module) -> Callable[[], None] | None:
             module.config._experts_implementation_internal = name
 
     for module in found:
-        setattr(module, PLACE, GroupedExperts(module))
+        setattr(module, PLACE, GroupedExperts(module, choose))
         module.config._experts_implementation_internal = NAME
     return undo if found else None
 

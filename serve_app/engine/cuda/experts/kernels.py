@@ -65,6 +65,20 @@ def sort_pairs(
 
 
 @triton.jit
+def gated_sums(sums, ups, limit, alpha, added, GATE: tl.constexpr):
+    """What an expert makes of its gates, the `sums`, and its ups."""
+    if GATE == 3:
+        sums = tl.minimum(sums, limit)
+        ups = tl.minimum(tl.maximum(ups, -limit), limit)
+        sums = sums * tl.sigmoid(alpha * sums) * (ups + added)
+    elif GATE == 2:  # 0.5 x (1 + tanh u) is x sigmoid(2 u)
+        sums = sums * tl.sigmoid(1.5957691216057308 * (sums + 0.044715 * sums * sums * sums)) * ups
+    elif GATE == 1:
+        sums = sums * tl.sigmoid(sums) * ups
+    return sums
+
+
+@triton.jit
 def multiply_pairs(
     x,  # [rows, INPUTS]: pair p has row p // SHARE
     matrix,  # [EXPERTS, columns, INPUTS] by its strides
@@ -124,14 +138,7 @@ def multiply_pairs(
         sums += tl.load(place, mask=inside, other=0.0).to(tl.float32)[None, :]
         if GATE > 0:
             ups += tl.load(place + UP, mask=inside, other=0.0).to(tl.float32)[None, :]
-    if GATE == 3:
-        sums = tl.minimum(sums, limit)
-        ups = tl.minimum(tl.maximum(ups, -limit), limit)
-        sums = sums * tl.sigmoid(alpha * sums) * (ups + added)
-    elif GATE == 2:  # 0.5 x (1 + tanh u) is x sigmoid(2 u)
-        sums = sums * tl.sigmoid(1.5957691216057308 * (sums + 0.044715 * sums * sums * sums)) * ups
-    elif GATE == 1:
-        sums = sums * tl.sigmoid(sums) * ups
+    sums = gated_sums(sums, ups, limit, alpha, added, GATE)
     if SCALED:
         sums *= tl.load(factors + pair, mask=there, other=0.0).to(tl.float32)[:, None]
     tl.store(

@@ -354,7 +354,8 @@ def test_the_kernels_compile_for_a_gpu_and_fit_it(dtype: str, chosen: str, sizes
         {"shrink/16", "expand/16", "shrink/64", "expand/64"},
         {f"{name}/{size}" for name in ("sort_pairs", "multiply_pairs", "add_pairs") for size in (16, 64)},
         {"convolve", "recur", "scan_channels"},
-        {f"multiply_codes/{form}" for form in rows_of_codes},
+        {f"multiply_codes/{form}" for form in rows_of_codes}
+        | {f"multiply_pairs_by_codes/{form}/{rows}" for form in ("FP4", "INT8") for rows in (16, 64)},
     )
     if chosen == "latent":
         assert set(taken) == {"write_rows", "decode_parts", "decode_join", "prompts"}

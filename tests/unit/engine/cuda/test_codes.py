@@ -11,6 +11,7 @@ from serve_app.engine.weights.codes_product import CodesProduct, parts_of
 from serve_app.engine.weights.decoding import STEP, Form, instructions
 from serve_app.engine.weights.gpu_codes import CODES, GpuCodes, packed, unpacked, values
 from tests.support import ptx
+from tests.support.codes import grouped, some_codes
 from tests.support.triton_interpreter import LONG
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -22,24 +23,6 @@ FORMS = pytest.mark.parametrize("form", list(Form), ids=lambda form: form.name)
 
 def numbers(*size: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
     return torch.randn(size, generator=torch.Generator().manual_seed(seed)).to(DEVICE, dtype)
-
-
-def some_codes(form: Form, outputs: int, inputs: int) -> torch.Tensor:
-    """uint8 [N, K]: any, but not NaN."""
-    made = torch.Generator().manual_seed(outputs + inputs)
-    codes = torch.randint(0, 2**form.bits, (outputs, inputs), generator=made, dtype=torch.uint8)
-    if form is Form.FP8:
-        codes[codes & 127 == 127] = 0
-    return codes.to(DEVICE)
-
-
-def grouped(form: Form, outputs: int, inputs: int, group: int, *, zeros: bool = False) -> GpuCodes:
-    """As a checkpoint may have them."""
-    groups = -(-(-(-inputs // STEP) * STEP) // group)
-    scales = numbers(groups, outputs).abs() / 16
-    found = torch.randint(-7, 8, (groups, outputs), dtype=torch.int8).to(DEVICE) if zeros else None
-    words = packed(some_codes(form, outputs, inputs), form)
-    return GpuCodes(form, words, scales.to(torch.float16), inputs, group, found)
 
 
 def check(codes: GpuCodes, rows: int, dtype: torch.dtype, *, biased: bool = False) -> None:

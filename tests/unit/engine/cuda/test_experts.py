@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -10,6 +11,9 @@ from torch.nn import functional
 
 from serve_app.engine.cuda.experts.grouped import MANY, Pairs, group_experts, has_grouped
 from serve_app.engine.experts.gate import Gate, interleaved
+from serve_app.engine.weights.decoding import Form
+from serve_app.engine.weights.gpu_codes import CODES
+from tests.support.codes import grouped
 from tests.support.mixtures import mixture
 from tests.support.triton_interpreter import LONG
 
@@ -140,6 +144,45 @@ def test_a_row_does_not_depend_on_the_others_and_a_number_beyond_the_experts_cho
         one = experts(x[2:3], chosen[2:3, :1], weights[2:3, :1])
         assert torch.equal(one, whole[2:3])
         assert not experts(x[:0], chosen[:0], weights[:0]).numel()
+
+
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [
+        ("gpt_oss", "int4"),  # gates in turn with ups, biases, transposed matrices
+        pytest.param("qwen3_moe", "int8", marks=LONG),
+        pytest.param("qwen3_moe", "fp8", marks=LONG),
+        pytest.param("nemotron_h", "int4", marks=LONG),  # no gate
+    ],
+)
+def test_experts_with_codes_have_the_numbers_of_the_codes(family: str, name: str) -> None:
+    experts = experts_of(family, torch.float32)
+    original = copy.deepcopy(experts)
+    for each in ("gate_up_proj", "up_proj", "down_proj"):
+        if (weight := original._parameters.get(each)) is not None:
+            matrices = weight.mT if experts.is_transposed else weight
+            numbers = CODES[name](matrices.detach().flatten(0, 1)).numbers().view(matrices.shape)
+            weight.data = numbers.mT if experts.is_transposed else numbers
+    with torch.inference_mode():
+        wants = {rows: original(*given_to(original, rows, torch.float32)) for rows in (1, 9)}
+        group_experts(experts, CODES[name])
+        assert not [each for each, parameter in experts.named_parameters() if parameter.dim() == 3]
+        for rows, want in wants.items():
+            x, chosen, weights = given_to(original, rows, torch.float32)
+            got = experts(x, chosen, weights)
+            torch.testing.assert_close(got, want, atol=1e-5 * float(want.abs().max()), rtol=0)
+            assert torch.equal(experts(x[:1], chosen[:1], weights[:1]), got[:1])
+
+
+def test_experts_with_codes_of_checkpoints_have_their_numbers() -> None:
+    """MXFP4, and four bits with zero points."""
+    x, chosen = numbers(6, INPUTS), torch.tensor([0, 2, 1, 1, 3, 4] * 2, device=DEVICE)
+    for form, group, zeros in ((Form.FP4, 32, False), (Form.INT4, 64, True)):
+        codes = grouped(form, EXPERTS * OUTPUTS, INPUTS, group, zeros=zeros)
+        matrix = codes.numbers().view(EXPERTS, OUTPUTS, INPUTS)
+        got = Pairs(chosen, EXPERTS).multiply_codes(x, codes, None, share=SHARE, gate=Gate())
+        want = reference(x, chosen, matrix, None, Gate())
+        torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-5 * float(want.abs().max()))
 
 
 def test_rows_that_do_not_fit_the_experts_are_refused() -> None:
