@@ -21,7 +21,7 @@ from serve_app.engine.model.packed_adapters import PackedTable
 from serve_app.engine.model.runner import ModelRunner
 from serve_app.engine.sequence import Chunk
 from serve_app.engine.weights.format import WeightFormat
-from serve_app.engine.weights.formats import FORMATS, packer
+from serve_app.engine.weights.formats import FORMATS, Packer
 from serve_app.engine.weights.packed_linear import PackedLinear
 from tests.support.low_rank import random_updates
 from tests.support.tiny_models import BASE, BLOCK, TABLES, make_model, make_sequence, tiny_config
@@ -38,7 +38,7 @@ KINDS = pytest.mark.parametrize(
 
 def rounded(model: nn.Module, weights: WeightFormat) -> None:
     """Give the linears of `model` the numbers that their codes have."""
-    pack = packer(model, weights, "triton")  # type: ignore[arg-type]
+    pack = Packer(model, weights, "triton")  # type: ignore[arg-type]
     for linear in [each for each in model.modules() if isinstance(each, nn.Linear)]:
         numbers = pack(linear).weight_kept.codes.numbers()  # type: ignore[attr-defined]
         linear.weight = nn.Parameter(
