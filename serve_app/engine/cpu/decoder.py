@@ -30,6 +30,8 @@ class FusedLayer(AttentionLayer[Native]):
     def describe(self) -> LayerStruct | None:
         """The layer's struct for a native call over many layers, valid as long as this module lives; None if
         the layer has none."""
+        if self.mixture is not None:
+            return None
         linears = [linear.describe() for linear in (self._qkv, self._out, self._gate_up, self._down)]
         call = self._call
         if None in linears or self._gated or self._down.in_features % LANES or call.sinks is not None:

@@ -9,6 +9,7 @@ import torch
 
 from serve_app.engine.fused.families import Family
 from serve_app.engine.fused.layer import DecoderLayer
+from serve_app.engine.fused.mixture import Mixture
 from serve_app.engine.fused.rotary import Factors
 from serve_app.engine.kernels.delta import DeltaRule, DeltaWeights
 from serve_app.engine.kernels.native import Native
@@ -24,9 +25,11 @@ IN: Final = ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a")  # in the ord
 class DeltaLayer(DecoderLayer[Native]):
     """Activations between its linears are float32, and so is the state of the convolution."""
 
-    def __init__(self, layer: Any, family: Family, kernels: Native, pack: Pack) -> None:
+    def __init__(
+        self, layer: Any, family: Family, kernels: Native, pack: Pack, mixture: Mixture | None = None
+    ) -> None:
         mixer = getattr(layer, str(family.delta))
-        super().__init__(layer, mixer, "out_proj", family, kernels, pack)
+        super().__init__(layer, mixer, "out_proj", family, kernels, pack, mixture)
         self._in = self._linear(pack, mixer, IN, {name: getattr(mixer, name).out_features for name in IN})
         self._weights = DeltaWeights(
             factors=mixer.conv1d.weight.detach()[:, 0].float().T.contiguous(),

@@ -16,10 +16,11 @@ from transformers import PreTrainedModel
 from serve_app.engine.attention.cpu import CpuAttention
 from serve_app.engine.cpu.decoder import FusedLayer, FusedStack
 from serve_app.engine.cpu.delta import DeltaLayer
-from serve_app.engine.cpu.packing import pack_model
+from serve_app.engine.cpu.packing import pack_model, packed_block
 from serve_app.engine.fused.families import Family
 from serve_app.engine.fused.fuse import fuse
 from serve_app.engine.fused.layer import AttentionCall
+from serve_app.engine.fused.mixture import Mixture
 from serve_app.engine.fused.rotary import Rotary
 from serve_app.engine.kernels import native
 from serve_app.engine.kernels.native import Native
@@ -54,7 +55,7 @@ def accelerate_cpu(
     kernels = native()
     count = 0
     if fused and kernels is not None:
-        count = fuse(model, NativeParts(kernels), pack, None if weights is PLAIN else progress)
+        count = fuse(model, NativeParts(kernels, weights), pack, None if weights is PLAIN else progress)
     packed = 0 if count else pack_model(model, weights, pack)
     pack.report(dtype, progress)
     log.info("CPU: %d fused layers, %d other packed modules, %s", count, packed, dtype)
@@ -67,15 +68,24 @@ class NativeParts:
     dtypes: Final = frozenset(TYPES)
     states: Final = True
 
-    def __init__(self, kernels: Native) -> None:
-        self.kernels = kernels
+    def __init__(self, kernels: Native, weights: WeightFormat) -> None:
+        self.kernels, self._weights = kernels, weights
 
     def make_layer(
-        self, layer: Any, family: Family, call: AttentionCall | None, rotary: Rotary, pack: Pack
+        self,
+        layer: Any,
+        family: Family,
+        call: AttentionCall | None,
+        rotary: Rotary,
+        pack: Pack,
+        mixture: Mixture | None,
     ) -> FusedLayer | DeltaLayer:
         if call is None:
-            return DeltaLayer(layer, family, self.kernels, pack)
-        return FusedLayer(layer, family, call, rotary, self.kernels, pack)
+            return DeltaLayer(layer, family, self.kernels, pack, mixture)
+        return FusedLayer(layer, family, call, rotary, self.kernels, pack, mixture)
+
+    def make_mixture(self, block: nn.Module, config: Any, pack: Pack) -> nn.Module:
+        return packed_block(block, config, self._weights, pack)
 
     def make_stack(self, layers: Iterable[nn.Module]) -> FusedStack:
         return FusedStack(layers, self.kernels)

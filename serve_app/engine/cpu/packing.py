@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -20,12 +20,13 @@ from serve_app.engine.attention.cpu import CpuAttention
 from serve_app.engine.exact import exact
 from serve_app.engine.experts.packed import has_experts, pack_experts, unpack_experts
 from serve_app.engine.fused.checks import FirstLayers, run_model
+from serve_app.engine.fused.mixture import with_its_weights
 from serve_app.engine.model.forward import UnsupportedModel
 from serve_app.engine.model.latents import latents_of
 from serve_app.engine.weights.format import WeightFormat
 from serve_app.engine.weights.formats import Packer
 from serve_app.engine.weights.packable import packable_linears, router_sizes
-from serve_app.engine.weights.packed_linear import PackedLinear, as_linear, can_be_packed
+from serve_app.engine.weights.packed_linear import Pack, PackedLinear, as_linear, can_be_packed
 from serve_app.engine.weights.plain import PLAIN
 from serve_app.engine.weights.stand_ins import Place, multiplied_weights, put_back, stand_in
 
@@ -41,7 +42,7 @@ def pack_model(model: PreTrainedModel, weights: WeightFormat, pack: Packer) -> i
 
     `pack` makes linears in that format. Raises UnsupportedModel if the format cannot be used for all weights.
     """
-    first, packing = FirstLayers(model), _Packing(model, weights, pack)
+    first, packing = FirstLayers(model), _packing_of(model, weights, pack)
     undo: Undo = []
     with first.alone():
         count = packing.apply(undo)
@@ -67,17 +68,35 @@ def pack_model(model: PreTrainedModel, weights: WeightFormat, pack: Packer) -> i
 def check_format(model: PreTrainedModel, weights: WeightFormat) -> None:
     """Raise UnsupportedModel if `weights` is no format for all weights of `model`, which may be on the meta
     device."""
-    _Packing(model, weights, Packer(model, weights, "cpu"))
+    _packing_of(model, weights, Packer(model, weights, "cpu"))
+
+
+def packed_block(block: nn.Module, config: Any, weights: WeightFormat, pack: Pack) -> nn.Module:
+    """A copy of `block`, an MLP with experts, with packed weights; `block` itself stays as it is.
+
+    `config`: of the model's text. Raises UnsupportedModel if the format cannot be used for all weights.
+    """
+    made = with_its_weights(block)
+    row = next(made.parameters()).new_zeros(1, 1, config.hidden_size)
+    _Packing(made, config, partial(made, row), weights, pack).apply(None)
+    return made
+
+
+def _packing_of(model: PreTrainedModel, weights: WeightFormat, pack: Pack) -> _Packing:
+    return _Packing(model, model.config.get_text_config(), partial(run_model, model), weights, pack)
 
 
 class _Packing:
-    """The parts of a model that can be packed, according to a watched forward through all kinds of layers."""
+    """The parts of a model, or of a block, that can be packed, according to a watched forward."""
 
-    def __init__(self, model: PreTrainedModel, weights: WeightFormat, pack: Packer) -> None:
-        self._model, self._pack = model, pack
-        self._routers = router_sizes(model)
-        self._linears = packable_linears(model, partial(run_model, model))
-        self._products = multiplied_weights(list(self._candidates()), partial(run_model, model))
+    def __init__(
+        self, model: nn.Module, config: Any, run: Callable[[], object], weights: WeightFormat, pack: Pack
+    ) -> None:
+        """`config`: of the model's text. `run`: makes one forward through all kinds of layers."""
+        self._model, self._config, self._pack = model, config, pack
+        self._routers = router_sizes(config)
+        self._linears = packable_linears(model, run)
+        self._products = multiplied_weights(list(self._candidates()), run)
         if weights is not PLAIN:
             self._check_all(weights)
 
@@ -119,9 +138,10 @@ class _Packing:
                     if undo is not None:
                         undo.append(partial(put_back, (parent, name), weight))
                     del weight
-        head = self._model.get_output_embeddings()
-        if isinstance(head, PackedLinear):
-            head.wide_output = True
+        if isinstance(self._model, PreTrainedModel):
+            head = self._model.get_output_embeddings()
+            if isinstance(head, PackedLinear):
+                head.wide_output = True
         return count
 
     def _made(self, child: nn.Module) -> nn.Module | None:
@@ -155,7 +175,7 @@ class _Packing:
 
     def _check_all(self, weights: WeightFormat) -> None:
         """Raises UnsupportedModel for a matrix that stays unpacked."""
-        most = FEW * int(getattr(self._model.config.get_text_config(), "hidden_size", 0))
+        most = FEW * int(getattr(self._config, "hidden_size", 0))
         for path, module in self._model.named_modules():
             if isinstance(module, nn.Linear | nn.Embedding | Conv1D) or has_experts(module):
                 continue

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -16,12 +17,13 @@ from transformers import PreTrainedModel
 from serve_app.engine.attention.triton.backend import TritonAttention
 from serve_app.engine.cuda.experts.grouped import group_experts, has_grouped
 from serve_app.engine.cuda.launch import TritonKernels
-from serve_app.engine.cuda.packing import quantise_model
+from serve_app.engine.cuda.packing import quantise_model, quantise_parts
 from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.fused.checks import FirstLayers
 from serve_app.engine.fused.families import Family
 from serve_app.engine.fused.fuse import fuse
 from serve_app.engine.fused.layer import AttentionCall, AttentionLayer, DecoderStack
+from serve_app.engine.fused.mixture import Mixture, with_its_weights
 from serve_app.engine.fused.rotary import Rotary
 from serve_app.engine.model.forward import current
 from serve_app.engine.weights.format import WeightFormat
@@ -95,13 +97,13 @@ def accelerate_cuda(
 
     Call it once, after loading. The model's forward keeps its signature; it runs only inside
     `forward.active`. Weights are copied layer by layer, so that they lie side by side; memory must have room
-    for the model and one more layer. `experts`: kernels also compute the experts of layers that are not
-    fused. This also works on a CPU, in Triton's interpreter.
+    for the model and one more layer. `experts`: kernels also compute experts. This also works on a CPU, in
+    Triton's interpreter.
 
     Raises UnsupportedModel if the format `weights` cannot be used for the model.
     """
     pack, quantised = Packer(model, weights, "triton"), weights is not PLAIN
-    parts = TritonParts(dtype, quantised=quantised)
+    parts = TritonParts(dtype, weights, experts=experts)
     count = fuse(model, parts, pack, progress if quantised else None)
     if not count and quantised:
         log.info("GPU: %d modules in %s", quantise_model(model, weights, pack), weights.name)
@@ -130,21 +132,37 @@ class TritonParts:
     dtypes: Final = frozenset({torch.float32, torch.bfloat16, torch.float16})
     states: Final = False
 
-    def __init__(self, dtype: torch.dtype, *, quantised: bool = False) -> None:
-        self.kernels, self._quantised = TritonKernels(dtype), quantised
+    def __init__(self, dtype: torch.dtype, weights: WeightFormat = PLAIN, *, experts: bool = True) -> None:
+        """`experts`: kernels compute experts too."""
+        self.kernels, self._weights, self._experts = TritonKernels(dtype), weights, experts
 
     def make_layer(
-        self, layer: Any, family: Family, call: AttentionCall | None, rotary: Rotary, pack: Pack
+        self,
+        layer: Any,
+        family: Family,
+        call: AttentionCall | None,
+        rotary: Rotary,
+        pack: Pack,
+        mixture: Mixture | None,
     ) -> TritonLayer:
         if call is None:
             raise ValueError("there are no fused layers with a state on a GPU")
-        return TritonLayer(layer, family, call, rotary, self.kernels, pack)
+        return TritonLayer(layer, family, call, rotary, self.kernels, pack, mixture)
+
+    def make_mixture(self, block: nn.Module, config: Any, pack: Pack) -> nn.Module:
+        made = with_its_weights(block)
+        if self._weights is not PLAIN:
+            row = next(made.parameters()).new_zeros(1, 1, config.hidden_size)
+            quantise_parts(made, config, partial(made, row), self._weights, pack)
+        elif self._experts:
+            group_experts(made)
+        return made
 
     def make_stack(self, layers: Iterable[nn.Module]) -> DecoderStack:
         return DecoderStack(layers)
 
     def make_head(self, head: nn.Linear, pack: Pack) -> nn.Module:
-        return pack(head) if self._quantised else head  # which shares the memory of an embedding
+        return head if self._weights is PLAIN else pack(head)  # which shares the memory of an embedding
 
     def make_backend(self) -> TritonAttention:
         return TritonAttention()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from torch import nn
 from transformers import PreTrainedModel
@@ -17,22 +19,31 @@ from serve_app.engine.weights.packable import packable_linears, router_sizes
 from serve_app.engine.weights.packed_linear import Pack
 
 
-def quantise_model(model: PreTrainedModel, weights: WeightFormat, pack: Pack) -> int:
-    """Pack the linears and experts of `model` in the format `weights`; returns how many modules.
+def quantise_parts(
+    module: nn.Module, config: Any, run: Callable[[], object], weights: WeightFormat, pack: Pack
+) -> int:
+    """Pack the linears and experts of `module` in the format `weights`; returns how many modules.
 
-    Raises UnsupportedModel if there are none, or if the logits of the first layers become wrong.
+    `config`: of the model's text. `run`: makes one forward.
     """
-    first, routers = FirstLayers(model), router_sizes(model)
-    linears = packable_linears(model, partial(run_model, model))
+    linears, routers = packable_linears(module, run), router_sizes(config)
     count = 0
-    for parent in list(model.modules()):
+    for parent in list(module.modules()):
         for name, child in list(parent.named_children()):
             if child in linears and isinstance(child, nn.Linear) and child.out_features not in routers:
                 setattr(parent, name, pack(child))
                 child._parameters.clear()
                 count += 1
-    if group_experts(model, CODES[weights.name]) is not None:
-        count += 1
+    return count + (group_experts(module, CODES[weights.name]) is not None)
+
+
+def quantise_model(model: PreTrainedModel, weights: WeightFormat, pack: Pack) -> int:
+    """Pack the linears and experts of `model` in the format `weights`; returns how many modules.
+
+    Raises UnsupportedModel if there are none, or if the logits of the first layers become wrong.
+    """
+    first, config = FirstLayers(model), model.config.get_text_config()
+    count = quantise_parts(model, config, partial(run_model, model), weights, pack)
     if not count:
         raise UnsupportedModel(
             f"quantization {weights.name} cannot be applied: the model reads its own weights"

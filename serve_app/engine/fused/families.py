@@ -7,13 +7,15 @@ attention.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
 from transformers import PreTrainedModel
 
+_WORDS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")  # Qwen3Moe: qwen3_moe
 DELTA_NUMBERS: Final = 16  # keys and values of a head with a gated delta rule are multiples of it
 
 
@@ -37,6 +39,7 @@ class Turned(Enum):
     """Which numbers of a head are the pairs that rotary positions turn."""
 
     HALVES = "one of the first half with one of the second"
+    HALVES_FACTORS_ONCE = "the same; the factors come once for each pair"
     NEIGHBOURS = "two neighbours; the factors come by halves"
     NEIGHBOURS_FACTORS_TOO = "two neighbours; the factors come in the same order"
 
@@ -58,6 +61,7 @@ class Family:
     parallel: bool = False  # the MLP takes what attention takes: there is no norm before it
     qkv: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")  # one name: all three are one linear
     gate_up: tuple[str, ...] = ("gate_proj", "up_proj")
+    mixture: str | None = None  # the class of an MLP with experts, which some layers have
     activation: str = "act_fn"
     head_norms: HeadNorms = HeadNorms.NONE
     output_gate: bool = False  # `q_proj` gives each head its query, and gates of its attention's output
@@ -72,9 +76,19 @@ class Family:
 
     def has(self, part: object, kind: str) -> bool:
         """Whether `part` is an instance of the family's own class of this kind, such as `DecoderLayer`."""
-        place = f"transformers.models.{self.name.lower()}.modeling_{self.name.lower()}"
+        folder = _WORDS.sub("_", self.name).lower()
+        place = f"transformers.models.{folder}.modeling_{folder}"
         return (type(part).__module__, type(part).__name__) == (place, f"{self.name}{kind}")
 
+
+QWEN3_5: Final = Family(
+    name="Qwen3_5",
+    norm=NormForm.ONE_PLUS_WEIGHT,
+    head_norms=HeadNorms.EACH,
+    output_gate=True,
+    delta="linear_attn",
+    fits=lambda config: not (config.linear_key_head_dim | config.linear_value_head_dim) % DELTA_NUMBERS,
+)
 
 FAMILIES: Final = (
     Family(name="Llama"),
@@ -121,14 +135,12 @@ FAMILIES: Final = (
         embedded=lambda config: float(config.embedding_multiplier),
         logits=lambda config: 1 / config.logits_scaling,
     ),
-    Family(
-        name="Qwen3_5",
-        norm=NormForm.ONE_PLUS_WEIGHT,
-        head_norms=HeadNorms.EACH,
-        output_gate=True,
-        delta="linear_attn",
-        fits=lambda config: not (config.linear_key_head_dim | config.linear_value_head_dim) % DELTA_NUMBERS,
-    ),
+    QWEN3_5,
+    replace(QWEN3_5, name="Qwen3_5Moe", mixture="SparseMoeBlock"),
+    Family(name="Mixtral", mixture="SparseMoeBlock"),
+    Family(name="Qwen2Moe", mixture="SparseMoeBlock"),
+    Family(name="Qwen3Moe", head_norms=HeadNorms.EACH, mixture="SparseMoeBlock"),
+    Family(name="GptOss", mixture="MLP", turned=Turned.HALVES_FACTORS_ONCE),
     Family(
         name="Cohere",
         norm=NormForm.LAYER,

@@ -20,6 +20,7 @@ from serve_app.engine.fused.checks import FirstLayers
 from serve_app.engine.fused.families import Family, family_of
 from serve_app.engine.fused.forward import Decoder, FusedForward
 from serve_app.engine.fused.layer import AttentionCall, DecoderStack, LayerKernels
+from serve_app.engine.fused.mixture import Mixture
 from serve_app.engine.fused.rotary import Positions, Rotary
 from serve_app.engine.weights.formats import Packer
 from serve_app.engine.weights.packed_linear import Pack
@@ -47,10 +48,23 @@ class Parts(Protocol):
         ...
 
     def make_layer(
-        self, layer: Any, family: Family, call: AttentionCall | None, rotary: Rotary, pack: Pack
+        self,
+        layer: Any,
+        family: Family,
+        call: AttentionCall | None,
+        rotary: Rotary,
+        pack: Pack,
+        mixture: Mixture | None,
     ) -> nn.Module:
         """The fused layer that replaces `layer`, with linears made by `pack`. `call`: None if it does not
-        attend."""
+        attend. `mixture`: None if its MLP has no experts."""
+        ...
+
+    def make_mixture(self, block: nn.Module, config: Any, pack: Pack) -> nn.Module:
+        """A block that computes the same as `block`, an MLP with experts, which stays as it is.
+
+        `config`: of the model's text.
+        """
         ...
 
     def make_stack(self, layers: Iterable[nn.Module]) -> DecoderStack: ...
@@ -75,12 +89,22 @@ def known(model: PreTrainedModel, dtypes: frozenset[torch.dtype], *, states: boo
     for layer in model.get_decoder().layers:
         if not family.has(layer, "DecoderLayer"):
             return None
-        if type(getattr(layer.mlp, family.activation)) not in ACTIVATIONS:
+        mixed = has_mixture(layer, family)
+        if not mixed and type(getattr(layer.mlp, family.activation)) not in ACTIVATIONS:
             return None
-        linears = [module for name, module in layer.named_modules() if name.endswith("_proj")]
+        linears = [
+            module
+            for name, module in layer.named_modules()
+            if name.endswith("_proj") and not (mixed and name.startswith("mlp."))
+        ]
         if any(type(linear) is not nn.Linear or linear.weight.dtype not in dtypes for linear in linears):
             return None
     return family
+
+
+def has_mixture(layer: Any, family: Family) -> bool:
+    """Whether the MLP of a layer of `family` has experts."""
+    return family.mixture is not None and family.has(layer.mlp, family.mixture)
 
 
 def fuse(
@@ -106,7 +130,11 @@ def fuse(
     positions = Positions(model, head_dim, family.turned)
 
     def make(index: int, layer: nn.Module) -> nn.Module:
-        return parts.make_layer(layer, family, first.call_of(index), positions.layers[index], pack)
+        own: Any = layer
+        mixture = None
+        if has_mixture(own, family):
+            mixture = Mixture(parts.make_mixture(own.mlp, model.config.get_text_config(), pack))
+        return parts.make_layer(own, family, first.call_of(index), positions.layers[index], pack, mixture)
 
     def put(made: list[nn.Module]) -> None:
         stack = parts.make_stack(made)

@@ -17,6 +17,7 @@ from transformers.activations import GELUTanh
 
 from serve_app.engine.exact import sigmoid
 from serve_app.engine.fused.families import Family, HeadNorms, NormForm
+from serve_app.engine.fused.mixture import Mixture
 from serve_app.engine.fused.rotary import Factors, Rotary, turn
 from serve_app.engine.model.forward import current
 from serve_app.engine.model.lora import ATTENTION, MLP, MODULES, Site
@@ -53,23 +54,37 @@ KernelsT = TypeVar("KernelsT", bound=LayerKernels)
 
 
 class DecoderLayer(nn.Module, Generic[KernelsT]):
-    """A decoder layer as its family declares it: a part that mixes tokens, then a gated MLP."""
+    """A decoder layer as its family declares it: a part that mixes tokens, then a gated MLP or experts."""
 
     layer_idx: int
 
     def __init__(
-        self, layer: Any, mixer: Any, out: str, family: Family, kernels: KernelsT, pack: Pack
+        self,
+        layer: Any,
+        mixer: Any,
+        out: str,
+        family: Family,
+        kernels: KernelsT,
+        pack: Pack,
+        mixture: Mixture | None = None,
     ) -> None:
-        """`mixer`: the part of `layer` that mixes tokens. `out`: the name of its last linear."""
+        """`mixer`: the part of `layer` that mixes tokens. `out`: the name of its last linear.
+
+        `mixture`: in place of an MLP with experts.
+        """
         super().__init__()
         self._kernels, self.layer_idx = kernels, mixer.layer_idx
         self.sites: dict[nn.Module, Site] = {}
         mlp = layer.mlp
         self._out = self._linear(pack, mixer, (out,))
-        self._gate_up = self._linear(pack, mlp, family.gate_up, dict.fromkeys(MLP, mlp.down_proj.in_features))
-        self._down = self._linear(pack, mlp, ("down_proj",))
-        self._gelu = type(getattr(mlp, family.activation)) is GELUTanh
-        self._parallel, self._added = family.parallel, family.added(mlp.config)
+        self.mixture = mixture
+        if mixture is None:
+            widths = dict.fromkeys(MLP, mlp.down_proj.in_features)
+            self._gate_up = self._linear(pack, mlp, family.gate_up, widths)
+            self._down = self._linear(pack, mlp, ("down_proj",))
+            self._gelu = type(getattr(mlp, family.activation)) is GELUTanh
+        self._parallel = family.parallel
+        self._added = 1.0 if mixture is not None else family.added(mlp.config)
         self._before_attention, self._after_attention, self._before_mlp, self._after_mlp = (
             None if name is None else norm_of(getattr(layer, name), family)
             for name in (family.before_attention, family.after_attention, family.before_mlp, family.after_mlp)
@@ -107,9 +122,15 @@ class DecoderLayer(nn.Module, Generic[KernelsT]):
         input."""
         attended = Pending(self._project(self._out, heads.flatten(1)), self._after_attention, self._added)
         middle = self._kernels.add_norm(residual, attended, self._before_mlp)
-        gates = self._project(self._gate_up, normed if self._parallel else middle)
-        gated = self._kernels.gated(gates, self._gelu)
-        return Pending(self._project(self._down, gated), self._after_mlp, self._added)
+        made = self._feed_forward(normed if self._parallel else middle)
+        return Pending(made, self._after_mlp, self._added)
+
+    def _feed_forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[T, N] -> [T, N]: the MLP, or the experts."""
+        if self.mixture is not None:
+            return self.mixture(x)  # type: ignore[no-any-return]
+        gated = self._kernels.gated(self._project(self._gate_up, x), self._gelu)
+        return self._project(self._down, gated)
 
     def _project(self, linear: PackedLinear, x: torch.Tensor) -> torch.Tensor:
         """[T, K] -> [T, N], with the products of the step's adapters."""
@@ -143,11 +164,20 @@ class AttentionLayer(DecoderLayer[KernelsT]):
     """A layer that attends, with rotary positions."""
 
     def __init__(
-        self, layer: Any, family: Family, call: AttentionCall, rotary: Rotary, kernels: KernelsT, pack: Pack
+        self,
+        layer: Any,
+        family: Family,
+        call: AttentionCall,
+        rotary: Rotary,
+        kernels: KernelsT,
+        pack: Pack,
+        mixture: Mixture | None = None,
     ) -> None:
         attention = layer.self_attn
-        super().__init__(layer, attention, "o_proj", family, kernels, pack)
+        super().__init__(layer, attention, "o_proj", family, kernels, pack, mixture)
         self._call, self._rotary = call, rotary
+        if call.sinks is not None:  # `call` may be another layer's, and each layer has its own
+            self._call = replace(call, sinks=attention.sinks.detach().float())
         self._head_dim: int = attention.head_dim
         self._heads: int = attention.o_proj.in_features // self._head_dim
         self._kv_heads: int = attention.config.num_key_value_heads
@@ -240,9 +270,15 @@ class DecoderStack(nn.Module):
         return residual.index_select(0, rows), replace(pending, delta=pending.delta.index_select(0, rows))
 
     def sites(self) -> Iterator[Site]:
-        """The linears that adapters can change."""
+        """The linears that adapters can change, without those of mixtures."""
         for layer in self.layers:
             yield from layer.sites.values()  # type: ignore[operator]
+
+    def mixtures(self) -> Iterator[tuple[int, nn.Module]]:
+        """The mixtures of layers, with the layers' numbers."""
+        for index, layer in enumerate(self.layers):
+            if isinstance(layer.mixture, nn.Module):
+                yield index, layer.mixture
 
 
 def norm_of(norm: Any, family: Family) -> Norm:

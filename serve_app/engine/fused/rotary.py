@@ -60,7 +60,9 @@ class RotaryTable:
     def order(self) -> torch.Tensor | None:
         """The `order` of a `Rotary`."""
         size = int(self._factors(1)[0].shape[-1])
-        if self._turned is Turned.HALVES:
+        if self._turned is Turned.HALVES_FACTORS_ONCE:
+            size *= 2
+        if self._turned in (Turned.HALVES, Turned.HALVES_FACTORS_ONCE):
             first, second = torch.arange(size // 2), torch.arange(size // 2, size)
         else:
             first, second = torch.arange(0, size, 2), torch.arange(1, size, 2)
@@ -86,10 +88,14 @@ class RotaryTable:
 
     def _of_pairs(self, factors: torch.Tensor, filler: float) -> torch.Tensor:
         """[length, numbers that are turned] -> [length, D / 2] float32: one per pair, then `filler`."""
-        half = factors.shape[-1] // 2
-        both = self._turned is Turned.NEIGHBOURS_FACTORS_TOO
-        pairs = factors[:, ::2] if both else factors[:, :half]
-        return functional.pad(pairs.float(), (0, self._head_dim // 2 - half), value=filler).contiguous()
+        if self._turned is Turned.NEIGHBOURS_FACTORS_TOO:
+            pairs = factors[:, ::2]
+        elif self._turned is Turned.HALVES_FACTORS_ONCE:
+            pairs = factors
+        else:
+            pairs = factors[:, : factors.shape[-1] // 2]
+        others = self._head_dim // 2 - pairs.shape[-1]
+        return functional.pad(pairs.float(), (0, others), value=filler).contiguous()
 
 
 class Positions:

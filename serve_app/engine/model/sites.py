@@ -24,19 +24,24 @@ def find_sites(module: PreTrainedModel) -> Iterator[Site]:
     config = module.config.get_text_config()
     layers = getattr(module.get_decoder(), "layers", ())
     for index, layer in enumerate(layers):
-        if hasattr(layer, "sites"):
-            yield from layer.sites()
+        if not hasattr(layer, "sites"):
+            yield from _hooked(layer, index, config)
             continue
-        linears = [
-            (path.rpartition(".")[2], child) for path, child in layer.named_modules() if _is_linear(child)
-        ]
-        times = Counter(name for name, _ in linears)
-        for name, linear in linears:
-            widths = _widths(name, linear, config)
-            if widths is not None and times[name] == 1:
-                site = Site(index, linear.in_features, widths)
-                linear.register_forward_hook(_Hook(site))
-                yield site
+        yield from layer.sites()
+        for number, mixture in layer.mixtures():
+            yield from _hooked(mixture, number, config)
+
+
+def _hooked(part: nn.Module, layer: int, config: Any) -> Iterator[Site]:
+    """The sites of a layer, or of a part of it, on whose linears it puts hooks."""
+    linears = [(path.rpartition(".")[2], child) for path, child in part.named_modules() if _is_linear(child)]
+    times = Counter(name for name, _ in linears)
+    for name, linear in linears:
+        widths = _widths(name, linear, config)
+        if widths is not None and times[name] == 1:
+            site = Site(layer, linear.in_features, widths)
+            linear.register_forward_hook(_Hook(site))
+            yield site
 
 
 class _Hook:

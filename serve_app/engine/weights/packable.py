@@ -15,7 +15,6 @@ from typing import Any, Final, cast
 import torch
 from torch import nn
 from torch.nn import functional
-from transformers import PreTrainedModel
 
 # Settings with the number of experts: a linear with as many outputs is a router.
 COUNTS: Final = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
@@ -56,9 +55,11 @@ def packable_linears(model: nn.Module, run: Callable[[], object]) -> frozenset[n
     return frozenset(linear for name, linear in linears.items() if _kind(name) in packable)
 
 
-def router_sizes(model: PreTrainedModel) -> frozenset[int]:
-    """The numbers of outputs that only routers have. A router is never quantised."""
-    config = model.config.get_text_config()
+def router_sizes(config: Any) -> frozenset[int]:
+    """The numbers of outputs that only routers have, by the settings of a model's text.
+
+    A router is never quantised.
+    """
     found = (getattr(config, name, None) for name in COUNTS)
     return frozenset({1, *(each for each in found if each is not None)})
 

@@ -22,8 +22,10 @@ from serve_app.engine.fused.checks import run_model
 from serve_app.engine.fused.families import family_of
 from serve_app.engine.model.forward import check_codes
 from serve_app.engine.model.stateful import stateful_functions
+from serve_app.engine.weights.packable import COUNTS
 
 LAYERS: Final = 2  # of the small model, or as many as there are kinds of layers
+EXPERTS: Final = 8  # of a layer of the small model, at most
 VOCABULARY: Final = 512  # of the small model: embedding and head are products of torch
 LONGEST: Final = 4400  # tokens: parts of a decode are joined sixteen at a time, and these are eighteen
 
@@ -122,7 +124,7 @@ def ask_about(
     check_codes((call.spec for call in recorder.calls), codes=codes)
     fusable = family_of(module) is not None
     text: Any = module.config.get_text_config()
-    experts = [ExpertsUse.of(part, text) for part in module.modules() if not fusable and is_experts(part)]
+    experts = [ExpertsUse.of(part, text) for part in module.modules() if is_experts(part)]
     positions = int(getattr(text, "max_position_embeddings", None) or longest + DECODES + 1)
     return Question(
         device=str(device),
@@ -149,6 +151,11 @@ def _small_config(module: PreTrainedModel) -> str:
         distinct = list(dict.fromkeys(kinds))
         config.layer_types = distinct if len(distinct) >= LAYERS else distinct * LAYERS
     config.num_hidden_layers = min(count, LAYERS) if kinds is None else len(config.layer_types)
+    for name in COUNTS:
+        if hasattr(config, name):
+            setattr(config, name, min(getattr(config, name), EXPERTS))
+    if hasattr(config, "num_experts_per_tok"):
+        config.num_experts_per_tok = min(config.num_experts_per_tok, EXPERTS)
     config.vocab_size = VOCABULARY
     config.pad_token_id = None
     chosen = json.loads(config.to_json_string(use_diff=False))

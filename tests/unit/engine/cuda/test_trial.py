@@ -83,10 +83,13 @@ def test_a_question_has_every_use_of_attention_once_and_a_small_model_of_the_sam
     windows = {use.window for use in question_of("gemma2").uses}
     assert windows == {None, 6}
     assert question_of("qwen2", rank=6).rank == 6
+    latents = question_of("deepseek_v3", rank=6)
+    assert latents.rank == 0
+    assert latents.model is latents.config is None  # no fused layers
     sinks = question_of("gpt_oss", rank=6)
-    assert sinks.rank == 0
+    assert sinks.rank == 6
     assert all(use.sinks for use in sinks.uses)
-    assert sinks.model is sinks.config is None  # no fused layers
+    assert sinks.model == "GptOssForCausalLM"
     gate = Gate(limit=7.0, alpha=1.702, added=1.0)
     assert sinks.experts == (ExpertsUse(4, 2, 32, 48, gate, True, True, True, True),)
     assert Question.from_json(sinks.to_json()) == sinks
