@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections import abc
 from dataclasses import dataclass
-from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,51 @@ import torch
 
 from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.sequence import Chunk, Sequence
-from serve_app.engine.transfer import send
+from serve_app.engine.transfer import Array, send
+
+
+class HostArrays(NamedTuple):
+    """The inputs of a step on the host."""
+
+    input_ids: Array  # [T] int64; 0 for a pending token
+    positions: Array  # [T] int64
+    slots: Array  # [T] int64
+    logit_rows: Array  # [R] int64
+    query_start: Array  # [S+1] int32
+    context_lens: Array  # [S] int32
+    block_tables: Array  # [S * max_blocks] int32
+    wanted_start: Array  # [S+1] int32
+
+    def batch(
+        self,
+        chunks: abc.Sequence[Chunk],
+        block_size: int,
+        device: torch.device,
+        feeding: abc.Sequence[Array] = (),
+        fed: Fed | None = None,
+    ) -> Batch:
+        """The step on `device`, in one copy, without a wait; `chunks` may leave out what a runner does not
+        use.
+
+        `feeding`: the places of pending tokens among `input_ids`, and among the tokens of `fed`.
+        """
+        ids, places, slots, rows, starts, lens, tables, wanted, *pending = send(device, *self, *feeding)
+        if fed is not None and pending:
+            targets, sources = pending
+            ids.index_copy_(0, targets, fed.tokens.index_select(0, sources))
+        some = len(rows) < len(ids)
+        context = ForwardContext(
+            query_start=starts,
+            context_lens=lens,
+            block_tables=tables.view(len(lens), -1),
+            slots=slots,
+            query_lens=tuple(np.diff(self.query_start).tolist()),
+            lens=tuple(self.context_lens.tolist()),
+            block_size=block_size,
+            wanted_start=wanted if some else None,
+            wanted_lens=tuple(np.diff(self.wanted_start).tolist()) if some else (),
+        )
+        return Batch(tuple(chunks), ids, places, rows, context, self, is_fed=bool(pending))
 
 
 @dataclass(slots=True, frozen=True)
@@ -29,6 +73,8 @@ class Batch:
     positions: torch.Tensor  # [T] int64
     logit_rows: torch.Tensor  # [R] int64, indices into T; chunk by chunk, in order
     context: ForwardContext
+    arrays: HostArrays
+    is_fed: bool = False  # some of `input_ids` are pending: only the device knows them
 
 
 @dataclass(slots=True, frozen=True)
@@ -92,28 +138,12 @@ def build_batch(
     if pending and fed is None:
         raise ValueError("a token is pending, and nothing is fed to the step")
     known = [] if fed is None else [fed.rows[sequence] for _, sequence in pending]
-    ids, places, cache_slots, wanted, starts, context_lens, block_tables, wanted_starts, *feeding = send(
-        device,
+    arrays = HostArrays(
         *(_int64(values) for values in (input_ids, positions, slots, logit_rows)),
         *(_int32(values) for values in (query_start, lens, tables, wanted_start)),
-        *(_int64(values) for values in ([place for place, _ in pending], known) if pending),
     )
-    if fed is not None and pending:
-        targets, sources = feeding
-        ids.index_copy_(0, targets, fed.tokens.index_select(0, sources))
-    some = len(logit_rows) < row
-    context = ForwardContext(
-        query_start=starts,
-        context_lens=context_lens,
-        block_tables=block_tables.view(len(chunks), width),
-        slots=cache_slots,
-        query_lens=tuple(chunk.length for chunk in chunks),
-        lens=lens,
-        block_size=block_size,
-        wanted_start=wanted_starts if some else None,
-        wanted_lens=tuple(end - first for first, end in pairwise(wanted_start)) if some else (),
-    )
-    return Batch(chunks=tuple(chunks), input_ids=ids, positions=places, logit_rows=wanted, context=context)
+    feeding = [_int64(values) for values in ([place for place, _ in pending], known)] if pending else []
+    return arrays.batch(chunks, block_size, device, feeding, fed)
 
 
 def _slots(table: list[int], start: int, end: int, block_size: int) -> list[int]:

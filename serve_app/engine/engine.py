@@ -175,36 +175,35 @@ class Engine:
 
         With overlap, the outputs may be those of the previous batch.
         """
-        self._expire()
-        self._release()
-        earlier, self._launched = self._launched, None
-        if earlier and self._scheduler.may_preempt:  # perhaps a sequence that is in the step
-            self._collect(earlier)
-            earlier = None
-        plan = self._scheduler.schedule(earlier.plan if earlier else None)
-        launched = self._launch(plan, earlier.fed if earlier else None) if plan.chunks else None
-        if earlier:
-            self._collect(earlier)
-            if self._grammars is not None:
-                self._grammars.prepare(plan.chunks)  # where tokens were pending
-        if launched and self._overlap:
-            launched.run_ahead(self._reader, self._tables, self._ends, self.max_model_len)
-        if launched and launched.chosen:
-            self._launched = launched
-        elif launched:
-            self._collect(launched)
-        return self._take_outputs()
+        try:
+            self._expire()
+            self._release()
+            earlier, self._launched = self._launched, None
+            if earlier and self._scheduler.may_preempt:  # perhaps a sequence that is in the step
+                self._collect(earlier)
+                earlier = None
+            plan = self._scheduler.schedule(earlier.plan if earlier else None)
+            launched = self._launch(plan, earlier.fed if earlier else None) if plan.chunks else None
+            if earlier:
+                self._collect(earlier)
+                if self._grammars is not None:
+                    self._grammars.prepare(plan.chunks)  # where tokens were pending
+            if launched and self._overlap:
+                launched.run_ahead(self._reader, self._tables, self._ends, self.max_model_len)
+            if launched and launched.chosen:
+                self._launched = launched
+            elif launched:
+                self._collect(launched)
+            return self._take_outputs()
+        except DeviceBroken as cause:
+            outputs = self.fail_all(Unavailable("The model is restarting.", retry_after_s=RETRY_AFTER_S))
+            raise EngineDead(str(cause), outputs) from cause
 
     def _launch(self, plan: Plan, fed: Fed | None) -> LaunchedStep:
         """Run the chunks of a plan; on a device, they may still be running when this returns."""
         began = self._clock()
         self._begin(plan)
-        try:
-            outcome = self._runner.run(plan.chunks, plan.copies, fed)
-        except DeviceBroken as cause:
-            outputs = self.fail_all(Unavailable("The model is restarting.", retry_after_s=RETRY_AFTER_S))
-            raise EngineDead("neither requests nor the probe run on the device", outputs) from cause
-        return LaunchedStep(plan, outcome, began)
+        return LaunchedStep(plan, self._runner.run(plan.chunks, plan.copies, fed), began)
 
     def _collect(self, launched: LaunchedStep) -> None:
         """Wait for a step and commit it."""
@@ -243,6 +242,7 @@ class Engine:
             self._grammars.prepare(plan.chunks)
 
     def _commit(self, results: list[ChunkResult], launched: LaunchedStep) -> None:
+        self._runner.check()  # what a lost device has computed must not be committed
         now, outcome = self._clock(), launched.outcome
         beams: dict[str, dict[Sequence, Scored]] = {}  # by request, the scores of each beam
         for result in results:

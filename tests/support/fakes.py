@@ -84,6 +84,9 @@ class HashRunner:
         for source, target in pairs:
             self.cache[target] = self.cache[source]
 
+    def check(self) -> None:
+        """No device of its is ever lost."""
+
     def _advance(self, chunk: Chunk, ids: list[int]) -> npt.NDArray[np.int64]:
         """The tokens up to the end of a chunk, by its states; fills the slots that it names."""
         before = () if chunk.source is None else self.states[chunk.source]

@@ -46,9 +46,13 @@ class Runner(Protocol):
         """Copy whole cache blocks (source, target)."""
         ...
 
+    def check(self) -> None:
+        """Raise DeviceBroken if one of several devices is lost, so that results may be wrong."""
+        ...
+
 
 class DeviceBroken(Exception):
-    """Nothing runs any more, not even our own probe."""
+    """Nothing runs any more: not even our own probe, or one of several devices is lost."""
 
 
 @dataclass(slots=True)
@@ -79,7 +83,7 @@ class IsolatingRunner:
         """Copy the cache blocks `copies` (source, target), then compute the chunks.
 
         `fed` has the pending tokens of the chunks' sequences. Raises DeviceBroken after MAX_STRIKES steps in
-        a row that had no success at all.
+        a row that had no success at all, or as the runner does.
         """
         self._fed = fed
         spoilt = self._copy(chunks, copies)
@@ -97,8 +101,12 @@ class IsolatingRunner:
             return tried
         self._strikes += 1
         if self._strikes >= MAX_STRIKES:
-            raise DeviceBroken
+            raise DeviceBroken("neither requests nor the probe run on the device")
         return StepResult([], spoilt)
+
+    def check(self) -> None:
+        """As of the runner."""
+        self._runner.check()
 
     def recompute(self, chunk: Chunk) -> torch.Tensor:
         """Compute the logits of a chunk again, and alone, after it has already run."""
@@ -108,6 +116,8 @@ class IsolatingRunner:
         """The results of the chunks, and the chunks that failed even alone."""
         try:
             return StepResult([self._forward(chunks)], [])
+        except DeviceBroken:
+            raise
         except Exception as error:
             log.exception("a step of %d chunks failed", len(chunks))
             if len(chunks) == 1:
@@ -116,6 +126,8 @@ class IsolatingRunner:
         for chunk in chunks:
             try:
                 tried.results.append(self._forward([chunk]))
+            except DeviceBroken:
+                raise
             except Exception as error:
                 log.error("request %s failed alone: %s", chunk.sequence.request_id, type(error).__name__)
                 tried.failed.append(chunk)
@@ -136,6 +148,8 @@ class IsolatingRunner:
             return []
         try:
             self._runner.copy_blocks(copies)
+        except DeviceBroken:
+            raise
         except Exception:
             log.exception("copying %d blocks failed", len(copies))
             targets = {target for _, target in copies}
@@ -147,6 +161,8 @@ class IsolatingRunner:
         try:
             probe = Sequence("", 0, 1, [0], SamplingParams(), 0, block_table=[block])
             self._forward([Chunk(probe, 0, 1, 0)])
+        except DeviceBroken:
+            raise
         except Exception:
             log.exception("the probe failed: strike %d of %d", self._strikes + 1, MAX_STRIKES)
             return False

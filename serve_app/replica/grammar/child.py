@@ -23,8 +23,9 @@ from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 
 from serve_app.engine.grammar.constraint import LIMITS, error_of
 from serve_app.engine.grammar.tokenizer import GrammarsUnavailable, control_tokens, grammar_tokenizer
+from serve_app.engine.pipe import Pipe
 from serve_app.errors import InvalidField
-from serve_app.replica.grammar.messages import Pipe, SandboxCommand, SandboxReply, SandboxSetup
+from serve_app.replica.grammar.messages import SandboxCommand, SandboxReply, SandboxSetup
 from serve_app.text.answer.grammar import fault, refused, serialise
 from serve_app.types import Grammar
 

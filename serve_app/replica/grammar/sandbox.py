@@ -12,8 +12,9 @@ import subprocess
 import sys
 from typing import Final
 
+from serve_app.engine.pipe import Pipe
 from serve_app.errors import Unavailable
-from serve_app.replica.grammar.messages import Pipe, SandboxCommand, SandboxReply, SandboxSetup
+from serve_app.replica.grammar.messages import SandboxCommand, SandboxReply, SandboxSetup
 from serve_app.types import Grammar
 
 log = logging.getLogger(__name__)

@@ -457,7 +457,7 @@ class DeviceRunner(HashRunner):
             block_size=there.block_size,
         )
         ids, positions, rows = map(_read, (batch.input_ids, batch.positions, batch.logit_rows))
-        return self._there.put(super().run(Batch(batch.chunks, ids, positions, rows, context)))
+        return self._there.put(super().run(Batch(batch.chunks, ids, positions, rows, context, batch.arrays)))
 
 
 def _read(tensor: torch.Tensor) -> torch.Tensor:
