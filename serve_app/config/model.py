@@ -186,7 +186,16 @@ class ModelConfig(ConfigModel):
         "in a process of its own gives plain torch's results there, else cuda. cuda: plain torch. triton: "
         "kernels of our own for attention and fused layers. reference: slow, for comparison.",
     )
-    threads: int | None = Field(None, ge=1, le=1024, description="CPU threads; none: all cores.")
+    tensor_parallel: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="Ranks that share one replica's model, each with a part of every layer: on as many GPUs "
+        "of one machine (`num_gpus`), or as processes on CPUs.",
+    )
+    threads: int | None = Field(
+        None, ge=1, le=1024, description="CPU threads, of each rank; none: all cores, divided among ranks."
+    )
     max_output_tokens: int | None = Field(
         None, ge=1, description="Most tokens that one sequence may generate; none: what the window leaves."
     )
@@ -266,6 +275,18 @@ class ModelConfig(ConfigModel):
             raise ValueError(
                 f"engine.kv_cache_dtype {self.engine.kv_cache_dtype} is for models that generate, not with "
                 "task: embed, which has no cache; take one of the two out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _divided_where_it_can_be(self) -> ModelConfig:
+        if self.tensor_parallel == 1:
+            return self
+        if self.task == "embed":
+            raise ValueError("tensor_parallel is for models that generate, not with task: embed")
+        if self.engine.gpu_share is not None:
+            raise ValueError(
+                "tensor_parallel takes whole GPUs, not with engine.gpu_share; take one of the two out"
             )
         return self
 

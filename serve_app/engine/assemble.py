@@ -6,7 +6,8 @@ Depends on the settings, but not on devices, weight formats, the source of the w
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
 import torch
 from transformers import PreTrainedModel
@@ -17,13 +18,81 @@ from serve_app.engine.devices import choose_device
 from serve_app.engine.engine import Engine
 from serve_app.engine.grammar_queue import GrammarQueue
 from serve_app.engine.model.forward import UnsupportedModel
+from serve_app.engine.model.memory import alone
 from serve_app.engine.model.runner import ModelRunner
+from serve_app.engine.model.sums import connect_ranks
+from serve_app.engine.ranks.group import RankGroup
+from serve_app.engine.ranks.leader import AdapterCuts, LeadingRunner, Others
 from serve_app.engine.weights.formats import FORMATS
 from serve_app.types import EngineRequest, SamplingParams
 
 Progress = Callable[[str], None]
 
 WARM_UP_TOKENS = 32  # enough for a prefill chunk and a few decodes, the shapes every request uses
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A module that is one rank's part of a model."""
+
+    group: RankGroup
+    cuts: AdapterCuts
+    summed: Collection[str]  # as `children` of `connect_ranks`
+    vocab_size: int  # of the whole model
+
+
+def make_runner(
+    module: PreTrainedModel,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    context_window: int,
+    config: ModelConfig,
+    progress: Progress,
+    part: Part | None = None,
+) -> ModelRunner:
+    """Choose attention and linears, and size the cache. `part`: what `module` is, unless it is a whole model.
+
+    Raises UnsupportedModel or CacheTooSmall.
+    """
+    if part is not None:
+        connect_ranks(module, part.group, part.summed, part.vocab_size)
+    made = choose_device(module, dtype=dtype, device=device, config=config, progress=progress)
+    weights = FORMATS[config.quantization]
+    if made.kind not in weights.loads:
+        raise UnsupportedModel(
+            f"quantization {weights.name} needs the kernels of attention: "
+            f"{' or '.join(weights.loads)}; this model runs on {device} without them"
+        )
+    module = made.accelerate(module, dtype, weights, progress)
+    count, size = plain_weights(module)
+    if count:
+        progress(f"{count} quantised weights are used otherwise than by products: {size / 2**30:,.2f} GiB")
+    if part is not None:
+        part.group.meet()  # before one of them looks for free memory
+    began = time.monotonic()
+    runner = ModelRunner(
+        module,
+        backend=made.backend,
+        dtype=dtype,
+        device=device,
+        config=config.engine,
+        context_window=context_window,
+        make_adapters=made.make_adapters,
+        graphed=made.largest_graph(),
+        state_kernels=made.state_kernels,
+        agree=alone if part is None else part.group.share,
+    )
+    plan = runner.plan
+    in_codes = "" if config.engine.kv_cache_dtype == "auto" else f" in {config.engine.kv_cache_dtype}"
+    of_rank = "" if part is None else " in each rank"
+    progress(
+        f"KV cache of {plan.cache_bytes / 2**20:,.0f} MiB{of_rank}: {plan.num_blocks} blocks of "
+        f"{plan.block_size} tokens{in_codes}, context window {plan.max_model_len}, "
+        f"in {time.monotonic() - began:.1f} s"
+    )
+    made.record(runner, progress)
+    return runner
 
 
 def assemble(
@@ -36,43 +105,28 @@ def assemble(
     config: ModelConfig,
     progress: Progress,
     make_grammars: Callable[[int], GrammarQueue | None] = lambda vocab_size: None,
+    part: Part | None = None,
+    others: Others | None = None,
 ) -> Engine:
-    """Choose attention and linears, size the cache, build the engine and run it once.
+    """Make a runner, build the engine over it and run it once.
 
-    `make_grammars` is called with the size of the model's vocabulary.
-    Raises UnsupportedModel, CacheTooSmall, or ValueError for settings that contradict each other.
+    `make_grammars` is called with the size of the model's vocabulary. `part`, `others`: of rank 0 of a model
+    that is divided among ranks. Raises UnsupportedModel, CacheTooSmall, or ValueError for settings that
+    contradict each other.
     """
-    made = choose_device(module, dtype=dtype, device=device, config=config, progress=progress)
-    weights = FORMATS[config.quantization]
-    if made.kind not in weights.loads:
-        raise UnsupportedModel(
-            f"quantization {weights.name} needs the kernels of attention: "
-            f"{' or '.join(weights.loads)}; this model runs on {device} without them"
-        )
-    module = made.accelerate(module, dtype, weights, progress)
-    count, size = plain_weights(module)
-    if count:
-        progress(f"{count} quantised weights are used otherwise than by products: {size / 2**30:,.2f} GiB")
-    began = time.monotonic()
-    runner = ModelRunner(
+    own = make_runner(
         module,
-        backend=made.backend,
         dtype=dtype,
         device=device,
-        config=config.engine,
         context_window=context_window,
-        make_adapters=made.make_adapters,
-        graphed=made.largest_graph(),
-        state_kernels=made.state_kernels,
+        config=config,
+        progress=progress,
+        part=part,
     )
-    plan = runner.plan
-    in_codes = "" if config.engine.kv_cache_dtype == "auto" else f" in {config.engine.kv_cache_dtype}"
-    progress(
-        f"KV cache of {plan.cache_bytes / 2**20:,.0f} MiB: {plan.num_blocks} blocks of "
-        f"{plan.block_size} tokens{in_codes}, context window {plan.max_model_len}, "
-        f"in {time.monotonic() - began:.1f} s"
-    )
-    made.record(runner, progress)
+    runner: ModelRunner | LeadingRunner = own
+    if part is not None and others is not None:
+        others.await_ready()
+        runner = LeadingRunner(own, part.group, others, part.cuts)
     began = time.monotonic()
     grammars = make_grammars(runner.vocab_size)
     progress(f"waited {time.monotonic() - began:.1f} s for the tokenizer and its grammars")
@@ -80,7 +134,7 @@ def assemble(
         runner,
         config.engine,
         eos_token_ids=frozenset(eos_token_ids),
-        max_model_len=runner.max_model_len,
+        max_model_len=own.max_model_len,
         grammars=grammars,
         adapters=runner.adapters,
     )

@@ -17,8 +17,8 @@ STILL_S: Final = 5.0  # compiled kernels are loaded in a fraction of it
 
 
 def use_threads(config: ModelConfig) -> None:
-    """Give torch as many threads as the settings say; by default, as many as this process may use."""
-    torch.set_num_threads(config.threads or _usable_cpus())
+    """Give torch as many threads as the settings say; by default, this rank's part of those it may use."""
+    torch.set_num_threads(config.threads or max(1, _usable_cpus() // config.tensor_parallel))
 
 
 def use_machine(config: ModelConfig) -> None:

@@ -49,6 +49,7 @@ def _settings(config: ModelConfig, dtype: str, *, codes: bool) -> Iterator[bytes
         "dtype": dtype,
         "codes": codes,
         "quantization": config.quantization,
+        "tensor_parallel": config.tensor_parallel,  # sums in another order
         "generation_config": config.model_dump(mode="json", include={"generation_config"}),
         "tool_format": config.tool_format,
         "reasoning_format": config.reasoning_format,

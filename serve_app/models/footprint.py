@@ -27,7 +27,7 @@ _WANTED: Final[Mapping[str, int]] = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 def least_memory(config: ModelConfig) -> int | None:
     """Bytes of weights and of the smallest KV cache; None if the files are not on this machine."""
-    folder = _folder(config)
+    folder = local_folder(config)
     if folder is None:
         return None
     try:
@@ -76,7 +76,8 @@ def cache_bytes(shape: Mapping[str, Any], engine: EngineConfig, item_bytes: int)
     return max(2 * engine.block_size, engine.max_model_len or 0) * token_bytes
 
 
-def _folder(config: ModelConfig) -> Path | None:
+def local_folder(config: ModelConfig) -> Path | None:
+    """Where the files of a model are on this machine; None: it has none."""
     source = config.source
     if source.startswith(DEMO_PREFIX):
         folder = DEMO_FOLDER / source.removeprefix(DEMO_PREFIX)

@@ -37,6 +37,7 @@ from serve_app.models.quantised.converted import converted_tensors, empty_biases
 from serve_app.models.quantised.formats import reader_of, without_quantisation
 from serve_app.models.quantised.packed import Reader
 from serve_app.models.quantised.plan import Plan, check_plain
+from serve_app.models.split.split import Split
 from serve_app.models.stored import stored_tensors
 from serve_app.models.streamed import streamed_tensors, streams_to
 from serve_app.models.text_alone import language_model
@@ -60,6 +61,7 @@ class LoadedModel:
     context_window: int  # tokens the positions allow; the cache may hold fewer
     vocab_size: int  # of the configuration; the module's own width is what counts
     eos_token_ids: tuple[int, ...]
+    split: Split | None  # the part of the model that `module` is; None: all of it
 
 
 def load_model(
@@ -67,11 +69,13 @@ def load_model(
     progress: Callable[[str], None],
     *,
     fast_bfloat16: bool = False,
+    rank: int = 0,
 ) -> LoadedModel:
     """Find, check and load the model of `config`; `progress` is called with a line for each stage.
 
     `fast_bfloat16`: whether the engine is fast in bfloat16 even on a CPU without bfloat16 instructions.
     Quantised weights are CodedTensors if `keeps_codes`, else plain numbers.
+    `rank`: which of the parts of a model with `tensor_parallel`.
 
     Raises ModelLoadError if the model is missing or must not be served; the message says what to do.
     """
@@ -99,11 +103,17 @@ def load_model(
     )
     reader = reader_of(hf_config)
     without_quantisation(hf_config)
-    keep = reader is not None and keeps_codes(config.dtype, config.quantization, device.type)
-    module = read_weights(auto_class(hf_config), folder, hf_config, dtype, device, progress, reader, keep)
+    ranks = config.tensor_parallel
+    keep = reader is not None and ranks == 1 and keeps_codes(config.dtype, config.quantization, device.type)
+    kind, split = auto_class(hf_config), None
+    if ranks > 1:
+        split = Split.of(empty_module(kind, hf_config), rank, ranks)
+    own = hf_config if split is None else split.config
+    module = read_weights(kind, folder, own, dtype, device, progress, reader, keep, split)
     if reads_more_than_text(hf_config):
         module = language_model(module)
         progress("text only: its parts for images and sound are not used, requests that have any are refused")
+    module.config.get_text_config().vocab_size = text.vocab_size  # a part has fewer rows
     if reader is not None and config.quantization != "none":
         progress(f"quantization {config.quantization} rounds its weights a second time")
     note = pin_rope(module, hf_config, window)
@@ -123,6 +133,7 @@ def load_model(
         context_window=window,
         vocab_size=text.vocab_size,
         eos_token_ids=eos_token_ids(folder, text.vocab_size),
+        split=split,
     )
 
 
@@ -153,6 +164,7 @@ def read_weights(
     progress: Callable[[str], None],
     reader: Reader | None = None,
     keep_codes: bool = False,
+    split: Split | None = None,
     /,
     **options: Any,
 ) -> PreTrainedModel:
@@ -160,7 +172,7 @@ def read_weights(
 
     Tensors are loaded onto a GPU one by one, so that the machine's own memory never holds them all. If they
     are quantised, `reader` reads them, and they are converted to `dtype` one by one, or with `keep_codes`
-    become CodedTensors.
+    become CodedTensors. With `split`, only that part of each tensor is kept.
 
     Raises ModelLoadError when a tensor is missing, unused or not finite, and when the weights do not fit.
     """
@@ -169,12 +181,16 @@ def read_weights(
         stored = stored_tensors(folder)
         if reader is None:
             check_plain(stored)
-            tensors: Any = streamed_tensors(folder, device) if streams_to(device) else None
+            streams = split is not None or streams_to(device)
+            tensors: Any = streamed_tensors(folder, device) if streams else None
         else:
             plan = Plan.of(stored, reader)
             tensors = converted_tensors(plan, device, dtype, keep_codes=keep_codes)
             for line in plan.lines(reader.label, dtype, keep_codes=keep_codes):
                 progress(line)
+        if split is not None:
+            plain, packed = (stored, ()) if reader is None else (plan.plain, plan.packed)
+            tensors = split.tensors(tensors, plain, packed, device)
         module, report = _load(
             kind,
             folder,
@@ -192,6 +208,11 @@ def read_weights(
             f"{device}: free some, give it a larger part of the GPU, or choose a smaller model or dtype"
         ) from error
     except (SafetensorError, OSError, ValueError, RuntimeError, ImportError) as error:
+        if split is not None and "ignore_mismatched_sizes" in str(error):
+            raise ModelLoadError(
+                f"{architecture} cannot be divided for tensor_parallel {split.ranks}: its checkpoint has "
+                "tensors of other names than its layers"
+            ) from error
         raise ModelLoadError(
             f"the weights of {architecture} in {folder} could not be read: {error}; fetch the model again"
         ) from error
@@ -214,9 +235,15 @@ def _load(kind: Any, folder: Path, config: PreTrainedConfig, tensors: Any, **opt
     if tensors is None:
         return kind.from_pretrained(folder, config=config, use_safetensors=True, **options)
     # Only a model's own class accepts tensors instead of a folder, and `kind` is not that class.
-    with torch.device("meta"):
-        empty = kind.from_config(copy.deepcopy(config), trust_remote_code=False)
+    empty = empty_module(kind, config)
     return type(empty).from_pretrained(None, config=empty.config, state_dict=tensors, **options)
+
+
+def empty_module(kind: Any, config: PreTrainedConfig) -> PreTrainedModel:
+    """The module of transformers' auto class `kind`, on the meta device."""
+    with torch.device("meta"):
+        made: PreTrainedModel = kind.from_config(copy.deepcopy(config), trust_remote_code=False)
+    return made
 
 
 # Transformers fills missing tensors with random numbers, drops tensors that it does not know, and loads NaN

@@ -17,7 +17,7 @@ import torch
 from serve_app.codes.pages import pages
 from serve_app.models.stored import StoredTensor, stored_tensors
 
-_TYPES: Final[Mapping[str, torch.dtype]] = {
+TYPES: Final[Mapping[str, torch.dtype]] = {
     "F64": torch.float64,
     "F32": torch.float32,
     "F16": torch.float16,
@@ -66,14 +66,14 @@ def streamed_tensors(folder: Path, device: torch.device) -> dict[str, StreamedTe
     Raises OSError or ValueError for files that are damaged, or that contain numbers of another type.
     """
     stored = stored_tensors(folder)
-    if strange := sorted({tensor.dtype for tensor in stored} - set(_TYPES)):
+    if strange := sorted({tensor.dtype for tensor in stored} - set(TYPES)):
         raise ValueError(f"tensors of type {strange[0]} are not read here")
     return {tensor.name: StreamedTensor(tensor, device) for tensor in stored}
 
 
 def read_tensor(stored: StoredTensor) -> torch.Tensor:
     """The tensor, in pages of its own. Raises OSError if the file is shorter than its header says."""
-    dtype = _TYPES[stored.dtype]
+    dtype = TYPES[stored.dtype]
     if not stored.num_bytes:
         return torch.empty(stored.shape, dtype=dtype)
     room = pages(stored.num_bytes)

@@ -23,6 +23,7 @@ from serve_app.engine.loop import OnOutputs
 from serve_app.engine.machine import prepare
 from serve_app.engine.model.forward import UnsupportedModel
 from serve_app.engine.model.memory import CacheTooSmall
+from serve_app.engine.ranks.followers import Followers, RankRefused
 from serve_app.models.errors import ModelLoadError
 from serve_app.models.files import locate
 from serve_app.models.fingerprint import fingerprint
@@ -33,6 +34,7 @@ from serve_app.replica.grammar.compiler import GrammarCompiler
 from serve_app.replica.grammar.messages import SandboxSetup
 from serve_app.replica.prompt import PromptEncoder
 from serve_app.replica.questions import Questions
+from serve_app.replica.ranks.part import part_of, start_followers
 from serve_app.text.answer.answer_format import AnswerFormat
 from serve_app.text.answer.grammar import reads_alike
 from serve_app.text.tokens.tokenizer import Tokenizer
@@ -52,11 +54,12 @@ class LoadedReplica:
     max_adapters: int
     window: Callable[[Beam | None], int]  # the most tokens of a sequence, in a search or without one
     new_driver: Callable[[OnOutputs], AdaptingLoop]  # the argument gets the outputs of each step
+    followers: Followers | None  # the other ranks of a model that is divided
 
 
 def load(config: ModelConfig, progress: Progress) -> LoadedReplica:
     """Load the model of `config`. Raises ModelLoadError; its message says what to do next."""
-    engine, model, tokenizer = _load_halves(config, progress)
+    engine, model, tokenizer, followers = load_halves(config, progress)
     new_driver = partial(AdaptingLoop, engine, make_loader(engine, config))
     folder = model.folder
     encoder = _prompt_encoder(config, tokenizer, folder)
@@ -97,7 +100,8 @@ def load(config: ModelConfig, progress: Progress) -> LoadedReplica:
     )
     questions = Questions(encoder, vocab_size=engine.vocab_size, watermark_key=config.engine.watermark_key)
     return LoadedReplica(
-        info, encoder, grammars, questions, config.engine.max_adapters, engine.rules.window, new_driver
+        *(info, encoder, grammars, questions, config.engine.max_adapters, engine.rules.window, new_driver),
+        followers,
     )
 
 
@@ -121,15 +125,37 @@ def _prompt_encoder(config: ModelConfig, tokenizer: Tokenizer, folder: Path) -> 
 
 def load_engine(config: ModelConfig, progress: Progress) -> tuple[Engine, LoadedModel]:
     """The token-level half: weights and a warmed-up engine over them. Raises ModelLoadError."""
-    engine, model, _ = _load_halves(config, progress)
+    engine, model, _, _ = load_halves(config, progress)
     return engine, model
 
 
-def _load_halves(config: ModelConfig, progress: Progress) -> tuple[Engine, LoadedModel, Tokenizer]:
+def load_halves(
+    config: ModelConfig, progress: Progress
+) -> tuple[Engine, LoadedModel, Tokenizer, Followers | None]:
     """Load both halves at once: the tokenizer in a thread, while the weights are read and packed."""
     folder, _ = locate(config.source, config.revision, progress)
     # Load the folder that was found, without a second look-up.
     config = config.model_copy(update={"source": str(folder), "revision": None})
+    followers = start_followers(config)
+    try:
+        engine, model, tokenizer = _load_own(config, folder, followers, progress)
+        if followers is not None:
+            followers.check()
+    except BaseException as error:
+        refusal = None
+        if followers is not None:
+            refusal = followers.refusal()
+            followers.close()
+        if refusal is not None and isinstance(error, Exception):
+            raise ModelLoadError(f"{config.name}: {refusal}") from error
+        raise
+    return engine, model, tokenizer, followers
+
+
+def _load_own(
+    config: ModelConfig, folder: Path, followers: Followers | None, progress: Progress
+) -> tuple[Engine, LoadedModel, Tokenizer]:
+    """What this process holds of the replica."""
     with ThreadPoolExecutor(1, "tokens") as thread:
         tokenizer = thread.submit(load_tokenizer, config, folder)
         model = load_model(config, progress, fast_bfloat16=prepare(config, progress))
@@ -147,6 +173,7 @@ def _load_halves(config: ModelConfig, progress: Progress) -> tuple[Engine, Loade
                 return None
 
         try:
+            part = None if followers is None else part_of(model, followers.join(model.device))
             engine = assemble(
                 model.module,
                 dtype=model.dtype,
@@ -156,8 +183,10 @@ def _load_halves(config: ModelConfig, progress: Progress) -> tuple[Engine, Loade
                 make_grammars=make_grammars,
                 config=config,
                 progress=progress,
+                part=part,
+                others=followers,
             )
-        except (UnsupportedModel, CacheTooSmall, ValueError) as error:
+        except (UnsupportedModel, CacheTooSmall, RankRefused, ValueError) as error:
             raise ModelLoadError(f"{config.name}: {error}") from error
     return engine, model, tokenizer.result()
 

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from serve_app.config import ModelConfig
+from serve_app.engine.finish import EngineDead
 from serve_app.errors import (
     DeadlineExceeded,
     GenerationFailed,
@@ -90,6 +91,9 @@ class ModelServer:
         self._open: dict[str, _OpenRequest] = {}
         self._loop = asyncio.get_running_loop()
         self._driver = loaded.new_driver(self._from_engine)
+        self._followers = loaded.followers
+        if loaded.followers is not None:
+            loaded.followers.when_lost(lambda reason: self._driver.call(partial(_end_engine, reason)))
         self._adapters = AdapterSlots(self._driver, loaded.max_adapters, loaded.info.adapters)
         self._stopping = False
 
@@ -272,3 +276,10 @@ class ModelServer:
         self._grammars.close()
         self._adapters.close()
         await asyncio.to_thread(self._driver.stop, STOP_TIMEOUT_S)
+        if self._followers is not None:
+            await asyncio.to_thread(self._followers.close)
+
+
+def _end_engine(reason: str) -> None:
+    """Between two steps: end the engine, which ends all its requests."""
+    raise EngineDead(reason, [])

@@ -166,6 +166,8 @@ INSIDE: dict[str, dict[str, set[str]]] = {
             *("attention", "batch", "block_memory", "cache", "forward_context", "weights"),
             *("sequence", "state", "torch_cpu", "transfer"),
         },
+        "pipe": set(),
+        "ranks": {"batch", "model", "pipe", "request", "sequence", "torch_cpu"},
         "device": {"attention", "model", "state", "weights"},
         "waiting": set(),
         "fused": {
@@ -222,7 +224,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "loop": {"engine", "finish"},
         "machine": {"kernels", "model", "waiting"},
         "devices": {"attention", "cpu", "cuda", "cuda.trial", "device", "model", "waiting"},
-        "assemble": {"devices", "engine", "grammar_queue", "model", "weights"},
+        "assemble": {"devices", "engine", "grammar_queue", "model", "ranks", "weights"},
         "estimate": {"attention", "cpu", "fused", "kernels", "model", "weights"},
     },
     "deployments": {
@@ -257,7 +259,8 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "questions": {"prompt"},
         "output": {"prompt"},
         "adapters": set(),
-        "build": {"adapters", "grammar", "prompt", "questions"},
+        "ranks": set(),
+        "build": {"adapters", "grammar", "prompt", "questions", "ranks"},
         "server": {"adapters", "build", "context_window", "output", "prompt"},
         "embedding": {"build", "questions", "server"},
         "served_model": {"embedding", "server"},

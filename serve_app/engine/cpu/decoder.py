@@ -34,6 +34,8 @@ class FusedLayer(AttentionLayer[Native]):
             return None
         linears = [linear.describe() for linear in (self._qkv, self._out, self._gate_up, self._down)]
         call = self._call
+        if any(self._totals):  # ranks add up between its calls
+            return None
         if None in linears or self._gated or self._down.in_features % LANES or call.sinks is not None:
             return None
         qkv, out, gate_up, down = linears

@@ -21,6 +21,7 @@ from serve_app.engine.fused.mixture import Mixture
 from serve_app.engine.fused.rotary import Factors, Rotary, turn
 from serve_app.engine.model.forward import current
 from serve_app.engine.model.lora import ATTENTION, MLP, MODULES, Site
+from serve_app.engine.model.sums import total_of
 from serve_app.engine.norm import Norm, Pending
 from serve_app.engine.weights.packed_linear import Pack, PackedLinear
 
@@ -77,6 +78,7 @@ class DecoderLayer(nn.Module, Generic[KernelsT]):
         self.sites: dict[nn.Module, Site] = {}
         mlp = layer.mlp
         self._out = self._linear(pack, mixer, (out,))
+        self._totals = total_of(mixer), total_of(mlp)
         self.mixture = mixture
         if mixture is None:
             widths = dict.fromkeys(MLP, mlp.down_proj.in_features)
@@ -120,10 +122,14 @@ class DecoderLayer(nn.Module, Generic[KernelsT]):
     def _finish(self, residual: torch.Tensor, normed: torch.Tensor, heads: torch.Tensor) -> Pending:
         """Compute the rest of the layer from `heads` [T, H, D], the output of `_mix`; `normed` [T, N] is its
         input."""
-        attended = Pending(self._project(self._out, heads.flatten(1)), self._after_attention, self._added)
+        of_mixer, of_mlp = self._totals
+        mixed = self._project(self._out, heads.flatten(1))
+        attended = Pending(
+            mixed if of_mixer is None else of_mixer(mixed), self._after_attention, self._added
+        )
         middle = self._kernels.add_norm(residual, attended, self._before_mlp)
         made = self._feed_forward(normed if self._parallel else middle)
-        return Pending(made, self._after_mlp, self._added)
+        return Pending(made if of_mlp is None else of_mlp(made), self._after_mlp, self._added)
 
     def _feed_forward(self, x: torch.Tensor) -> torch.Tensor:
         """[T, N] -> [T, N]: the MLP, or the experts."""

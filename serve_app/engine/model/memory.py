@@ -6,6 +6,7 @@ which `keep_to_share` limits torch. Nothing is allocated.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -25,6 +26,15 @@ CUDA_SHARE: Final = 0.92  # of a GPU, or of a replica's part; the rest is for ad
 CUDA_OWN_BYTES: Final = 768 * 2**20  # of CUDA in a process: its context, kernels and libraries
 STATE_SHARE: Final = 0.5  # of the cache, at most, for states
 KEPT_SLOTS: Final = 2  # for each sequence of a full batch, for the states of known prefixes
+
+
+# The free bytes of this process -> the bytes for which it may plan, if others share the machine or the model.
+Agree = Callable[[int], int]
+
+
+def alone(free_bytes: int) -> int:
+    """The `Agree` of a process that has a model of its own."""
+    return free_bytes
 
 
 class CacheTooSmall(ValueError):
@@ -141,11 +151,12 @@ def plan_for_device(
     context_window: int,
     step_bytes: int = 0,
     adapter_bytes: int = 0,
+    agree: Agree = alone,
 ) -> CachePlan:
     """`plan_cache` with the share and the free memory of `device`, on which the weights are already loaded.
 
     On a GPU, which cannot swap, `step_bytes` are kept free for the largest steps, and `adapter_bytes` for the
-    adapters that may be loaded while serving.
+    adapters that may be loaded while serving. `agree` gets the free bytes, and returns those that count.
     """
     on_cpu = device.type == "cpu"
     free = free_memory(device, config.gpu_share)
@@ -166,7 +177,7 @@ def plan_for_device(
         dtype=dtype,
         config=config,
         context_window=context_window,
-        free_bytes=max(free - beside, 0),
+        free_bytes=agree(max(free - beside, 0)),
         share=CPU_SHARE if on_cpu else 1.0,
         cap=CPU_CACHE_CAP if on_cpu else None,
     )

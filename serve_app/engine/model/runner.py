@@ -28,7 +28,7 @@ from serve_app.engine.model.forward import (
 )
 from serve_app.engine.model.indexers import connect_indexers
 from serve_app.engine.model.latents import connect_latents
-from serve_app.engine.model.memory import CachePlan, CacheTooSmall, plan_for_device
+from serve_app.engine.model.memory import Agree, CachePlan, CacheTooSmall, alone, plan_for_device
 from serve_app.engine.model.packed_adapters import PackedTable
 from serve_app.engine.model.prompt_tuning import STAND_IN, EmbeddingRows
 from serve_app.engine.model.stateful import connect_states, wants_positions
@@ -45,7 +45,8 @@ class ModelRunner:
     is the type of the keys and values, and also that of the cache unless `config.kv_cache_dtype` says
     otherwise. `context_window` is the model's own window in tokens; None: `max_position_embeddings`.
     `make_adapters` makes the table of the model's adapters. `graphed`: the number of tokens in the largest
-    step with prompts that will be recorded as a graph. Raises UnsupportedModel and `memory.CacheTooSmall`.
+    step with prompts that will be recorded as a graph. `agree`: as of `plan_for_device`. Raises
+    UnsupportedModel and `memory.CacheTooSmall`.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class ModelRunner:
         make_adapters: MakeAdapters = PackedTable,
         graphed: int = 0,
         state_kernels: StateKernels | None = None,
+        agree: Agree = alone,
     ) -> None:
         self.module = module
         self.device = device
@@ -96,6 +98,7 @@ class ModelRunner:
             context_window=window,
             step_bytes=self._step_bytes(config, min(window, config.max_model_len or window), dtype, graphed),
             adapter_bytes=0 if self.adapters is None else self.adapters.bytes_to_come,
+            agree=agree,
         )
         self.block_size = self.plan.block_size
         self.num_blocks = self.plan.num_blocks
@@ -148,6 +151,9 @@ class ModelRunner:
         if pairs:
             with torch.inference_mode():
                 self.backend.copy_blocks(pairs)
+
+    def check(self) -> None:
+        """As of `isolation.Runner`: the one device of a runner is lost only with its process."""
 
     def _step_bytes(self, config: EngineConfig, window: int, dtype: torch.dtype, graphed: int) -> int:
         """The memory that the largest steps take beside weights and cache; 0 if it is not measured."""

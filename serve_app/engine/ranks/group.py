@@ -1,0 +1,90 @@
+"""The collectives of the ranks of one model: NCCL between GPUs, gloo between processes on CPUs.
+
+Sums are added in the order of ranks, in float32, from every rank's own numbers. So every rank has the same
+bits, and a row's sum depends on no other row. Depends on tensors alone.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+import torch.distributed
+
+from serve_app.engine.torch_cpu import few_threads
+
+dist: Final[Any] = torch.distributed  # its declarations leave out some of what it has
+# Of torch's own. A rank that is lost is noticed earlier, by its watch.
+LIMIT: Final = timedelta(hours=1)
+JOIN: Final = timedelta(seconds=120)
+HOST: Final = "127.0.0.1"
+
+
+class RankGroup:
+    """This process's place among the ranks of a model on one machine. All ranks make the same calls."""
+
+    def __init__(self, rank: int, size: int, meeting: Path, device: torch.device) -> None:
+        """Returns when all ranks are here. `meeting`: a new file, the same for all of them, in a folder that
+        other users cannot write to."""
+        self.rank, self.size, self._device = rank, size, device
+        store = dist.FileStore(str(meeting), size)
+        store.set_timeout(JOIN)
+        options = dist.ProcessGroupGloo._Options()
+        options._devices = [dist.ProcessGroupGloo.create_device(hostname=HOST)]
+        options._timeout = LIMIT
+        self._hosts: Any = dist.ProcessGroupGloo(dist.PrefixStore("hosts", store), rank, size, options)
+        self._devices: Any = self._hosts
+        if device.type == "cuda":
+            nccl = dist.ProcessGroupNCCL.Options()
+            nccl._timeout = LIMIT
+            self._devices = dist.ProcessGroupNCCL(dist.PrefixStore("devices", store), rank, size, nccl)
+        self.meet()
+
+    def total(self, part: torch.Tensor) -> torch.Tensor:
+        """As of `Ranks`."""
+        if not part.numel():
+            return part
+        every = self._gather(part)
+        with few_threads(part.device, part.numel()):
+            whole = every[0].float()
+            for other in every[1:]:
+                whole += other
+            return whole.to(part.dtype)
+
+    def side_by_side(self, part: torch.Tensor) -> torch.Tensor:
+        """As of `Ranks`."""
+        if not part.numel():
+            return part.new_empty(*part.shape[:-1], self.size * part.shape[-1])
+        every = self._gather(part)
+        return every.movedim(0, -2).reshape(*part.shape[:-1], -1)
+
+    def of_first(self, tensor: torch.Tensor) -> None:
+        """Overwrite `tensor`, contiguous and on the device, by that of rank 0."""
+        self._devices.broadcast([tensor], dist.BroadcastOptions()).wait()
+
+    def meet(self) -> None:
+        """Wait for all ranks."""
+        self.smallest(0)
+
+    def smallest(self, number: int) -> int:
+        """The smallest of all ranks' numbers, on the host."""
+        own, every = torch.tensor([number]), torch.empty(self.size, dtype=torch.int64)
+        self._hosts._allgather_base(every, own).wait()
+        return int(every.min())
+
+    def share(self, free_bytes: int) -> int:
+        """The free memory for which every rank may plan; ranks on CPUs share the memory of their machine."""
+        return self.smallest(free_bytes // self.size if self._device.type == "cpu" else free_bytes)
+
+    def abort(self) -> None:
+        """End whatever waits for another rank, in any thread; nothing works after it."""
+        for each in {self._hosts, self._devices}:
+            each.abort()
+
+    def _gather(self, part: torch.Tensor) -> torch.Tensor:
+        """[...] -> [ranks, ...], in memory of its own."""
+        every = part.new_empty(self.size * part.numel())
+        self._devices._allgather_base(every, part.reshape(-1)).wait()
+        return every.view(self.size, *part.shape)

@@ -1,0 +1,183 @@
+"""A divided model computes what the whole one does, and what cannot be divided is refused by name."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from transformers import PreTrainedModel
+
+from serve_app.engine.batch import build_batch
+from serve_app.engine.sequence import Chunk
+from serve_app.models.errors import ModelLoadError
+from serve_app.models.loader import load_model
+from serve_app.models.split.cut import Cut, PartOfStored
+from serve_app.models.split.sizes import indivisible
+from serve_app.models.split.split import Split
+from serve_app.models.stored import stored_tensors
+from tests.support.ranks import RankThread, divided_config, runners, save
+from tests.support.tiny_models import make_model, make_sequence, tiny_config, tiny_model
+from tests.support.tiny_states import tiny_stateful
+
+IDS = [5, 9, 17, 33, 2, 64, 90, 12, 7]
+CPU = torch.device("cpu")
+BOTH = {"self_attn", "mlp"}
+# Families, and the children of a layer that their ranks share. All else is repeated.
+FAMILIES = {
+    "llama": BOTH,
+    "qwen2": BOTH,
+    "qwen3": BOTH,
+    "phi3": BOTH,  # linears side by side
+    "gemma2": BOTH,
+    "cohere2": BOTH,
+    "qwen3_moe": BOTH,
+    "mixtral": BOTH,
+    "olmo2": {"mlp"},  # a norm over all heads
+    "deepseek_v3": {"mlp"},  # latents
+    "qwen3_next": BOTH,  # but layers with a state
+    "qwen3_5_text": BOTH,
+}
+
+
+def model_of(family: str) -> PreTrainedModel:
+    return tiny_stateful(family) if family in ("qwen3_next", "qwen3_5_text") else tiny_model(family)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_ranks_compute_what_the_model_computes(family: str, ranks: int, tmp_path: Path) -> None:
+    """With four ranks there are fewer key-value heads than ranks."""
+    model = model_of(family)
+    parts = runners(save(model, tmp_path), ranks, max_adapters=0)
+    assert {name for part in parts for name in part.split.summed} == FAMILIES[family]
+
+    def logits(rank: RankThread) -> torch.Tensor:
+        chunk = Chunk(make_sequence("a", list(IDS), [0]), 0, len(IDS), 0)
+        return parts[rank.rank].runner.run(build_batch([chunk], 16, CPU))
+
+    every = parts[0].threads.run(logits)
+    with torch.inference_mode():
+        wanted = model(torch.tensor([IDS]), use_cache=False).logits[0]
+    torch.testing.assert_close(every[0], wanted, rtol=0, atol=1e-4)
+    assert all(torch.equal(each, every[0]) for each in every)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3_moe"])
+def test_a_rank_reads_and_keeps_its_share_alone(family: str, tmp_path: Path) -> None:
+    sizes = {"hidden_size": 128, "intermediate_size": 512, "moe_intermediate_size": 128, "head_dim": 32}
+    folder = save(make_model(tiny_config(family, vocab_size=512, **sizes)), tmp_path)
+    stored = stored_tensors(folder)
+    whole = sum(each.num_bytes for each in stored)
+
+    def share(ranks: int) -> tuple[int, int]:
+        """The bytes that a rank reads, by the kernel's count, and those of its weights."""
+        before = _bytes_read()
+        model = load_model(divided_config(folder, ranks), lambda _: None, rank=ranks - 1)
+        return _bytes_read() - before, sum(each.nbytes for each in model.module.parameters())
+
+    share(4)  # reads what is imported late
+    for ranks in (2, 4):
+        read, kept = share(ranks)
+        assert kept < 1.1 * whole / ranks
+        assert read < 1.1 * whole / ranks + 2**18  # headers, configuration, modules
+
+
+def _bytes_read() -> int:
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("rchar")).split()[1])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_part_of_a_file_is_that_part_of_its_tensor(seed: int, tmp_path: Path) -> None:
+    rng = random.Random(seed)
+    shape = tuple(rng.randint(1, 9) for _ in range(rng.randint(1, 3)))
+    dtype = rng.choice([torch.float32, torch.bfloat16, torch.int8])
+    tensors = {"before": torch.ones(3), "x": (torch.randn(shape) * 50).to(dtype)}
+    save_file(tensors, tmp_path / "model.safetensors")
+    dim = rng.randrange(len(shape))
+    places = sorted(rng.choices(range(shape[dim] + 1), k=4))
+    ranges = (places[0], places[1]), (places[2], places[3])
+    size = sum(end - start for start, end in ranges) + rng.randint(0, 2)
+    cut = Cut(dim, ranges, size)
+    stored = next(each for each in stored_tensors(tmp_path) if each.name == "x")
+    assert torch.equal(PartOfStored(stored, cut, CPU)[...].to(), cut.of(tensors["x"]))
+    rows = [slice(None)] * dim
+    taken = torch.cat([tensors["x"][*rows, slice(*each)] for each in ranges], dim)
+    got = cut.of(tensors["x"])
+    assert torch.equal(got[*rows, slice(0, taken.shape[dim])], taken)
+    assert not got[*rows, slice(taken.shape[dim], None)].any()
+
+
+def test_a_file_that_ends_early_is_not_padded(tmp_path: Path) -> None:
+    save_file({"x": torch.ones(8, 8)}, tmp_path / "model.safetensors")
+    stored = stored_tensors(tmp_path)[0]
+    file = stored.path
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(OSError, match="ends within x"):
+        Cut(1, ((4, 8),), 4).read(stored)
+
+
+@pytest.mark.parametrize(
+    ("family", "ranks", "reason"),
+    [
+        ("llama", 3, "its 4 attention heads cannot be divided among 3 ranks"),
+        ("stablelm", 2, "transformers' plan splits none of its layers"),
+        ("phi", 2, r"does not say how model\.layers\.0\.self_attn\.dense\.weight is divided"),
+        ("gpt2", 2, "does not say how transformer.wte.weight is divided"),
+        ("gemma4_text", 2, "a model of a part of its heads cannot be built"),
+    ],
+)
+def test_what_cannot_be_divided_is_refused_by_name(
+    family: str, ranks: int, reason: str, tmp_path: Path
+) -> None:
+    folder = save(tiny_model(family), tmp_path)
+    with pytest.raises(ModelLoadError, match=f"cannot be divided for tensor_parallel {ranks}: .*{reason}"):
+        load_model(divided_config(folder, ranks), lambda _: None)
+
+
+def test_a_part_that_would_be_added_several_times_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A linear in a divided child that every rank has whole, beside others that are divided."""
+    model = make_model(tiny_config("qwen3_moe"))
+    plan = {path: style for path, style in model.tp_plan.items() if "mlp" not in path}
+    monkeypatch.setattr(type(model), "tp_plan", property(lambda self: plan))
+    Split.of(model, 0, 2)  # all of the experts are repeated
+    plan["model.layers.*.mlp.experts.down_proj"] = "rowwise"
+    with pytest.raises(ModelLoadError, match=r"does not say how .*experts\.gate_up_proj is divided"):
+        Split.of(model, 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("shape", "ranks", "reason"),
+    [
+        ({"num_attention_heads": 8, "num_key_value_heads": 2, "intermediate_size": 64}, 4, None),
+        ({"num_attention_heads": 8, "num_key_value_heads": 2, "intermediate_size": 64}, 16, "8 attention"),
+        ({"num_attention_heads": 12, "num_key_value_heads": 3, "intermediate_size": 64}, 2, "3 key-value"),
+        ({"num_attention_heads": 8, "intermediate_size": 65}, 2, "intermediate_size of 65"),
+        ({"num_attention_heads": 8, "moe_intermediate_size": 6}, 4, "moe_intermediate_size of 6"),
+        ({"num_attention_heads": 5, "kv_lora_rank": 4, "intermediate_size": 8}, 2, None),
+    ],
+)
+def test_sizes_are_checked_before_anything_is_loaded(
+    shape: dict[str, int], ranks: int, reason: str | None
+) -> None:
+    found = indivisible(shape, ranks)
+    assert found is None if reason is None else reason in str(found)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_the_parts_of_an_adapter_make_the_whole(ranks: int) -> None:
+    model = tiny_model("llama")
+    splits = [Split.of(model, rank, ranks) for rank in range(ranks)]
+    for module, (outputs, inputs) in {"q_proj": (32, 32), "k_proj": (16, 32), "o_proj": (32, 32)}.items():
+        a, b = torch.randn(3, inputs), torch.randn(outputs, 3)
+        parts = [split.part(module, a, b) for split in splits]
+        for split, (own_a, own_b) in zip(splits, parts, strict=True):
+            assert split.whole(module, (own_b.shape[0], own_a.shape[1])) == (outputs, inputs)
+        if module == "o_proj":
+            assert torch.equal(torch.cat([own for own, _ in parts], 1), a)
+        else:
+            heads = torch.cat([own for _, own in parts]).view(-1, 8, 3)  # some of them several times
+            assert torch.equal(heads.unique(dim=0), b.view(-1, 8, 3).unique(dim=0))
