@@ -13,7 +13,7 @@ class OfferedModel(ConfigModel):
 
     config: ModelConfig
     num_cpus: float = Field(0.5, ge=0, le=1024, description="CPUs that Ray sets aside for a replica.")
-    num_gpus: float = Field(0, ge=0, le=1, description="GPUs, or a part of one, for a replica.")
+    num_gpus: float = Field(0, ge=0, le=64, description="GPUs, or a part of one, for a replica.")
     replica_throughput: float | None = Field(
         None,
         gt=0,

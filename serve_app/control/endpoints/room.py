@@ -71,13 +71,14 @@ def _check_memory(need: _Need, nodes: tuple[NodeRoom, ...], least: int | None, f
     if not least:
         return
     share = min(need.config.engine.gpu_share or need.spec.num_gpus, 1.0)
+    ranks = need.config.tensor_parallel if need.spec.num_gpus else 1
     if need.spec.num_gpus:
         frees = [int(total * share) for node in nodes for total in node.gpu_memory]
         where, what = "GPU", "has" if share == 1.0 else f"leaves it {share:g} of its memory, which is"
     else:
         frees = [node.memory for node in nodes]
         where, what = "node", "has free"
-    if frees and sum(free // least for free in frees) < need.replicas:
+    if frees and sum(free * ranks // least for free in frees) < need.replicas * ranks:
         raise InvalidField(
             field,
             f"a replica of {need.config.name!r} needs at least {_shown(least)} of memory for its weights and "

@@ -16,10 +16,11 @@ from serve_app.config import GatewayConfig, ModelConfig
 from serve_app.control.endpoints.state import RUN_TIME
 from serve_app.deployments import build
 from serve_app.deployments.deploy_file.problem import Place, Problem
-from serve_app.deployments.model.gpu import ONE_GPU
+from serve_app.deployments.model.gpu import wrong_gpus
 from serve_app.endpoints.catalogue import Catalogue, judging, suggestion
 from serve_app.endpoints.endpoint import Endpoint, Kind, ServedEntity
 from serve_app.endpoints.rules import SYSTEM_APP
+from serve_app.models.split.sizes import undivided
 
 SYSTEM_PATH: Final = "serve_app.deployments.build:build_system_app"
 MODEL_PATH: Final = "serve_app.deployments.build:build_model_app"
@@ -83,6 +84,8 @@ def disagreements(apps: Sequence[App], catalogue: Catalogue | None, endpoints: P
     yield from _routes(apps)
     for app in apps:
         yield from _deployments(app)
+        if isinstance(app.config, ModelConfig) and (reason := undivided(app.config)):
+            yield app.place.at("args", "tensor_parallel").error(f"{reason}; choose another number")
     if catalogue is not None:
         yield from _entities(apps, catalogue, endpoints)
         for app in apps:
@@ -205,15 +208,14 @@ def _gpus(app: App, place: Place, raw: Mapping[str, Any]) -> Iterator[Problem]:
         if isinstance(bundles, list) and bundles and isinstance(bundles[0], Mapping)
         else None
     )
-    if isinstance(gpus, int | float) and gpus > 1:
-        yield here.error(f"{gpus:g} GPUs for a replica: {ONE_GPU}")
-    elif isinstance(reserved, int | float) and reserved > 1:
-        yield place.at("placement_group_bundles", 0, "GPU").error(
-            f"{reserved:g} GPUs for a replica: {ONE_GPU}"
-        )
+    if isinstance(gpus, int | float) and (wrong := wrong_gpus(app.config, gpus)):
+        yield here.error(wrong)
+    elif isinstance(reserved, int | float) and (wrong := wrong_gpus(app.config, reserved)):
+        yield place.at("placement_group_bundles", 0, "GPU").error(wrong)
     if app.config.device == "cuda" and not gpus:
         yield here.error(
-            "`args.device` is cuda, and Ray shows a replica only GPUs it asks for; write `num_gpus: 1`"
+            "`args.device` is cuda, and Ray shows a replica only GPUs it asks for; write `num_gpus: "
+            f"{app.config.tensor_parallel}`"
         )
     if app.config.device == "cpu" and gpus:
         yield here.warning(

@@ -304,7 +304,20 @@ MISTAKES = {
         "device: cpu}",
         "device: cuda}\n  deployments: [{name: Model, ray_actor_options: {num_gpus: 2}}]",
         "applications[2].deployments[0].ray_actor_options.num_gpus",
-        "2 GPUs for a replica: a replica runs its model on one GPU; write `num_gpus: 1`",
+        "2 GPUs for a replica: its model runs on one; write `num_gpus: 1`",
+    ),
+    "fewer GPUs than ranks": (
+        "device: cpu}",
+        "device: cuda, tensor_parallel: 4, source: no/where}\n"
+        "  deployments: [{name: Model, ray_actor_options: {num_gpus: 2}}]",
+        "applications[2].deployments[0].ray_actor_options.num_gpus",
+        "its model has 4 ranks, one on each GPU; write `num_gpus: 4`",
+    ),
+    "more ranks than the model can be divided among": (
+        "device: cpu}",
+        "device: cpu, tensor_parallel: 5}",
+        "applications[2].args.tensor_parallel",
+        "attention heads cannot be divided among 5 ranks",
     ),
     "more bundles than a replica can use": (
         "device: cpu}",

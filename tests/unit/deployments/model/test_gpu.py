@@ -25,6 +25,21 @@ def test_a_part_of_a_gpu_is_a_part_of_its_memory(assigned: dict[str, float], sha
     assert with_gpu_share(said, assigned) is said
 
 
-def test_more_than_one_gpu_is_refused_with_what_to_write() -> None:
-    with pytest.raises(ModelLoadError, match=r"num_gpus 2; a replica runs .*`num_gpus: 1`.*num_replicas"):
-        with_gpu_share(ModelConfig(name="m"), {"CPU": 1.0, "GPU": 2.0})
+@pytest.mark.parametrize(
+    ("ranks", "gpus", "said"),
+    [
+        (1, 2.0, r"2 GPUs for a replica: .*`num_gpus: 1`.*num_replicas.*`tensor_parallel: 2`"),
+        (4, 2.0, r"2 GPUs for a replica: its model has 4 ranks.*`num_gpus: 4`"),
+        (2, 0.5, r"0\.5 GPUs for a replica: its model has 2 ranks.*`num_gpus: 2`"),
+    ],
+)
+def test_a_wrong_number_of_gpus_is_refused_with_what_to_write(ranks: int, gpus: float, said: str) -> None:
+    with pytest.raises(ModelLoadError, match=said):
+        with_gpu_share(ModelConfig(name="m", tensor_parallel=ranks), {"CPU": 1.0, "GPU": gpus})
+
+
+def test_a_model_of_several_ranks_has_a_gpu_for_each() -> None:
+    config = ModelConfig(name="m", device="cuda", tensor_parallel=4)
+    assert with_gpu_share(config, {"CPU": 1.0, "GPU": 4.0}) is config
+    on_cpus = ModelConfig(name="m", device="cpu", tensor_parallel=2)
+    assert with_gpu_share(on_cpus, {"CPU": 2.0}) is on_cpus
