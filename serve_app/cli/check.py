@@ -36,6 +36,13 @@ GIB: Final = 2**30
 )
 @click.option("--dtype", type=click.Choice(["auto", "float32", "bfloat16", "float16"]), default="auto")
 @click.option("--quantization", type=click.Choice(list(FORMATS)), default="none")
+@click.option(
+    "--tensor-parallel",
+    type=click.IntRange(1, 64),
+    default=1,
+    metavar="N",
+    help="Ranks that share the model: N GPUs of that memory each, or N processes on a CPU.",
+)
 @click.option("--max-model-len", type=click.IntRange(min=2), help="Context window in tokens.")
 def check(
     model: str,
@@ -44,6 +51,7 @@ def check(
     memory: float | None,
     dtype: str,
     quantization: str,
+    tensor_parallel: int,
     max_model_len: int | None,
 ) -> None:
     """Check whether a model can be served.
@@ -63,6 +71,7 @@ def check(
             dtype=dtype,
             quantization=quantization,
             device=device,
+            tensor_parallel=tensor_parallel,
             engine={"max_model_len": max_model_len},
         )
     except ValidationError as error:
@@ -86,6 +95,9 @@ def _describe(found: ModelCheck, config: ModelConfig) -> None:
         _line("layers", f"fused, as {engine.family}'s: the fastest path")
     else:
         _line("layers", "transformers' own around paged attention, with packed linears on a CPU")
+    ranks = config.tensor_parallel
+    if ranks > 1:
+        _line("ranks", f"{ranks}, each with a part of every layer; the figures below are those of one rank")
     in_bits = "" if config.quantization == "none" else f", linears in {config.quantization}"
     _line("weights", f"{_size(model.weight_bytes)} in {model.dtype}{in_bits}")
     if model.converted_from is not None:
@@ -122,13 +134,17 @@ def _application(config: ModelConfig, kind: str) -> str:
         for key in ("dtype", "quantization")
         if (value := getattr(config, key)) not in ("auto", "none")
     }
+    ranks = config.tensor_parallel
+    args |= {"tensor_parallel": ranks} if ranks > 1 else {}
     if config.engine.max_model_len is not None:
         args |= {"engine": {"max_model_len": config.engine.max_model_len}}
-    application = {
+    application: dict[str, Any] = {
         "name": config.name,
         "import_path": "serve_app.deployments.build:build_model_app",
         "args": args,
     }
+    if ranks > 1 and kind == "cuda":
+        application["deployments"] = [{"name": "Model", "ray_actor_options": {"num_gpus": ranks}}]
     return str(yaml.safe_dump([application], sort_keys=False)).rstrip()
 
 

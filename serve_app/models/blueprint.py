@@ -28,6 +28,7 @@ from serve_app.models.guards import (
 from serve_app.models.loader import read_config
 from serve_app.models.quantised.formats import reader_of, without_quantisation
 from serve_app.models.quantised.plan import check_tensors
+from serve_app.models.split.split import Split
 from serve_app.models.stored import StoredTensor
 from serve_app.models.text_alone import language_model
 
@@ -39,12 +40,12 @@ class Blueprint:
     """A model that the guards accept."""
 
     architecture: str
-    module: PreTrainedModel  # on torch's meta device, in eval mode; without a head if it embeds
+    module: PreTrainedModel  # on torch's meta device, in eval mode; without a head if it embeds; of one rank
     embeds: bool
     text_alone: bool  # it reads more than text, and is served with text alone
     dtype: str  # that it would run in, by torch's name
-    parameters: int
-    weight_bytes: int  # as served
+    parameters: int  # of all ranks
+    weight_bytes: int  # as served, of one rank
     converted_from: str | None  # the format of quantised weights, which are converted to `dtype`
     window: int  # tokens
 
@@ -69,22 +70,30 @@ def read_blueprint(config: ModelConfig, progress: Callable[[str], None], *, on_c
     if device not in format_size.devices:
         raise ModelLoadError(f"{config.name}: quantization {config.quantization} is for {format_size.where}")
     dtype = _dtype(config, declared_dtype(text.dtype or hf_config.dtype) or torch.bfloat16, on_cpu)
-    module = _module(AutoModel if embeds else auto_class(hf_config), hf_config, dtype)
+    kind = AutoModel if embeds else auto_class(hf_config)
     text_alone = not embeds and reads_more_than_text(hf_config)
-    if text_alone:
-        module = language_model(module)
+
+    def made(config: PreTrainedConfig) -> PreTrainedModel:
+        module = _module(kind, config, dtype)
+        return language_model(module) if text_alone else module
+
+    module, vocab_size = made(hf_config), text.vocab_size
+    parameters = sum(each.numel() for each in module.parameters())
+    if config.tensor_parallel > 1 and not embeds:
+        part = Split.of(_module(kind, hf_config, dtype), 0, config.tensor_parallel).config
+        module, vocab_size = made(part), part.get_text_config().vocab_size
     weights = [
         StoredTensor(name, _NAMES[each.dtype], tuple(each.shape), Path(), 0, each.nbytes)
         for name, each in module.named_parameters()  # a tied weight counts once
     ]
-    size = weight_bytes(weights, dtype.itemsize, text.vocab_size, config.quantization, device)
+    size = weight_bytes(weights, dtype.itemsize, vocab_size, config.quantization, device)
     return Blueprint(
         architecture=architecture_of(hf_config),
         module=module,
         embeds=embeds,
         text_alone=text_alone,
         dtype=str(dtype).removeprefix("torch."),
-        parameters=sum(each.num_values for each in weights),
+        parameters=parameters,
         weight_bytes=size,
         converted_from=None if reader is None else reader.label,
         window=context_window(hf_config, config.engine.max_model_len),

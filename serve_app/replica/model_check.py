@@ -21,7 +21,7 @@ class ModelCheck:
     model: Blueprint
     engine: Estimate | None  # None: it embeds
     device: str  # cpu or cuda
-    memory: int  # bytes: free beside a CPU, or all of a GPU's
+    memory: int  # bytes of each rank: its share of what is free beside a CPU, or all of a GPU's
     plan: CachePlan | None  # None: there is no cache, or it is known only at the start
 
 
@@ -38,6 +38,7 @@ def check_model(
     if memory is None:
         raise ModelLoadError("this machine has no GPU: say the memory of one with --memory GIB")
     on_cpu = device == "cpu"
+    memory = memory // config.tensor_parallel if on_cpu else memory
     model = read_blueprint(config, progress, on_cpu=on_cpu)
     try:
         size = model.weight_bytes

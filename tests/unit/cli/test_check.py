@@ -14,6 +14,8 @@ import yaml
 from serve_app.config import ModelConfig
 from serve_app.models.catalogue import demo_folder
 from tests.support.hub_server import COMMIT, hub_server
+from tests.support.ranks import save
+from tests.support.tiny_models import tiny_model
 
 
 def test_it_says_how_a_model_is_served_and_the_lines_that_do_so(invoke) -> None:
@@ -37,6 +39,17 @@ def test_it_says_how_a_model_is_served_and_the_lines_that_do_so(invoke) -> None:
     (application,) = yaml.safe_load(result.stdout.partition("\n\n")[2])
     config = ModelConfig.model_validate(application["args"])
     assert (config.quantization, config.engine.max_model_len) == ("int8", 512)
+
+
+def test_it_says_what_each_of_several_ranks_takes(invoke, tmp_path: Path) -> None:
+    folder = save(tiny_model("llama"), tmp_path)
+    arguments = ["--device", "cuda", "--memory", "8", "--tensor-parallel", "2"]
+    result = invoke("check", str(folder), *arguments)
+    assert result.exit_code == 0, result.output
+    assert "2, each with a part of every layer" in result.stdout
+    (application,) = yaml.safe_load(result.stdout.partition("\n\n")[2])
+    assert ModelConfig.model_validate(application["args"]).tensor_parallel == 2
+    assert application["deployments"] == [{"name": "Model", "ray_actor_options": {"num_gpus": 2}}]
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,8 @@ from serve_app.models.loader import load_model
 from serve_app.models.text_alone import language_model
 from serve_app.replica.model_check import ModelCheck, check_model
 from tests.support.families import small_config
+from tests.support.ranks import divided_config, runners, save
+from tests.support.tiny_models import tiny_model
 
 QUIET = {"threads": 1, "engine": {"num_blocks": 8}}
 
@@ -108,3 +110,22 @@ def test_a_model_that_embeds_has_to_fit_too() -> None:
     config = ModelConfig(name="demo-embed", device="cpu")
     with pytest.raises(ModelLoadError, match=r"does not fit: 0\.0 GiB of weights do not fit into 0\.0 GiB$"):
         check_model(config, nothing, 2**20)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3_moe", "deepseek_v3"])
+def test_a_rank_takes_what_its_check_says(family: str, tmp_path: Path) -> None:
+    folder = save(tiny_model(family), tmp_path)
+    config = divided_config(folder, 2, num_blocks=8)
+    found = check_model(config, nothing)
+    assert found.plan == runners(folder, 2, num_blocks=8)[0].runner.plan
+    part = load_model(config, nothing)
+    assert found.model.weight_bytes == sum(each.nbytes for each in part.module.parameters())
+    whole = check_model(divided_config(folder, 1, num_blocks=8), nothing)
+    assert found.model.parameters == whole.model.parameters
+    assert found.memory < whole.memory
+
+
+def test_a_model_that_cannot_be_divided_is_refused_with_the_reason(tmp_path: Path) -> None:
+    folder = save(tiny_model("llama"), tmp_path)
+    with pytest.raises(ModelLoadError, match="4 attention heads cannot be divided among 3 ranks"):
+        check_model(divided_config(folder, 3), nothing)
