@@ -11,8 +11,9 @@ from typing import Protocol
 
 import torch
 
+from serve_app.codes.pages import new_tensor
 from serve_app.models.stored import StoredTensor
-from serve_app.models.streamed import TYPES, new_tensor
+from serve_app.models.streamed import TYPES
 
 
 @dataclass(frozen=True, slots=True)
