@@ -71,14 +71,14 @@ class DecoderLayer(nn.Module, Generic[KernelsT]):
     ) -> None:
         """`mixer`: the part of `layer` that mixes tokens. `out`: the name of its last linear.
 
-        `mixture`: in place of an MLP with experts.
+        `mixture`: in place of an MLP with experts, whose outputs are whole.
         """
         super().__init__()
         self._kernels, self.layer_idx = kernels, mixer.layer_idx
         self.sites: dict[nn.Module, Site] = {}
         mlp = layer.mlp
         self._out = self._linear(pack, mixer, (out,))
-        self._totals = total_of(mixer), total_of(mlp)
+        self._totals = total_of(mixer), None if mixture is not None else total_of(mlp)
         self.mixture = mixture
         if mixture is None:
             widths = dict.fromkeys(MLP, mlp.down_proj.in_features)
@@ -124,9 +124,7 @@ class DecoderLayer(nn.Module, Generic[KernelsT]):
         input."""
         of_mixer, of_mlp = self._totals
         mixed = self._project(self._out, heads.flatten(1))
-        attended = Pending(
-            mixed if of_mixer is None else of_mixer(mixed), self._after_attention, self._added
-        )
+        attended = Pending(mixed if of_mixer is None else of_mixer(mixed), self._after_attention, self._added)
         middle = self._kernels.add_norm(residual, attended, self._before_mlp)
         made = self._feed_forward(normed if self._parallel else middle)
         return Pending(made if of_mlp is None else of_mlp(made), self._after_mlp, self._added)

@@ -45,8 +45,9 @@ def connect_ranks(model: PreTrainedModel, ranks: Ranks, children: Iterable[str],
         for name in children:
             child = getattr(layer, name, None)
             if child is not None:
-                setattr(child, _PLACE, ranks.total)
-                child.register_forward_hook(_sum)
+                summed = _Summed(ranks.total)
+                setattr(child, _PLACE, summed)
+                child.register_forward_hook(summed)
     embedding: Any = model.get_input_embeddings()
     rows = _Rows(ranks, embedding.num_embeddings)
     embedding.register_forward_pre_hook(rows.before)
@@ -56,14 +57,23 @@ def connect_ranks(model: PreTrainedModel, ranks: Ranks, children: Iterable[str],
 
 def total_of(child: nn.Module) -> Total | None:
     """What makes the outputs of a layer's child whole; None: they are."""
-    return getattr(child, _PLACE, None)
+    summed: _Summed | None = getattr(child, _PLACE, None)
+    return None if summed is None else summed.total
 
 
-def _sum(child: nn.Module, inputs: object, output: Any) -> Any:
-    total = getattr(child, _PLACE)
-    if isinstance(output, tuple):
-        return total(output[0]), *output[1:]
-    return total(output)
+class _Summed:
+    """The hook of a child. A copy of the child has the same one."""
+
+    def __init__(self, total: Total) -> None:
+        self.total = total
+
+    def __call__(self, child: nn.Module, inputs: object, output: Any) -> Any:
+        if isinstance(output, tuple):
+            return self.total(output[0]), *output[1:]
+        return self.total(output)
+
+    def __deepcopy__(self, memo: object) -> _Summed:
+        return self
 
 
 class _Rows:
