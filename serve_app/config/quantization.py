@@ -35,7 +35,7 @@ class FormatSize:
 
 
 FORMATS: Final[Mapping[str, FormatSize]] = {
-    "none": FormatSize({}, "none", frozenset({CPU})),
+    "none": FormatSize({}, "none", frozenset({CPU, GPU})),
     "int8": FormatSize({CPU: 8, GPU: 8}, "int8"),
     # On a CPU a step and a minimum for every sixteen weights; on a GPU a scale of two bytes for every 32.
     "int4": FormatSize({CPU: 5, GPU: 4.5}, "int8"),

@@ -14,10 +14,11 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from serve_app.codes.tensor import CodedTensor
 from serve_app.engine.attention.triton.backend import TritonAttention
 from serve_app.engine.cuda.experts.grouped import group_experts, has_grouped
 from serve_app.engine.cuda.launch import TritonKernels
-from serve_app.engine.cuda.packing import quantise_model, quantise_parts
+from serve_app.engine.cuda.packing import has_codes, pack_model, pack_parts, report_experts
 from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.fused.checks import FirstLayers
 from serve_app.engine.fused.families import Family
@@ -100,16 +101,19 @@ def accelerate_cuda(
     for the model and one more layer. `experts`: kernels also compute experts. This also works on a CPU, in
     Triton's interpreter.
 
-    Raises UnsupportedModel if the format `weights` cannot be used for the model.
+    Weights that are codes already stay codes if there is a product for them. Raises UnsupportedModel if the
+    format `weights` cannot be used for the model.
     """
     pack, quantised = Packer(model, weights, "triton"), weights is not PLAIN
     parts = TritonParts(dtype, weights, experts=experts)
     count = fuse(model, parts, pack, progress if quantised else None)
-    if not count and quantised:
-        log.info("GPU: %d modules in %s", quantise_model(model, weights, pack), weights.name)
-        return model
-    grouped = not count and experts and _group_experts(model)
-    log.info("GPU: %d fused layers, %s%s", count, dtype, ", experts by one product" if grouped else "")
+    if not count and (quantised or has_codes(model)):
+        log.info("GPU: %d modules in codes, %s", pack_model(model, weights, pack, experts=experts), dtype)
+    else:
+        grouped = not count and experts and _group_experts(model)
+        log.info("GPU: %d fused layers, %s%s", count, dtype, ", experts by one product" if grouped else "")
+    pack.report(dtype, progress)
+    report_experts(model, progress)
     return model
 
 
@@ -151,9 +155,9 @@ class TritonParts:
 
     def make_mixture(self, block: nn.Module, config: Any, pack: Pack) -> nn.Module:
         made = with_its_weights(block)
-        if self._weights is not PLAIN:
+        if self._weights is not PLAIN or has_codes(made):
             row = next(made.parameters()).new_zeros(1, 1, config.hidden_size)
-            quantise_parts(made, config, partial(made, row), self._weights, pack)
+            pack_parts(made, config, partial(made, row), self._weights, pack, experts=self._experts)
         elif self._experts:
             group_experts(made)
         return made
@@ -162,7 +166,8 @@ class TritonParts:
         return DecoderStack(layers)
 
     def make_head(self, head: nn.Linear, pack: Pack) -> nn.Module:
-        return head if self._weights is PLAIN else pack(head)  # which shares the memory of an embedding
+        coded = self._weights is not PLAIN or isinstance(head.weight, CodedTensor)
+        return pack(head) if coded else head  # which shares the memory of an embedding
 
     def make_backend(self) -> TritonAttention:
         return TritonAttention()

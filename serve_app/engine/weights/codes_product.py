@@ -46,7 +46,7 @@ class CodesProduct:
         codes, rows = self.codes, len(x)
         if x.shape[1] != codes.inputs:
             raise ValueError(f"a matrix of {codes.outputs} x {codes.inputs} got {tuple(x.shape)}")
-        x = x.to(self._dtype).contiguous()
+        x = x.to(self._dtype).contiguous() if codes.order is None else x.to(self._dtype)[:, codes.order]
         out = x.new_empty(rows, codes.outputs, dtype=dtype)
         if not rows:
             return out

@@ -20,6 +20,8 @@ LEAST_PEAK: Final = 1e-30  # weights with a smaller peak are zeros
 MOST: Final = {Form.INT8: 127.0, Form.FP8: 448.0}  # code
 # The codes tried for the largest magnitude of an int4 group; codes end at -8 and 7.
 PEAKS: Final = (7.0, 7.5, 8.0, 8.5, 9.0, 9.5)
+_HALF: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+FP4_VALUES: Final = torch.tensor((*_HALF, *(-each for each in _HALF)))
 AT_ONCE: Final = 1 << 22  # weights that are packed at a time
 
 
@@ -33,6 +35,9 @@ class GpuCodes:
     inputs: int  # K
     group: int = 0  # inputs with one scale; 0: all
     zeros: torch.Tensor | None = None  # int8, like the scales; of integers
+    order: torch.Tensor | None = (
+        None  # [K]: the place among a row's inputs of each that is packed; None: its own
+    )
 
     @property
     def outputs(self) -> int:
@@ -40,7 +45,9 @@ class GpuCodes:
 
     @property
     def num_bytes(self) -> int:
-        return sum(each.nbytes for each in (self.words, self.scales, self.zeros) if each is not None)
+        return sum(
+            each.nbytes for each in (self.words, self.scales, self.zeros, self.order) if each is not None
+        )
 
     def numbers(self) -> torch.Tensor:
         """[N, K] float32."""
@@ -49,7 +56,8 @@ class GpuCodes:
             return found * self.scales.float()[:, None]
         if self.zeros is not None:
             found = found - self._spread(self.zeros)
-        return found * self._spread(self.scales)
+        found = found * self._spread(self.scales)
+        return found if self.order is None else found[:, torch.argsort(self.order)]
 
     def _spread(self, each: torch.Tensor) -> torch.Tensor:
         return each.float().T.repeat_interleave(self.group, 1)[:, : self.inputs]
@@ -141,8 +149,7 @@ def values(codes: torch.Tensor, form: Form) -> torch.Tensor:
         return codes.view(torch.int8).float()
     if form is Form.FP8:
         return codes.view(torch.float8_e4m3fn).float()
-    magnitudes = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6], device=codes.device)
-    return torch.cat([magnitudes, -magnitudes])[codes.long()]
+    return FP4_VALUES.to(codes.device)[codes.long()]
 
 
 def _rows(outputs: int, inputs: int) -> Iterator[slice]:

@@ -9,6 +9,7 @@ import torch
 from serve_app.engine.kernels import native
 from serve_app.engine.kernels.structs import TYPES
 from serve_app.engine.weights.format import Weight, WeightFormat
+from serve_app.engine.weights.gpu_own_codes import load_codes_on_gpu
 from serve_app.engine.weights.own_codes import load_codes_on_cpu
 from serve_app.engine.weights.panels import PanelWeight
 from serve_app.engine.weights.torch_weight import OnednnWeight, TorchWeight
@@ -32,6 +33,6 @@ def load_on_gpu(weight: torch.Tensor, bias: torch.Tensor | None, *, lasting: boo
 PLAIN: Final = WeightFormat(
     "none",
     {"cpu": load_on_cpu, "triton": load_on_gpu, "torch": TorchWeight},
-    codes={"cpu": load_codes_on_cpu},
+    codes={"cpu": load_codes_on_cpu, "triton": load_codes_on_gpu},
     codes_error=0.2,
 )

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from transformers.integrations.moe import ExpertsInterface
 
+from serve_app.codes.tensor import CodedTensor, plain_weights
 from serve_app.engine.attention.triton.early import early_start
 from serve_app.engine.attention.triton.launcher import Launcher
 from serve_app.engine.attention.triton.tiles import power_of_two
@@ -23,6 +24,7 @@ from serve_app.engine.experts.gate import Gate, gate_of, interleaved, is_experts
 from serve_app.engine.weights.codes_product import decoding
 from serve_app.engine.weights.decoding import STEP
 from serve_app.engine.weights.gpu_codes import GpuCodes
+from serve_app.engine.weights.gpu_own_codes import gpu_codes_of, joined
 
 NAME: Final = "serve_app_grouped"  # of the function, to transformers
 PLACE: Final = "grouped_experts"  # the attribute of a module that has them
@@ -44,7 +46,9 @@ class GroupedExperts:
     """Computes the same as an experts module of transformers, by kernels over the module's weights."""
 
     def __init__(self, module: nn.Module, choose: Choose | None = None) -> None:
-        """`choose` gives the codes of a matrix: then the module's own weights are freed."""
+        """`choose` gives the codes of a matrix. Weights that are codes already stay codes if they have a
+        product. The module's own weights are then freed.
+        """
         experts: Any = module
         self._module = experts
         self._gate = gate_of(experts)
@@ -58,21 +62,42 @@ class GroupedExperts:
         self._up: Matrix = up
         self._down: Matrix = down
         self._count, self._dtype = len(down), down.dtype
-        if choose is not None:
-            self._to_codes(choose, up, down)
-            del up, down, experts._parameters[name], experts._parameters["down_proj"]
+        made = self._codes_of(choose, up, down)
+        if made is not None:
+            self._up, self._down = made
+            del experts._parameters[name], experts._parameters["down_proj"]
+        elif isinstance(down, CodedTensor):
+            plain_weights(module)
+            self._up, self._down = getattr(experts, name), experts.down_proj
 
-    def _to_codes(self, choose: Choose, up: torch.Tensor, down: torch.Tensor) -> None:
-        """Replace the weights by codes, in which gates come before ups."""
+    @property
+    def in_codes(self) -> bool:
+        return isinstance(self._down, GpuCodes)
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of the weights, without biases."""
+        return sum(
+            each.num_bytes if isinstance(each, GpuCodes) else each.nbytes for each in (self._up, self._down)
+        )
+
+    def _codes_of(
+        self, choose: Choose | None, up: torch.Tensor, down: torch.Tensor
+    ) -> tuple[GpuCodes, GpuCodes] | None:
+        """The codes of the weights, in which gates come before ups; None: they stay as they are."""
+        if choose is None and not isinstance(down, CodedTensor):
+            return None
         if self._transposed:
             up, down = up.mT, down.mT
-        if self._gate is not None and self._in_turn:
-            order, bias = interleaved(up.shape[1]).to(up.device), self._biases[0]
-            up = up[:, order]
-            self._biases[0] = None if bias is None else bias[:, order]
-            self._in_turn = False
-        self._transposed = False
-        self._up, self._down = (choose(each.detach().flatten(0, 1)) for each in (up, down))
+        ordered, bias = self._gate is not None and self._in_turn, self._biases[0]
+        order = interleaved(up.shape[1]).to(up.device) if ordered else None
+        made = _codes(up, choose, order), _codes(down, choose, None)
+        if made[0] is None or made[1] is None:
+            return None
+        if order is not None and bias is not None:
+            self._biases[0] = bias[:, order]
+        self._in_turn = self._transposed = False
+        return made[0], made[1]
 
     def __call__(self, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """x [T, N], the numbers of each row's experts [T, K] and their weights -> [T, N] of the type of x.
@@ -227,6 +252,25 @@ class Pairs:
             **early_start(parts.device),
         )
         return out
+
+
+def _codes(weight: torch.Tensor, choose: Choose | None, order: torch.Tensor | None) -> GpuCodes | None:
+    """The codes of all experts' outputs, in this order for each; None if there is no product for them.
+
+    `weight` [E, N, K].
+    """
+    if choose is not None:
+        ordered = weight if order is None else weight[:, order]
+        return choose(ordered.detach().flatten(0, 1))
+    parts = []
+    for each in weight.unbind():
+        expert: Any = each if order is None else each[order]
+        matrix = expert.matrix()
+        made = None if matrix is None else gpu_codes_of(matrix)
+        if made is None:
+            return None
+        parts.append(made)
+    return joined(parts)
 
 
 def _kind(gate: Gate | None) -> int:
