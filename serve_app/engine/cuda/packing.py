@@ -71,7 +71,7 @@ def pack_model(model: PreTrainedModel, weights: WeightFormat, pack: Pack, *, exp
     if wrong is not None:
         advice = "Set dtype, so that they become plain" if weights is PLAIN else "Take `quantization` out"
         raise UnsupportedModel(
-            f"{type(model).__name__} computes something else with weights as codes on this GPU: {wrong}. {advice}"
+            f"{type(model).__name__} computes something else with weights as codes here: {wrong}. {advice}"
         )
     return count
 

@@ -114,5 +114,7 @@ def test_a_model_whose_codes_give_something_else_is_refused(monkeypatch: pytest.
     monkeypatch.setattr(
         PackedLinear, "forward", lambda self, x: x.new_zeros(*x.shape[:-1], self.out_features)
     )
-    with pytest.raises(UnsupportedModel, match="computes something else with weights as codes on this GPU: its logits"):
+    with pytest.raises(
+        UnsupportedModel, match="computes something else with weights as codes here: its logits"
+    ):
         accelerate_cuda(model, torch.float32, FORMATS["int8"])
