@@ -56,8 +56,9 @@ def check(
 ) -> None:
     """Check whether a model can be served.
 
-    MODEL is a folder, a hub id or the name of a demo model. From the hub, only config.json and the index of
-    the weights are read. Exits with 1 if the model is refused or does not fit.
+    MODEL is a folder, a GGUF file, a hub id or the name of a demo model. From the hub, only config.json and
+    the index of the weights are read, and GGUF files as a whole. Exits with 1 if the model is refused or does
+    not fit.
     """
     from serve_app.models.errors import ModelLoadError  # torch comes with it
     from serve_app.replica.model_check import check_model
@@ -65,7 +66,7 @@ def check(
     is_demo = "/" not in model and not Path(model).exists()
     try:
         config = ModelConfig(
-            name=Path(model).name.lower(),
+            name=Path(model).name.removesuffix(".gguf").replace(":", "-").lower(),
             source="" if is_demo else model,
             revision=revision,
             dtype=dtype,

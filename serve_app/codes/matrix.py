@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -14,7 +14,7 @@ _AT_ONCE: Final = 2**18  # numbers computed in float32 at a time
 
 @dataclass(frozen=True, slots=True)
 class QuantisedMatrix:
-    """Each number is (code - zero) x scale, or the code's value x scale.
+    """Each number is (code - zero) x scale + offset, or the code's value x scale + offset.
 
     Rows and columns share scales in blocks: scale [i, j] is of rows i x block[0] and columns j x block[1]
     onwards. The last block may be partial.
@@ -26,6 +26,8 @@ class QuantisedMatrix:
     zeros: torch.Tensor | None = None  # like the scales
     permutation: torch.Tensor | None = None  # [K]: the column of the scales for each column of the codes
     values: torch.Tensor | None = None  # the value of each code; None: the code is its own value
+    offsets: torch.Tensor | None = None  # like the scales; of formats whose minimum is no whole code
+    zero_scales: bool = False  # whether scales of zero are meant, and no sign of damage
 
     def dequantise(self, dtype: torch.dtype) -> torch.Tensor:
         """The numbers [N, K]. Raises ValueError as `check`."""
@@ -41,7 +43,10 @@ class QuantisedMatrix:
         self.check()
         for part in self._parts():
             numbers, scales = self._factors(part)
-            out[part] = numbers.mul_(scales)
+            numbers.mul_(scales)
+            if self.offsets is not None:
+                numbers.add_(self._spread(self.offsets[self._blocks(part)]))
+            out[part] = numbers
 
     def check(self) -> None:
         """Raise ValueError for codes, scales, zeros and columns that cannot be right."""
@@ -53,11 +58,13 @@ class QuantisedMatrix:
             raise ValueError("a scale is not finite")
         if self.zeros is not None and not bool(self.zeros.float().isfinite().all()):
             raise ValueError("a zero point is not finite")
+        if self.offsets is not None and not bool(self.offsets.float().isfinite().all()):
+            raise ValueError("a minimum is not finite")
         if self.permutation is not None:
             least, most = (int(each) for each in torch.aminmax(self.permutation))
             if least < 0 or most >= self.scales.shape[1]:
                 raise ValueError(f"a column names a group outside 0 to {self.scales.shape[1] - 1}")
-        if bool((self.scales == 0).any()):
+        if not self.zero_scales and bool((self.scales == 0).any()):
             for part in self._parts():
                 numbers, scales = self._factors(part)
                 if bool(((scales == 0) & (numbers != 0)).any()):
@@ -68,14 +75,12 @@ class QuantisedMatrix:
         if self.block[0] == 1:
             return self
         rows = torch.arange(len(self.codes), device=self.codes.device) // self.block[0]
-        zeros = None if self.zeros is None else self.zeros[rows]
-        return replace(self, scales=self.scales[rows], zeros=zeros, block=(1, self.block[1]))
+        return replace(self._with(lambda each: each[rows]), block=(1, self.block[1]))
 
     def rows(self, places: torch.Tensor) -> QuantisedMatrix:
         """The rows at `places`."""
         each = self.by_rows()
-        zeros = None if each.zeros is None else each.zeros[places]
-        return replace(each, codes=each.codes[places], scales=each.scales[places], zeros=zeros)
+        return replace(each._with(lambda part: part[places]), codes=each.codes[places])
 
     def grouped(self, size: int) -> QuantisedMatrix:
         """The same numbers, with scales for `size` columns, which divide those of a block."""
@@ -84,8 +89,7 @@ class QuantisedMatrix:
         if self.permutation is not None or self.block[1] % size or self.codes.shape[1] % size:
             raise ValueError(f"groups of {size} do not divide those of {self.block[1]} columns")
         groups = torch.arange(self.codes.shape[1] // size, device=self.codes.device) * size // self.block[1]
-        zeros = None if self.zeros is None else self.zeros[:, groups]
-        return replace(self, scales=self.scales[:, groups], zeros=zeros, block=(self.block[0], size))
+        return replace(self._with(lambda each: each[:, groups]), block=(self.block[0], size))
 
     @staticmethod
     def joined(parts: Sequence[QuantisedMatrix]) -> QuantisedMatrix | None:
@@ -110,17 +114,23 @@ class QuantisedMatrix:
         if any(each.block[0] != tall or len(each.codes) % tall for each in parts):
             parts = [each.by_rows() for each in parts]
         parts = [each.grouped(size) for each in parts]
-        zeros = None
-        if any(each.zeros is not None for each in parts):
-            zeros = torch.cat(
-                [torch.zeros_like(each.scales) if each.zeros is None else each.zeros for each in parts]
-            )
         return replace(
             parts[0],
             codes=torch.cat([each.codes for each in parts]),
             scales=torch.cat([each.scales for each in parts]),
-            zeros=zeros,
+            zeros=_joined([each.zeros for each in parts], parts),
+            offsets=_joined([each.offsets for each in parts], parts),
+            zero_scales=any(each.zero_scales for each in parts),
         )
+
+    def _with(self, take: Callable[[torch.Tensor], torch.Tensor]) -> QuantisedMatrix:
+        """The same codes, with other rows or columns of the scales, zeros and offsets."""
+        zeros, offsets = (None if each is None else take(each) for each in (self.zeros, self.offsets))
+        return replace(self, scales=take(self.scales), zeros=zeros, offsets=offsets)
+
+    def _blocks(self, part: slice) -> torch.Tensor:
+        """The row of the scales for each of some rows."""
+        return torch.arange(part.start, part.stop, device=self.codes.device) // self.block[0]
 
     def _parts(self) -> Iterator[slice]:
         """The rows, some at a time."""
@@ -131,7 +141,7 @@ class QuantisedMatrix:
 
     def _factors(self, part: slice) -> tuple[torch.Tensor, torch.Tensor]:
         """What is multiplied for some rows: codes less zeros, or values, and scales, both float32 [R, K]."""
-        blocks = torch.arange(part.start, part.stop, device=self.codes.device) // self.block[0]
+        blocks = self._blocks(part)
         numbers = self._values(self.codes[part])
         if self.zeros is not None:
             numbers = numbers - self._spread(self.zeros[blocks])
@@ -148,6 +158,18 @@ class QuantisedMatrix:
         if self.values is None:
             return codes.to(torch.float32, copy=True)
         return self.values.float().index_select(0, codes.flatten().int()).view(codes.shape)
+
+
+def _joined(own: Sequence[torch.Tensor | None], parts: Sequence[QuantisedMatrix]) -> torch.Tensor | None:
+    """Zeros or offsets of all parts, which are 0 for a part without; None if no part has any."""
+    if all(each is None for each in own):
+        return None
+    return torch.cat(
+        [
+            torch.zeros_like(part.scales) if each is None else each
+            for each, part in zip(own, parts, strict=True)
+        ]
+    )
 
 
 def _equal(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:

@@ -164,7 +164,8 @@ class ModelConfig(ConfigModel):
     version: Version = Field("", description="Which of several versions of the model this is.")
     source: str = Field(
         "",
-        description="Local folder, hub id, or `demo:<name>`; empty: the demo model of that name.",
+        description="Local folder, GGUF file, hub id (of a GGUF file `owner/name:Q4_K_M`), or `demo:<name>`; "
+        "empty: the demo model of that name.",
     )
     revision: str | None = Field(None, description="Hub commit, branch or tag.")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(

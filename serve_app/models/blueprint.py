@@ -16,7 +16,7 @@ from serve_app.config.quantization import CPU, FORMATS, GPU
 from serve_app.models.dtype import choose_dtype, declared_dtype
 from serve_app.models.embedder import check_embedder, is_embedder
 from serve_app.models.errors import ModelLoadError
-from serve_app.models.files import check_files, locate
+from serve_app.models.files import check_files
 from serve_app.models.footprint import weight_bytes
 from serve_app.models.guards import (
     architecture_of,
@@ -28,6 +28,7 @@ from serve_app.models.guards import (
 from serve_app.models.loader import read_config
 from serve_app.models.quantised.formats import reader_of, without_quantisation
 from serve_app.models.quantised.plan import check_tensors
+from serve_app.models.source import locate
 from serve_app.models.split.split import Split
 from serve_app.models.stored import StoredTensor
 from serve_app.models.text_alone import language_model

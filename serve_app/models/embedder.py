@@ -24,10 +24,11 @@ from transformers.models.auto.modeling_auto import (
 from serve_app.config import ModelConfig
 from serve_app.models.dtype import choose_device, choose_dtype, stored_dtype
 from serve_app.models.errors import ModelLoadError
-from serve_app.models.files import check_files, locate, read_json
+from serve_app.models.files import check_files, read_json
 from serve_app.models.guards import architecture_of, context_window, pin_rope
 from serve_app.models.loader import read_config, read_weights
 from serve_app.models.sentence import SentenceFormat, is_sentence_model, read_sentence_format
+from serve_app.models.source import locate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,55 +1,32 @@
-"""The files of a model: where they are, whether they can be read, and which end tokens they name."""
+"""The files in a model's folder: whether they can be read, and which end tokens they name."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from serve_app.models import hub
-from serve_app.models.catalogue import DEMO_PREFIX, demo_folder
 from serve_app.models.errors import ModelLoadError
 
-_GGUF: Final = (
-    "GGUF files are not read here; choose the repository that it was converted from, with safetensors"
-)
 # Settings of config.json that say how weights are quantised; the second is of old compressed-tensors.
 QUANTISATION: Final = ("quantization_config", "compression_config")
+MODELOPT: Final = "hf_quant_config.json"
 WEIGHTS: Final = "model.safetensors"
 INDEX: Final = "model.safetensors.index.json"
+ELSEWHERE: Final = "tensors.json"  # an index of tensors in files of another format
 _SHARD: Final = re.compile(r".+-\d{5}-of-\d{5}\.safetensors")
 # Formats that can run code when they are opened, or that transformers reads only through another library.
-UNSAFE_SUFFIXES: Final = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack", ".gguf")
-
-
-def locate(
-    source: str, revision: str | None, progress: Callable[[str], None], *, weights: bool = True
-) -> tuple[Path, str | None]:
-    """The folder of `source` and, from the hub, its commit. Downloads what is missing, weights if wanted."""
-    if source.startswith(DEMO_PREFIX):
-        return demo_folder(source.removeprefix(DEMO_PREFIX)), None
-    folder = Path(source).expanduser()
-    if folder.is_dir():
-        return folder.resolve(), None
-    if folder.is_file():
-        raise ModelLoadError(
-            f"{source!r} is a file; `source` is the folder of a model with config.json and safetensors"
-            + (f" ({_GGUF})" if folder.suffix == ".gguf" else "")
-        )
-    if source.startswith((".", "/", "~", "\\")) or source.count("/") > 1:
-        raise ModelLoadError(f"there is no folder {source!r}: check `source` of the model")
-    fetch = hub.fetch if weights else hub.fetch_shape
-    return fetch(source, revision, progress)
+UNSAFE_SUFFIXES: Final = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack")
 
 
 def check_files(folder: Path) -> None:
     """Raise ModelLoadError unless `folder` has a configuration and complete safetensors weights."""
     others = sorted(path.name for path in folder.iterdir() if path.suffix in UNSAFE_SUFFIXES)
+    if (folder / ELSEWHERE).is_file():
+        return
     has_weights = any(folder.glob("*.safetensors"))
-    if not has_weights and any(name.endswith(".gguf") for name in others):
-        raise ModelLoadError(f"{folder} holds {others[0]}: {_GGUF}")
     if not (folder / "config.json").is_file():
         if (folder / "adapter_config.json").is_file():
             raise ModelLoadError(
@@ -104,6 +81,15 @@ def read_json(path: Path) -> dict[str, Any]:
     """The object in `path`, empty if there is no such file; raises ModelLoadError if the file is not JSON."""
     value = _parse_json(path)
     return value if isinstance(value, dict) else {}
+
+
+def read_settings(folder: Path) -> dict[str, Any]:
+    """config.json. If it does not say how weights are quantised, ModelOpt's own file beside it may."""
+    found = read_json(folder / "config.json")
+    beside = read_json(folder / MODELOPT).get("quantization")
+    if isinstance(beside, dict) and beside.get("quant_algo") and quantisation(found) is None:
+        found[QUANTISATION[0]] = {"quant_method": "modelopt", **beside}
+    return found
 
 
 def quantisation(config: Mapping[str, Any]) -> Mapping[str, Any] | None:

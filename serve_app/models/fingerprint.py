@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from serve_app.config import ModelConfig
-from serve_app.models.files import INDEX, WEIGHTS
+from serve_app.models.files import ELSEWHERE, INDEX, WEIGHTS
 from serve_app.models.peft import find_folder
 from serve_app.models.stored import StoredTensor, stored_tensors, tensors_of
 
@@ -69,7 +69,7 @@ def _folder(folder: Path, role: str) -> Iterator[bytes]:
     """The digest's input for a folder with weights; `role` distinguishes the model from its adapters."""
     yield role.encode()
     for path in sorted((*folder.glob("*"), *folder.glob("additional_chat_templates/*"))):
-        if path.suffix in _TEXT_SUFFIXES and path.name != INDEX and path.is_file():
+        if path.suffix in _TEXT_SUFFIXES and path.name not in (INDEX, ELSEWHERE) and path.is_file():
             yield path.relative_to(folder).as_posix().encode()
             yield path.read_bytes()
     adapter = folder / _ADAPTER_WEIGHTS

@@ -16,7 +16,8 @@ from serve_app.config.quantization import CPU, FORMATS, GPU, bits_of
 from serve_app.models import hub
 from serve_app.models.catalogue import DEMO_FOLDER, DEMO_PREFIX
 from serve_app.models.errors import ModelLoadError
-from serve_app.models.files import quantisation, read_json
+from serve_app.models.files import quantisation, read_settings
+from serve_app.models.source import gguf_files
 from serve_app.models.stored import StoredTensor, stored_tensors
 
 _FLOATS: Final[Mapping[str, int]] = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}  # bytes by safetensors' names
@@ -27,12 +28,11 @@ _WANTED: Final[Mapping[str, int]] = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 def least_memory(config: ModelConfig) -> int | None:
     """Bytes of weights and of the smallest KV cache; None if the files are not on this machine."""
-    folder = local_folder(config)
-    if folder is None:
-        return None
     try:
-        shape = read_json(folder / "config.json")
-        tensors = _served(stored_tensors(folder), shape)
+        found = _described(config)
+        if found is None:
+            return None
+        shape, tensors = found
         item_bytes = _WANTED.get(config.dtype) or _declared_bytes(shape, tensors)
         vocabulary = (shape.get("text_config") or shape).get("vocab_size")
         device = GPU if config.device == GPU or CPU not in FORMATS[config.quantization].devices else CPU
@@ -76,8 +76,22 @@ def cache_bytes(shape: Mapping[str, Any], engine: EngineConfig, item_bytes: int)
     return max(2 * engine.block_size, engine.max_model_len or 0) * token_bytes
 
 
+def _described(config: ModelConfig) -> tuple[Mapping[str, Any], list[StoredTensor]] | None:
+    """config.json and the tensors as they are served; None if the files are not on this machine."""
+    if files := gguf_files(config.source) or hub.cached_gguf(config.source, config.revision):
+        from serve_app.models.gguf.folder import describe
+
+        shape, tensors, _ = describe(files)
+        return shape, _served(tensors, shape)
+    folder = local_folder(config)
+    if folder is None:
+        return None
+    shape = read_settings(folder)
+    return shape, _served(stored_tensors(folder), shape)
+
+
 def local_folder(config: ModelConfig) -> Path | None:
-    """Where the files of a model are on this machine; None: it has none."""
+    """Where the files of a model are on this machine; None: it has none, or is a GGUF file."""
     source = config.source
     if source.startswith(DEMO_PREFIX):
         folder = DEMO_FOLDER / source.removeprefix(DEMO_PREFIX)

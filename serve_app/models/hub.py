@@ -9,8 +9,9 @@ from __future__ import annotations
 import errno
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -25,9 +26,10 @@ from huggingface_hub.errors import (
 )
 
 from serve_app.models.errors import ModelLoadError
+from serve_app.models.gguf.choice import SUFFIX, chosen, models_of, on_hub, parts_of
 
 TEXT_PATTERNS: Final = ("*.json", "*.txt", "*.jinja", "*.model")
-SHAPE_PATTERNS: Final = ("config.json", "modules.json", "*.safetensors.index.json")
+SHAPE_PATTERNS: Final = ("config.json", "hf_quant_config.json", "modules.json", "*.safetensors.index.json")
 WEIGHTS_SUFFIX: Final = ".safetensors"
 
 Progress: TypeAlias = Callable[[str], None]
@@ -89,20 +91,28 @@ def _answered(
 def _download(repo: str, revision: str | None, info: Any, progress: Progress) -> Found:
     commit = str(info.sha)
     sizes = _weights_of(repo, info)
-    weights = list(sizes)
-    progress(f"{repo} at commit {commit}: {len(weights)} weight files, {sum(sizes.values()) / 2**30:.2f} GiB")
+    progress(f"{repo} at commit {commit}: {len(sizes)} weight files, {sum(sizes.values()) / 2**30:.2f} GiB")
     folder = Path(snapshot_download(repo, revision=commit, allow_patterns=list(TEXT_PATTERNS)))
-    for number, name in enumerate(weights, 1):
-        progress(f"{repo}: file {number} of {len(weights)}, {name}, {sizes[name] / 2**30:.2f} GiB")
-        hf_hub_download(repo, name, revision=commit)
+    _download_files(repo, commit, sizes, progress)
     _note(folder, revision or constants.DEFAULT_REVISION, commit)
     return folder, commit
+
+
+def _download_files(repo: str, commit: str, sizes: Mapping[str, int], progress: Progress) -> None:
+    for number, (name, size) in enumerate(sizes.items(), 1):
+        progress(f"{repo}: file {number} of {len(sizes)}, {name}, {size / 2**30:.2f} GiB")
+        hf_hub_download(repo, name, revision=commit)
 
 
 def _weights_of(repo: str, info: Any) -> dict[str, int]:
     """The sizes in bytes of the weights, by their files' names. Raises ModelLoadError if there are none."""
     sizes = {f.rfilename: int(f.size or 0) for f in info.siblings if "/" not in f.rfilename}
     weights = wanted_weights(list(sizes))
+    if not weights and (models := models_of(file.rfilename for file in info.siblings)):
+        raise ModelLoadError(
+            f"model {repo!r} at {info.sha} has GGUF files; name one of them as `source`: "
+            f"{', '.join(f'{repo}/{name}' for name in models)}"
+        )
     if not weights:
         raise ModelLoadError(
             f"model {repo!r} at {info.sha} has no {WEIGHTS_SUFFIX} files (it has: "
@@ -146,6 +156,57 @@ def _cached_shape(repo: str, revision: str | None, progress: Progress) -> Found:
         raise LocalEntryNotFoundError(f"the configuration of {repo} is not in the cache")
     progress(f"{repo} at commit {folder.name}, from the local cache")
     return folder, folder.name
+
+
+def fetch_gguf(repo: str, wanted: str, revision: str | None, progress: Progress) -> Found:
+    """Like `fetch`, but of all weights only the GGUF file that is `wanted`, or its parts."""
+    return _answered(
+        repo,
+        revision,
+        progress,
+        partial(_download_gguf, wanted=wanted),
+        partial(_cached_gguf, wanted=wanted),
+    )
+
+
+def _download_gguf(repo: str, revision: str | None, info: Any, progress: Progress, wanted: str) -> Found:
+    commit = str(info.sha)
+    sizes = {file.rfilename: int(file.size or 0) for file in info.siblings}
+    files = chosen(sizes, wanted, f"model {repo!r} at {commit}")
+    folder = Path(snapshot_download(repo, revision=commit, allow_patterns=list(TEXT_PATTERNS)))
+    _download_files(repo, commit, {name: sizes[name] for name in files}, progress)
+    _note(folder, revision or constants.DEFAULT_REVISION, commit)
+    return folder, commit
+
+
+def _cached_gguf(repo: str, revision: str | None, progress: Progress, wanted: str) -> Found:
+    folder = Path(
+        snapshot_download(repo, revision=revision, allow_patterns=list(TEXT_PATTERNS), local_files_only=True)
+    )
+    try:
+        gguf_in(folder, wanted, repo)
+    except ModelLoadError as error:
+        raise LocalEntryNotFoundError(f"{wanted} of {repo} is not in the cache") from error
+    progress(f"{repo} at commit {folder.name}, from the local cache")
+    return folder, folder.name
+
+
+def gguf_in(snapshot: Path, wanted: str, repo: str) -> list[Path]:
+    """The files of a model in GGUF in a folder of the cache. Raises ModelLoadError if one is missing."""
+    names = [path.relative_to(snapshot).as_posix() for path in snapshot.rglob(f"*{SUFFIX}")]
+    return parts_of(snapshot / chosen(names, wanted, f"the cache of {repo!r}")[0])
+
+
+def cached_gguf(source: str, revision: str | None) -> list[Path]:
+    """The files of a model in GGUF on the hub, if they are in the local cache. Uses no network."""
+    named = on_hub(source)
+    if named is None:
+        return []
+    repo, wanted = named
+    try:
+        return gguf_in(_cached_gguf(repo, revision, lambda line: None, wanted)[0], wanted, repo)
+    except (LocalEntryNotFoundError, HFValidationError, OSError, ValueError):
+        return []
 
 
 def cached(repo: str, revision: str | None) -> Path | None:

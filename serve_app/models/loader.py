@@ -24,7 +24,7 @@ from serve_app.config import ModelConfig
 from serve_app.config.quantization import FORMATS, keeps_codes
 from serve_app.models.dtype import choose_device, choose_dtype, stored_dtype
 from serve_app.models.errors import ModelLoadError
-from serve_app.models.files import check_files, eos_token_ids, locate, read_json
+from serve_app.models.files import check_files, eos_token_ids, quantisation, read_settings
 from serve_app.models.guards import (
     architecture_of,
     auto_class,
@@ -37,8 +37,9 @@ from serve_app.models.quantised.converted import converted_tensors, empty_biases
 from serve_app.models.quantised.formats import reader_of, without_quantisation
 from serve_app.models.quantised.packed import Reader
 from serve_app.models.quantised.plan import Plan, check_plain
+from serve_app.models.source import locate
 from serve_app.models.split.split import Split
-from serve_app.models.stored import stored_tensors
+from serve_app.models.stored import stored_tensors, weight_files
 from serve_app.models.streamed import streamed_tensors, streams_to
 from serve_app.models.text_alone import language_model
 
@@ -96,7 +97,7 @@ def load_model(
         config.dtype, stored, device, progress, fast_bfloat16=fast_bfloat16, model_type=text.model_type
     )
     architecture = architecture_of(hf_config)
-    size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    size = sum(path.stat().st_size for path in weight_files(folder))
     progress(
         f"loading {architecture}, {size / 2**20:,.0f} MiB of weights, "
         f"in {str(dtype).removeprefix('torch.')} on {device}"
@@ -139,7 +140,7 @@ def load_model(
 
 def read_config(folder: Path) -> PreTrainedConfig:
     """The configuration in `folder`. Raises ModelLoadError if it is damaged or of an unknown type."""
-    raw = read_json(folder / "config.json")
+    raw = read_settings(folder)
     model_type = raw.get("model_type")
     if model_type not in CONFIG_MAPPING:
         name = (raw.get("architectures") or [model_type])[0]
@@ -150,9 +151,13 @@ def read_config(folder: Path) -> PreTrainedConfig:
         )
         raise ModelLoadError(f"{name} (model_type {model_type!r}) cannot be served: {reason}")
     try:
-        return AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     except (ValueError, TypeError, KeyError, AttributeError, StrictDataclassError) as error:
         raise ModelLoadError(f"the config.json in {folder} is not valid: {error}") from error
+    settings = quantisation(raw)
+    if settings is not None and quantisation(config.to_dict()) is None:
+        config.quantization_config = dict(settings)
+    return config
 
 
 def read_weights(

@@ -1,6 +1,7 @@
 """The tensors in a folder's safetensors files, found from their headers alone. Does not use torch.
 
-A header is eight bytes with its size, then JSON: the type, the shape and the place of each tensor's bytes.
+A header is eight bytes with its size, then JSON: the type, the shape and the place of each tensor's bytes. A
+folder that describes files of another format has an index of its own instead.
 """
 
 from __future__ import annotations
@@ -8,12 +9,12 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from serve_app.models.files import INDEX, WEIGHTS, read_json
+from serve_app.models.files import ELSEWHERE, INDEX, WEIGHTS, read_json
 
 _MAX_HEADER_BYTES: Final = 100 * 2**20  # as safetensors bounds it
 
@@ -28,15 +29,17 @@ class StoredTensor:
     path: Path
     start: int  # of its bytes in the file
     num_bytes: int
+    changes: tuple[tuple[str | int, ...], ...] = ()  # after it is read; see gguf/changes.py
 
     @property
     def num_values(self) -> int:
         return math.prod(self.shape)
 
-    def entry(self, number: int) -> StoredTensor:
-        """The entry `number` of the first dimension."""
-        size = self.num_bytes // self.shape[0]
-        return replace(self, shape=self.shape[1:], start=self.start + number * size, num_bytes=size)
+    def entry(self, number: int, name: str | None = None) -> StoredTensor:
+        """The entry `number` of the first dimension, with a name of its own if it has one."""
+        size, start = self.num_bytes // self.shape[0], self.start
+        name = name or self.name
+        return replace(self, name=name, shape=self.shape[1:], start=start + number * size, num_bytes=size)
 
     def data(self) -> bytes:
         """The bytes of a small tensor. Raises OSError if the file ends too early."""
@@ -58,11 +61,20 @@ class StoredTensor:
 
 def stored_tensors(folder: Path) -> list[StoredTensor]:
     """All tensors of the model in `folder`. Raises OSError or ValueError for files that are damaged."""
+    if (folder / ELSEWHERE).is_file():
+        return list(_elsewhere(folder / ELSEWHERE))
     paths = [folder / WEIGHTS]
     if not paths[0].is_file():
         names: set[str] = set(read_json(folder / INDEX)["weight_map"].values())
         paths = [folder / name for name in sorted(names)]
     return [tensor for path in paths for tensor in tensors_of(path)]
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The files that hold the weights of the model in `folder`."""
+    if (folder / ELSEWHERE).is_file():
+        return sorted({each.path for each in _elsewhere(folder / ELSEWHERE)})
+    return sorted(folder.glob("*.safetensors"))
 
 
 def tensors_of(path: Path) -> Iterator[StoredTensor]:
@@ -83,3 +95,18 @@ def tensors_of(path: Path) -> Iterator[StoredTensor]:
             yield StoredTensor(name, entry["dtype"], tuple(entry["shape"]), path, begin, end - begin)
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"{path} has a header that is not valid") from error
+
+
+def index_of(tensors: Iterable[StoredTensor]) -> list[list[Any]]:
+    """The contents of an index."""
+    return [
+        [each.name, each.dtype, each.shape, str(each.path), each.start, each.num_bytes, each.changes]
+        for each in tensors
+    ]
+
+
+def _elsewhere(index: Path) -> Iterator[StoredTensor]:
+    for name, dtype, shape, path, start, size, changes in json.loads(index.read_text("utf-8")):
+        yield StoredTensor(
+            name, dtype, tuple(shape), Path(path), start, size, tuple(tuple(each) for each in changes)
+        )

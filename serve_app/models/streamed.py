@@ -15,6 +15,7 @@ from typing import Final
 import torch
 
 from serve_app.codes.pages import pages
+from serve_app.models.gguf.changes import changed
 from serve_app.models.stored import StoredTensor, stored_tensors
 
 TYPES: Final[Mapping[str, torch.dtype]] = {
@@ -81,4 +82,4 @@ def read_tensor(stored: StoredTensor) -> torch.Tensor:
         file.seek(stored.start)
         if file.readinto(room) != stored.num_bytes:
             raise OSError(f"{stored.path} ends within {stored.name}")
-    return torch.frombuffer(room, dtype=dtype).view(stored.shape)
+    return changed(torch.frombuffer(room, dtype=dtype).view(stored.shape), stored.changes)

@@ -25,10 +25,10 @@ from serve_app.engine.model.forward import UnsupportedModel
 from serve_app.engine.model.memory import CacheTooSmall
 from serve_app.engine.ranks.followers import Followers, RankRefused
 from serve_app.models.errors import ModelLoadError
-from serve_app.models.files import locate
 from serve_app.models.fingerprint import fingerprint
 from serve_app.models.generation_defaults import generation_defaults
 from serve_app.models.loader import LoadedModel, load_model
+from serve_app.models.source import locate
 from serve_app.replica.adapters.loader import AdaptingLoop, make_loader
 from serve_app.replica.grammar.compiler import GrammarCompiler
 from serve_app.replica.grammar.messages import SandboxSetup

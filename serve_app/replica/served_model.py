@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from serve_app.config import ModelConfig
 from serve_app.models.embedder import is_embedder
-from serve_app.models.files import locate
+from serve_app.models.source import locate
 from serve_app.replica.embedding.server import EmbeddingServer
 from serve_app.replica.server import ModelServer
 

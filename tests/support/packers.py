@@ -200,3 +200,24 @@ def mxfp4(name: str, weight: torch.Tensor) -> Packed:
         f"{name}_scales": (exponents + 127).to(torch.uint8),
     }
     return tensors, meant.flatten(2).transpose(1, 2).contiguous()
+
+
+def nvfp4(module: str, weight: torch.Tensor, *, divides: bool = False) -> Packed:
+    """ModelOpt's NVFP4, or with `divides` compressed-tensors' `nvfp4-pack-quantized`: an E2M1 code for each
+    number, a float8 scale for sixteen, and a float32 scale by which those are multiplied or divided."""
+    parts = weight.view(len(weight), -1, 16)
+    most = parts.abs().amax(2)
+    outer = (most.max() / (6 * FP8_MOST)).reshape(1)
+    stored = 1 / outer if divides else outer
+    scales = (most / 6 / outer).to(torch.float8_e4m3fn)
+    whole = scales.float() / stored if divides else scales.float() * stored
+    codes = (parts[..., None] / whole[..., None, None] - MXFP4_VALUES).abs().argmin(-1)
+    meant = (MXFP4_VALUES[codes] * whole[..., None]).flatten(1)
+    packed = codes.flatten(1)
+    names = ("weight_packed", "weight_global_scale") if divides else ("weight", "weight_scale_2")
+    return {
+        f"{module}.{names[0]}": (packed[:, 0::2] | packed[:, 1::2] << 4).to(torch.uint8),
+        f"{module}.weight_scale": scales,
+        f"{module}.{names[1]}": stored if divides else stored.reshape(()),
+        f"{module}.{'input_global_scale' if divides else 'input_scale'}": torch.ones(1),
+    }, meant

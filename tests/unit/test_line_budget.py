@@ -31,7 +31,7 @@ BUDGET: dict[str, int] = {
     "guardrails": 850,
     "json_schema": 3_690,
     "live": 340,
-    "models": 3_950,
+    "models": 5_750,
     "replica": 2_850,
     "rpc": 1_210,
     "telemetry": 500,

@@ -16,7 +16,12 @@ def load_codes_on_cpu(
 ) -> Weight | None:
     """As `LoadCodes`. Activations are rounded as for int8 weights."""
     kernels = native()
-    if kernels is None or codes.codes.dtype.is_floating_point or codes.values is not None:
+    if (
+        kernels is None
+        or codes.codes.dtype.is_floating_point
+        or codes.values is not None
+        or codes.offsets is not None
+    ):
         return None
     rows = _one_scale_each(codes)
     return None if rows is None else PackedCodes(rows, bias, kernels, lasting=lasting)

@@ -41,6 +41,12 @@ def unpack(words: torch.Tensor, bits: int, count: int) -> torch.Tensor:
     return codes.view(rows, turns * codes_each)[:, :count]
 
 
+def e2m1(device: torch.device) -> torch.Tensor:
+    """The values of four-bit floats by their codes [16]: a sign, two bits of an exponent and one more bit."""
+    half = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+    return torch.tensor((*half, *(-each for each in half)), device=device)
+
+
 def nibbles(packed: torch.Tensor, *, high_first: bool = False) -> torch.Tensor:
     """uint8 [..., B] -> four-bit codes, as uint8 [..., 2 B]."""
     halves = (packed & 0xF, packed >> 4)

@@ -3,7 +3,7 @@
 `config_groups` says how the layers that its targets name are quantised. `float-quantized`, `int-quantized`
 and `naive-quantized` store codes as the tensor `weight`. `pack-quantized` stores signed integers plus half
 their range in `weight_packed`, as a stream of bits, and the shape in `weight_shape`; zeros are packed too,
-along the rows.
+along the rows. `nvfp4-pack-quantized` stores four-bit floats.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from serve_app.codes.matrix import QuantisedMatrix
 from serve_app.models.errors import ModelLoadError
 from serve_app.models.quantised.bits import unpack, words_for
 from serve_app.models.quantised.fp8 import CODES, scaled
+from serve_app.models.quantised.nvfp4 import GROUP as NVFP4_GROUP
+from serve_app.models.quantised.nvfp4 import packed_nvfp4
 from serve_app.models.quantised.packed import (
     FLOATS,
     PackedTensor,
@@ -32,6 +34,7 @@ from serve_app.models.quantised.packed import (
 
 _PACKED: Final = "pack-quantized"
 _NUMBERS: Final = ("float-quantized", "int-quantized", "naive-quantized")
+_NVFP4: Final = "nvfp4-pack-quantized"
 _STRATEGIES: Final = ("tensor", "channel", "group", "block")
 _CLASSES: Final = ("Linear", "FusedMoE")  # targets that are no names; packed tensors belong to linears
 
@@ -50,10 +53,12 @@ class _Scheme:
     @classmethod
     def of(cls, group: Mapping[str, Any], form: str) -> _Scheme:
         weights, form = group["weights"], group.get("format") or form
+        if form == _NVFP4:
+            return cls(tuple(group["targets"]), form, 4, NVFP4_GROUP, None, True)
         if form not in (_PACKED, *_NUMBERS):
             raise ModelLoadError(
                 f"its weights are quantised as compressed-tensors' {form}, which is not read here; choose a "
-                f"repository in {', '.join((*_NUMBERS, _PACKED))}, or with 16-bit weights"
+                f"repository in {', '.join((*_NUMBERS, _PACKED, _NVFP4))}, or with 16-bit weights"
             )
         strategy, bits = weights.get("strategy") or "tensor", weights.get("num_bits", 8)
         if strategy not in _STRATEGIES or bits not in range(2, 9):
@@ -120,12 +125,16 @@ class CompressedTensors:
         module, _, part = name.rpartition(".")
         if part == "weight_packed":
             scheme = self._scheme(module, name)
+            if scheme.form == _NVFP4:
+                weight = f"{module}.weight"
+                scales, outer = f"{weight}_scale", f"{weight}_global_scale"
+                return packed_nvfp4(weight, name, scales, outer, stored, divides=True)
             if scheme.form != _PACKED:
                 raise refused(name, f"its group of quantization_config says {scheme.form}")
             return _packed(module, stored, scheme)
         if part == "weight" and stored[name].dtype in (*CODES, "I8"):
             scheme = self._scheme(module, name)
-            if scheme.form == _PACKED:
+            if scheme.form not in _NUMBERS:
                 raise refused(name, f"its group of quantization_config says {scheme.form}")
             return _numbers(name, stored, scheme)
         return None

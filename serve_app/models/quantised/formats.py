@@ -13,8 +13,10 @@ from serve_app.models.quantised.awq import Awq
 from serve_app.models.quantised.bitsandbytes import Bitsandbytes
 from serve_app.models.quantised.compressed_tensors import CompressedTensors
 from serve_app.models.quantised.fp8 import Fp8
+from serve_app.models.quantised.gguf import Gguf
 from serve_app.models.quantised.gptq import Gptq
 from serve_app.models.quantised.mxfp4 import Mxfp4
+from serve_app.models.quantised.nvfp4 import Nvfp4
 from serve_app.models.quantised.packed import Reader
 
 # By `quant_method`, and by `quant_algo` too where a method has several formats.
@@ -24,8 +26,10 @@ FORMATS: Final[Mapping[str, Callable[[Mapping[str, Any]], Reader]]] = {
     "compressed-tensors": CompressedTensors.of,
     "fbgemm_fp8": Fp8.of,
     "fp8": Fp8.of,
+    "gguf": Gguf.of,
     "gptq": Gptq.of,
     "modelopt FP8": Fp8.of,
+    "modelopt NVFP4": Nvfp4.of,
     "mxfp4": Mxfp4.of,
 }
 

@@ -14,11 +14,10 @@ from typing import Any, Final
 import torch
 
 from serve_app.codes.matrix import QuantisedMatrix
-from serve_app.models.quantised.bits import nibbles
+from serve_app.models.quantised.bits import e2m1, nibbles
 from serve_app.models.quantised.packed import PackedTensor, Stored, check_shape, need, refused
 
 _BLOCK: Final = 32
-_HALF: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # of the codes without the sign
 _BLOCKS, _SCALES = "_blocks", "_scales"
 
 
@@ -61,5 +60,5 @@ def unpack(parts: Mapping[str, torch.Tensor]) -> QuantisedMatrix:
         nibbles(blocks).flatten(1),
         parts["scales"].view(torch.float8_e8m0fnu).float(),  # 255 is NaN
         (1, _BLOCK),
-        values=torch.tensor((*_HALF, *(-each for each in _HALF)), device=blocks.device),
+        values=e2m1(blocks.device),
     )

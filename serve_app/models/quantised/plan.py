@@ -26,7 +26,7 @@ _CACHE: Final = (
     *("k_proj.output_scale", "v_proj.output_scale"),  # their outputs are what is cached
 )
 _ACTIVATIONS: Final = (
-    *(".input_scale", ".input_zero_point", ".input_scale_ub", "activation_scale"),
+    *(".input_scale", ".input_zero_point", ".input_scale_ub", ".input_global_scale", "activation_scale"),
     *(".output_scale", ".output_zero_point", ".q_scale"),
 )
 
@@ -71,9 +71,9 @@ class Plan:
         name = str(dtype).removeprefix("torch.")
         before = sum(part.num_bytes for each in self.packed for part in each.parts.values())
         after = sum(math.prod(each.full_shape) for each in self.packed) * dtype.itemsize
-        if keep_codes:
+        if self.packed and keep_codes:
             yield f"{len(self.packed)} weights are {label}: {before / 2**30:,.2f} GiB of codes in the files"
-        else:
+        elif self.packed:
             yield (
                 f"converting {len(self.packed)} weights from {label} to {name}: {before / 2**30:,.2f} GiB in "
                 f"the files, {after / 2**30:,.2f} GiB in memory"

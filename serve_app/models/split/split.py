@@ -101,7 +101,8 @@ class Split:
         found: dict[str, object] = dict(loadable)
         for each in plain:
             if cut := self.cut_of(each.name, each.shape):
-                found[each.name] = PartOfStored(each, cut, device)
+                whole = PartOfLoaded(loadable[each.name], cut)  # rows that lie in another order
+                found[each.name] = whole if each.changes else PartOfStored(each, cut, device)
         for codes in packed:
             if cut := self.cut_of(codes.name, codes.full_shape):
                 found[codes.name] = PartOfLoaded(loadable[codes.name], cut)

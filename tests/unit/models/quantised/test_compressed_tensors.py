@@ -15,8 +15,11 @@ from tests.support.quantised import checkpoint, load, logits
 
 pytest.importorskip("compressed_tensors")
 from compressed_tensors.compressors import BaseCompressor
+from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
-from compressed_tensors.quantization.utils import calculate_qparams
+from compressed_tensors.quantization.lifecycle.forward import dequantize
+from compressed_tensors.quantization.quant_scheme import NVFP4
+from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
 
 INT: Final[dict[str, Any]] = {"type": "int", "symmetric": True}
 SCHEMES: Final[dict[str, tuple[str, dict[str, Any]]]] = {
@@ -77,6 +80,33 @@ def test_the_model_is_that_which_the_library_decompresses(tmp_path: Path, name: 
         "quant_method": "compressed-tensors",
         "format": form,
         "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}},
+    }
+    want = checkpoint(tmp_path, "llama", pack, settings)
+    assert torch.equal(logits(load(tmp_path)), logits(want))
+
+
+def test_nvfp4_is_what_the_library_unpacks(tmp_path: Path) -> None:
+    weights = QuantizationArgs(**NVFP4["weights"].model_dump())
+    scheme = QuantizationScheme(targets=["Linear"], weights=weights)
+    library = BaseCompressor.get_value_from_registry("nvfp4-pack-quantized")
+
+    def pack(module: str, weight: torch.Tensor) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+        outer = generate_gparam(*torch.aminmax(weight))
+        parts = weight.view(len(weight), -1, 16)
+        scales, _ = calculate_qparams(parts.amin(2), parts.amax(2), weights, global_scale=outer)
+        plain = {"weight": weight, "weight_scale": scales, "weight_global_scale": outer}
+        written = library.compress(plain, scheme)
+        codes = unpack_fp4_from_uint8(written["weight_packed"], *weight.shape, dtype=torch.float32)
+        read = dequantize(
+            codes, written["weight_scale"].float(), args=weights, global_scale=outer, dtype=torch.float32
+        )
+        return {f"{module}.{part}": each.contiguous() for part, each in written.items()}, read.contiguous()
+
+    group = {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "float", "group_size": 16}}
+    settings = {
+        "quant_method": "compressed-tensors",
+        "format": "nvfp4-pack-quantized",
+        "config_groups": {"group_0": group},
     }
     want = checkpoint(tmp_path, "llama", pack, settings)
     assert torch.equal(logits(load(tmp_path)), logits(want))

@@ -5,6 +5,7 @@ Sums differ in nothing: both are float32 models with equal weights, (code - zero
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -15,9 +16,22 @@ from safetensors.torch import load_file
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from serve_app.codes.tensor import CodedTensor
+from serve_app.config import ModelConfig
+from serve_app.models.footprint import least_memory
 from serve_app.models.quantised.mxfp4 import unpack as unpack_mxfp4
 from serve_app.models.text_alone import language_model
-from tests.support.packers import awq, bnb_int8, fp8, fp8_rows, gptq, int8_rows, mxfp4, nf4, pack_quantized
+from tests.support.packers import (
+    awq,
+    bnb_int8,
+    fp8,
+    fp8_rows,
+    gptq,
+    int8_rows,
+    mxfp4,
+    nf4,
+    nvfp4,
+    pack_quantized,
+)
 from tests.support.quantised import Packer, checkpoint, load, logits, publish, write_plain
 
 GROUP: Final = {"quant_method": "gptq", "bits": 4, "group_size": 16}
@@ -75,6 +89,11 @@ FORMATS: Final[dict[str, tuple[Packer, dict[str, Any]]]] = {
         {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
     ),
     "bitsandbytes int8": (bnb_int8, {"quant_method": "bitsandbytes", "load_in_8bit": True}),
+    "nvfp4 of modelopt": (nvfp4, {"quant_method": "modelopt", "quant_algo": "NVFP4"}),
+    "nvfp4-pack-quantized": (
+        partial(nvfp4, divides=True),
+        compressed("nvfp4-pack-quantized", type="float", num_bits=4, strategy="tensor_group", group_size=16),
+    ),
     "awq": (awq, {"quant_method": "awq", "bits": 4, "group_size": 16, "version": "gemm"}),
 }
 
@@ -96,6 +115,22 @@ def test_the_model_is_that_of_the_numbers_that_its_codes_mean(
     assert any(line.startswith("converting ") and "to float32" in line for line in lines)
     assert not any(isinstance(each, CodedTensor) for each in got.parameters())
     assert torch.equal(logits(got), logits(want))
+
+
+@pytest.mark.parametrize(("algorithm", "pack"), [("FP8", fp8), ("NVFP4", nvfp4)])
+def test_the_settings_of_modelopt_may_be_in_a_file_of_their_own(
+    tmp_path: Path, algorithm: str, pack: Packer
+) -> None:
+    """Its exports of before mid-2025 have no quantization_config in config.json."""
+    want = checkpoint(tmp_path, "llama", pack, {})
+    described = json.loads((tmp_path / "config.json").read_text())
+    del described["quantization_config"]
+    (tmp_path / "config.json").write_text(json.dumps(described))
+    beside = {"quant_algo": algorithm, "kv_cache_quant_algo": None, "exclude_modules": ["lm_head"]}
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": beside}))
+    assert torch.equal(logits(load(tmp_path)), logits(want))
+    plain = ModelConfig(name="m", source=str(tmp_path / "plain"), dtype="bfloat16")
+    assert least_memory(plain.model_copy(update={"source": str(tmp_path)})) == least_memory(plain)
 
 
 def test_a_layer_with_a_state_is_converted_too(tmp_path: Path) -> None:

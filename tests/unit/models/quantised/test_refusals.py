@@ -199,7 +199,7 @@ def compressed(form: str, **weights: Any) -> dict[str, Any]:
     ("settings", "reason"),
     [
         ({"quant_method": "hqq"}, "quantised as hqq, which is not read here; choose .*awq.*or with 16-bit"),
-        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "quantised as modelopt NVFP4"),
+        ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, "quantised as modelopt W4A8_AWQ"),
         ({"bits": 4}, "quantised as an unnamed format"),
         ({"quant_method": "gptq", "bits": 5, "group_size": 128}, "GPTQ with bits 5"),
         ({"quant_method": "gptq", "bits": 4, "group_size": 0}, "group_size 0"),
@@ -207,7 +207,7 @@ def compressed(form: str, **weights: Any) -> dict[str, Any]:
         ({"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemv"}, "version 'gemv'"),
         ({"quant_method": "awq", "bits": 8, "group_size": 128}, "AWQ with bits 8"),
         ({"quant_method": "fp8", "weight_block_size": [128]}, r"weight_block_size \[128\]"),
-        (compressed("nvfp4-pack-quantized"), "compressed-tensors' nvfp4-pack-quantized"),
+        (compressed("mxfp4-pack-quantized"), "compressed-tensors' mxfp4-pack-quantized"),
         (compressed("int-quantized", strategy="tensor_group"), "strategy 'tensor_group'"),
         (
             {**compressed("int-quantized"), "sparsity_config": {"format": "sparse-24"}},
