@@ -30,7 +30,7 @@ def load_codes_on_gpu(
 def gpu_codes_of(matrix: QuantisedMatrix) -> GpuCodes | None:
     """The same numbers; None if there is no product for such codes."""
     found = _stored(matrix)
-    if found is None:
+    if found is None or matrix.offsets is not None:
         return None
     form, codes, centre = found
     matrix = matrix.by_rows()
