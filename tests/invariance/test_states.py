@@ -58,7 +58,7 @@ def alone(kind: str) -> dict[tuple[str, int], Told]:
 
 def alike(kind: str, one: bytes, other: bytes) -> bool:
     """Whether logits are the same bits, or nearly the same numbers where a kind promises no more."""
-    if kind not in NEARLY:
+    if one == other or kind not in NEARLY or len(one) != len(other):
         return one == other
     mine, others = (torch.frombuffer(bytearray(each), dtype=torch.float32) for each in (one, other))
     return torch.allclose(mine, others, rtol=0, atol=NEARLY[kind] * mine.abs().max().item())

@@ -67,6 +67,7 @@ class NativeParts:
 
     dtypes: Final = frozenset(TYPES)
     states: Final = True
+    mixtures: Final = True
 
     def __init__(self, kernels: Native, weights: WeightFormat) -> None:
         self.kernels, self._weights = kernels, weights

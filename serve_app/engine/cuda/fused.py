@@ -138,7 +138,7 @@ class TritonParts:
 
     def __init__(self, dtype: torch.dtype, weights: WeightFormat = PLAIN, *, experts: bool = True) -> None:
         """`experts`: kernels compute experts too."""
-        self.kernels, self._weights, self._experts = TritonKernels(dtype), weights, experts
+        self.kernels, self._weights, self.mixtures = TritonKernels(dtype), weights, experts
 
     def make_layer(
         self,
@@ -157,8 +157,8 @@ class TritonParts:
         made = with_its_weights(block)
         if self._weights is not PLAIN or has_codes(made):
             row = next(made.parameters()).new_zeros(1, 1, config.hidden_size)
-            pack_parts(made, config, partial(made, row), self._weights, pack, experts=self._experts)
-        elif self._experts:
+            pack_parts(made, config, partial(made, row), self._weights, pack, experts=True)
+        else:
             group_experts(made)
         return made
 

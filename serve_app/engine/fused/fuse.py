@@ -47,6 +47,11 @@ class Parts(Protocol):
         """Whether there are layers with a state."""
         ...
 
+    @property
+    def mixtures(self) -> bool:
+        """Whether there are layers with experts."""
+        ...
+
     def make_layer(
         self,
         layer: Any,
@@ -78,10 +83,12 @@ class Parts(Protocol):
         ...
 
 
-def known(model: PreTrainedModel, dtypes: frozenset[torch.dtype], *, states: bool = False) -> Family | None:
+def known(
+    model: PreTrainedModel, dtypes: frozenset[torch.dtype], *, states: bool = False, mixtures: bool = True
+) -> Family | None:
     """The family of a model whose layers can be fused with weights of `dtypes`; None if they cannot.
 
-    `states`: whether layers with a state can be fused.
+    `states`, `mixtures`: whether layers with a state, and with experts, can be fused.
     """
     family, head = family_of(model, states=states), model.get_output_embeddings()
     if family is None or not Positions.are_fixed(model) or type(head) is not nn.Linear:
@@ -90,6 +97,8 @@ def known(model: PreTrainedModel, dtypes: frozenset[torch.dtype], *, states: boo
         if not family.has(layer, "DecoderLayer"):
             return None
         mixed = has_mixture(layer, family)
+        if mixed and not mixtures:
+            return None
         if not mixed and type(getattr(layer.mlp, family.activation)) not in ACTIVATIONS:
             return None
         linears = [
@@ -119,7 +128,7 @@ def fuse(
     packed. Only the first layers are kept, until the logits of the fused layers have been compared with
     theirs.
     """
-    family = known(model, parts.dtypes, states=parts.states)
+    family = known(model, parts.dtypes, states=parts.states, mixtures=parts.mixtures)
     if family is None:
         return 0
     decoder: Any = model.get_decoder()
