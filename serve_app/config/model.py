@@ -31,10 +31,11 @@ class EngineConfig(ConfigModel):
     block_size: int = Field(
         32, ge=1, le=1024, description="Tokens in one block of the KV cache: 16, 32 or 64."
     )
-    kv_cache_dtype: Literal["auto", "int8"] = Field(
+    kv_cache_dtype: Literal["auto", "int8", "fp8"] = Field(
         "auto",
         description="How the KV cache keeps keys and values. auto: in the type of the weights; int8: in a "
-        "little more than half the bytes of bfloat16, with answers near those.",
+        "little more than half the bytes of bfloat16, with answers near those; fp8: in as many bytes, on a "
+        "GPU alone, with answers less near.",
     )
     kv_cache_bytes: int | None = Field(
         None, ge=2**16, description="Memory of the KV cache; none: chosen from what is free."
@@ -289,6 +290,16 @@ class ModelConfig(ConfigModel):
             raise ValueError(
                 "tensor_parallel takes whole GPUs, not with engine.gpu_share; take one of the two out"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _cached_as_the_device_can(self) -> ModelConfig:
+        if self.engine.kv_cache_dtype == "fp8":
+            for field in ("device", "attention"):
+                if getattr(self, field) == CPU:
+                    raise ValueError(
+                        f"engine.kv_cache_dtype fp8 is for a GPU, not with {field}: cpu; int8 is for both"
+                    )
         return self
 
     @model_validator(mode="after")

@@ -56,7 +56,7 @@ class Estimate:
             _check_format(module, FORMATS[config.quantization])
         text = module.config.get_text_config()
         layers = _layers(module, text)
-        check_codes(() if layers is None else layers.attention, codes=config.engine.kv_cache_dtype == "int8")
+        check_codes(() if layers is None else layers.attention, codes=config.engine.kv_cache_dtype != "auto")
         return cls(
             family=None if family is None else family.name,
             dtype=module.dtype,
@@ -94,7 +94,7 @@ class Estimate:
         return plan_cache(
             self.layers.attention,
             self.layers.states,
-            dtype=torch.int8 if config.engine.kv_cache_dtype == "int8" else self.dtype,
+            dtype=self.dtype if config.engine.kv_cache_dtype == "auto" else torch.int8,
             config=config.engine,
             context_window=window,
             free_bytes=free,

@@ -69,7 +69,7 @@ def cache_bytes(shape: Mapping[str, Any], engine: EngineConfig, item_bytes: int)
         return 0
     kv_heads = found.get("num_key_value_heads") or heads
     head_dim = found.get("head_dim") or found["hidden_size"] // heads
-    row_bytes = head_dim + _SCALE_BYTES if engine.kv_cache_dtype == "int8" else head_dim * item_bytes
+    row_bytes = head_dim + _SCALE_BYTES if engine.kv_cache_dtype != "auto" else head_dim * item_bytes
     token_bytes: int = 2 * found["num_hidden_layers"] * kv_heads * row_bytes
     if engine.num_blocks is not None:
         return engine.num_blocks * engine.block_size * token_bytes

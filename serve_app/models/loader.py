@@ -92,6 +92,11 @@ def load_model(
             f"{config.name}: quantization {config.quantization} is for models on "
             f"{FORMATS[config.quantization].where}; this one would run on {device}. Choose another format"
         )
+    if device.type == "cpu" and config.engine.kv_cache_dtype == "fp8":
+        raise ModelLoadError(
+            f"{config.name}: engine.kv_cache_dtype fp8 is for models on a GPU; this one would run on cpu. "
+            "int8 is for both"
+        )
     stored = stored_dtype(folder, text.dtype or hf_config.dtype)
     dtype = choose_dtype(
         config.dtype, stored, device, progress, fast_bfloat16=fast_bfloat16, model_type=text.model_type

@@ -39,10 +39,10 @@ def model_of(name: str, dtype: torch.dtype) -> PreTrainedModel:
     return made.eval().to(dtype)
 
 
-@pytest.mark.parametrize("codes", [False, True], ids=["as they are", "codes"])
+@pytest.mark.parametrize("codes", ["auto", "int8", "fp8"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize("name", SHAPES)
-def test_a_trial_of_real_shapes_finds_nothing_wrong(name: str, dtype: torch.dtype, codes: bool) -> None:
+def test_a_trial_of_real_shapes_finds_nothing_wrong(name: str, dtype: torch.dtype, codes: str) -> None:
     from serve_app.engine.cuda.trial.compare import find_fault
 
     model = model_of(name, dtype)

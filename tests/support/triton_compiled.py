@@ -75,6 +75,7 @@ POINTERS = {
 EARLY = {"EARLY": True}
 ALIGNED = [["tt.divisibility", 16]]
 CODING = (writing.write_codes, layer_kernels.rope_and_cache)
+NAMES = {False: "", True: "/codes", "fp8": "/codes/fp8"}  # of kernels, by their cache
 ITEMSIZES = {"bf16": 2, "fp16": 2, "fp32": 4}
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
@@ -89,10 +90,13 @@ def compiled(
 ) -> str:
     """Bytes of shared memory of a program, and of the stack of a thread. `launch`: options without a tile."""
     names = kernel.arg_names
+    codes = constants.get("CODES", False)
+    pool = {False: f"*{dtype}", True: "*i8", "fp8": "*u8"}[codes]
+    constants = constants | {"CODES": bool(codes)}
     if tile is not None:
         constants = constants | {"M": tile.rows, "N": tile.keys}
     chosen = {name: value for name, value in (constants | EARLY).items() if name in names}
-    pointers = POINTERS | (dict.fromkeys(("keys", "values"), "*i8") if constants.get("CODES") else {})
+    pointers = POINTERS | dict.fromkeys(("keys", "values"), pool)
     signature = {name: "constexpr" if name in chosen else pointers.get(name, f"*{dtype}") for name in names}
     places = {(names.index(name),): value for name, value in chosen.items()}
     aligned = {(place,): ALIGNED for place, name in enumerate(names) if signature[name].startswith("*")}
@@ -149,16 +153,19 @@ def main(level: str, dtype: str, options: str, *sizes: str) -> None:
     kinds = (
         (False, ("write_rows", "decode_parts", "decode_join", "prompts")),
         (True, ("write_codes", "decode_parts", "prompts")),
+        ("fp8", ("write_codes", "decode_parts", "prompts")),
     )
     for codes, names in kinds[:1] if latent else kinds:
         tiles = {
-            "prompts": tile_of_prompts(group_pad, width, itemsize, codes=codes, shared=LARGE_SHARED),
-            "decode_parts": tile_of_decodes(group_pad, width, itemsize, codes=codes, shared=LARGE_SHARED),
+            "prompts": tile_of_prompts(group_pad, width, itemsize, codes=bool(codes), shared=LARGE_SHARED),
+            "decode_parts": tile_of_decodes(
+                group_pad, width, itemsize, codes=bool(codes), shared=LARGE_SHARED
+            ),
         }
         for name in names:
             kernel = getattr(writing if name.startswith("write") else kernels, name)
             taken = compiled(kernel, target, dtype, constants | {"CODES": codes}, tiles.get(name))
-            print(name + "/codes" * codes, taken, flush=True)
+            print(name + NAMES[codes], taken, flush=True)
     if latent:  # which the other kernels do not know
         return
     constants = {
@@ -180,9 +187,10 @@ def main(level: str, dtype: str, options: str, *sizes: str) -> None:
         ("gated", False),
         ("rope_and_cache", False),
         ("rope_and_cache", True),
+        ("rope_and_cache", "fp8"),
     ):
         taken = compiled(getattr(layer_kernels, name), target, dtype, {**constants, "CODES": codes})
-        print(name + "/codes" * codes, taken, flush=True)
+        print(name + NAMES[codes], taken, flush=True)
     taken = compiled(
         weight_kernels.multiply_row,
         target,

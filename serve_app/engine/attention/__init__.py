@@ -7,8 +7,9 @@ cached tokens of its own sequence, up to and including itself.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 import torch
 
@@ -27,12 +28,20 @@ class LayerSpec:
     index_dim: int = 0  # of a token's key in the layer's index, which chooses what rows see; 0: it has none
 
     def bytes_per_token(self, dtype: torch.dtype) -> int:
-        """The bytes of one token in a cache of `dtype`. int8 stands for codes, with a float32 scale for each
-        key and value."""
+        """The bytes of one token in a cache of `dtype`. int8 stands for all codes, with a float32 scale for
+        each key and value."""
         kept = (self.key_dim,) if self.latent else (self.key_dim, self.value_dim)
         scale = torch.float32.itemsize if dtype == torch.int8 else 0
         index = self.index_dim * dtype.itemsize + scale if self.index_dim else 0
         return self.num_kv_heads * (sum(kept) * dtype.itemsize + len(kept) * scale) + index
+
+
+# The codes of a cache, by the setting `kv_cache_dtype`.
+CACHED: Final[Mapping[str, torch.dtype | None]] = {
+    "auto": None,
+    "int8": torch.int8,
+    "fp8": torch.float8_e4m3fn,
+}
 
 
 class AttentionBackend(Protocol):
@@ -51,12 +60,13 @@ class AttentionBackend(Protocol):
         dtype: torch.dtype,
         device: torch.device,
         *,
-        codes: bool = False,
+        codes: torch.dtype | None = None,
     ) -> None:
         """Allocate the cache: `num_blocks` blocks for every layer.
 
-        `dtype`: of keys and values. `codes`: the cache keeps keys and values as int8, with a float32 scale
-        for each token and KV head (`kernels.quantized.cached_rows`); no layer may be latent then.
+        `dtype`: of keys and values. `codes`: the cache keeps keys and values as int8 or as float8_e4m3fn,
+        with a float32 scale for each token and KV head (`kernels.quantized.cached_rows`); no layer may be
+        latent then.
         """
         ...
 

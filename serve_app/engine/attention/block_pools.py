@@ -1,6 +1,7 @@
 """The cache of the backends for GPUs: blocks of [block_size, Hkv, D] per layer, on any device.
 
-For int8 codes, the scales of keys and values are in separate pools.
+For codes, the scales of keys and values are in separate pools. The bytes of float8 codes are uint8 here, as
+every device can copy those.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 
 from serve_app.engine.attention import LayerSpec
-from serve_app.engine.kernels.quantized import cached_rows
+from serve_app.engine.kernels.quantized import FLOAT8, cached_rows, code_values, stored_as
 from serve_app.engine.transfer import send
 
 
@@ -27,14 +28,16 @@ class Pools:
         """Write rows [T, Hkv, D] to slots [T]."""
         scales = None
         if self.scales is not None:
-            rows, scales = cached_rows(rows)
+            rows, scales = cached_rows(rows, FLOAT8 if self.rows.dtype == torch.uint8 else torch.int8)
             self.scales.flatten(0, 1).index_copy_(0, slots, scales)
         self.rows.flatten(0, 1).index_copy_(0, slots, rows.to(self.rows.dtype))
 
     def read(self, tables: torch.Tensor) -> torch.Tensor:
         """[S, blocks * block_size, Hkv, D]: the blocks of tables [S, blocks]; codes become float32."""
         rows = self.rows[tables].flatten(1, 2)
-        return rows if self.scales is None else rows.float() * self.scales[tables].flatten(1, 2)[..., None]
+        if self.scales is None:
+            return rows
+        return code_values(rows) * self.scales[tables].flatten(1, 2)[..., None]
 
 
 class BlockPools:
@@ -56,12 +59,12 @@ class BlockPools:
         dtype: torch.dtype,
         device: torch.device,
         *,
-        codes: bool = False,
+        codes: torch.dtype | None = None,
     ) -> None:
         def pool(heads: int, dim: int) -> Pools:
             size = num_blocks, block_size, heads
-            scales = torch.zeros(*size, device=device) if codes else None
-            kept = torch.int8 if codes else dtype
+            scales = torch.zeros(*size, device=device) if codes is not None else None
+            kept = dtype if codes is None else stored_as(codes)
             return Pools(torch.zeros(*size, dim, dtype=kept, device=device), scales)
 
         self._layers = layers

@@ -68,15 +68,16 @@ class CpuAttention:
         dtype: torch.dtype,
         device: torch.device,
         *,
-        codes: bool = False,
+        codes: torch.dtype | None = None,
     ) -> None:
         self._caches, self._plain, self._memory = (), None, None
         products = {} if self._native is None else self._native.products
-        cached = torch.int8 if codes else dtype
+        cached = codes or dtype
         if (
             self._native is None
             or not layers
             or dtype not in products
+            or codes not in (None, torch.int8)
             or any(spec.index_dim for spec in layers)
             or not all(NativeCache.supports(block_size, spec.key_dim, cached) for spec in layers)
             or any(spec.latent and spec.value_dim % LANES for spec in layers)

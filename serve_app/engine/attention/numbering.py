@@ -25,7 +25,7 @@ class Numbered:
     def memory(self) -> BlockMemory | None:
         return self.backend.memory
 
-    def allocate(self, layers: tuple[LayerSpec, ...], *sizes: Any, codes: bool = False) -> None:
+    def allocate(self, layers: tuple[LayerSpec, ...], *sizes: Any, codes: torch.dtype | None = None) -> None:
         self.backend.allocate(layers, *sizes, codes=codes)
 
     def forward(

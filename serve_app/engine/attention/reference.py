@@ -12,28 +12,31 @@ import torch
 
 from serve_app.engine.attention import LayerSpec
 from serve_app.engine.forward_context import ForwardContext
-from serve_app.engine.kernels.quantized import cached_rows
+from serve_app.engine.kernels.quantized import cached_rows, code_values, stored_as
 
 
 class _Rows:
     """The keys or the values of one layer: a row [Hkv, D] for each slot."""
 
-    def __init__(self, shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device, codes: bool):
-        """`shape`: [slots, Hkv, D]. `codes`: rows are int8, with a scale for each KV head."""
-        self._rows = torch.zeros(shape, dtype=torch.int8 if codes else dtype, device=device)
+    def __init__(
+        self, shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device, codes: torch.dtype | None
+    ):
+        """`shape`: [slots, Hkv, D]. `codes`: of the rows, with a scale for each KV head."""
+        self._rows = torch.zeros(shape, dtype=stored_as(codes) if codes else dtype, device=device)
         self._scales = torch.zeros(shape[:2], device=device) if codes else None
+        self._codes = codes
         self.pools = [pool for pool in (self._rows, self._scales) if pool is not None]
 
     def write(self, slots: torch.Tensor, rows: torch.Tensor) -> None:
-        if self._scales is None:
+        if self._scales is None or self._codes is None:
             self._rows[slots] = rows.to(self._rows.dtype)
             return
-        self._rows[slots], self._scales[slots] = cached_rows(rows)
+        self._rows[slots], self._scales[slots] = cached_rows(rows, self._codes)
 
     def read(self, slots: torch.Tensor) -> torch.Tensor:
         """[slots, Hkv, D] in the cache's dtype, or in float32 if the cache is quantised."""
         rows = self._rows[slots]
-        return rows if self._scales is None else rows.float() * self._scales[slots][..., None]
+        return rows if self._scales is None else code_values(rows) * self._scales[slots][..., None]
 
 
 class ReferenceAttention:
@@ -55,7 +58,7 @@ class ReferenceAttention:
         dtype: torch.dtype,
         device: torch.device,
         *,
-        codes: bool = False,
+        codes: torch.dtype | None = None,
     ) -> None:
         slots = num_blocks * block_size
         self._block_size = block_size

@@ -193,9 +193,10 @@ def _keep(
     if CODES:
         low = low.to(tl.float32)
         high = high.to(tl.float32)
-        found, inverse = scales_of(tl.maximum(peaks_of(low), peaks_of(high)))
+        kind: tl.constexpr = pool.dtype.element_ty
+        found, inverse = scales_of(tl.maximum(peaks_of(low), peaks_of(high)), kind)
         tl.store(scales + rows, found, mask=kept)
-        low = codes_of(low, inverse)
-        high = codes_of(high, inverse)
+        low = codes_of(low, inverse, kind)
+        high = codes_of(high, inverse, kind)
     tl.store(place, low.to(pool.dtype.element_ty), mask=there)
     tl.store(place + HALF, high.to(pool.dtype.element_ty), mask=there)

@@ -21,6 +21,8 @@ from serve_app.engine.kernels.structs import INT4_INPUTS, Product
 EXACT: Final = 1024  # inputs whose sum of int8 products is exact in float32: 128 * 127 * 1024 < 2^24
 MAX_CODE: Final = 127.0  # of weights, of a cache, and of most activations
 COARSE: Final = 256  # a code of sixteen bits is one of eight bits plus this times another
+FLOAT8: Final = torch.float8_e4m3fn
+MOST_FLOAT8: Final = 448.0
 MOST_CODE: Final = MAX_CODE * (COARSE + 1)  # of a code of sixteen bits
 REACH: Final = 8.0  # codes of eight bits reach at least this multiple of a row's mean magnitude
 LEAST_PEAK: Final = 1e-30  # a row of activations with a smaller peak is a row of zeros
@@ -126,22 +128,41 @@ def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return _codes(x, MAX_CODE * reach.clamp_(1.0, MOST_CODE / MAX_CODE))
 
 
-def cached_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys or values [..., D] -> their form in a quantised cache: int8 codes, and scales [...]."""
+def cached_rows(x: torch.Tensor, kind: torch.dtype = torch.int8) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys or values [..., D] -> their form in a quantised cache: codes as `stored_as(kind)`, and scales
+    [...]. `kind`: int8 or float8_e4m3fn."""
     rows = x.reshape(-1, x.shape[-1]).float()
-    codes, scales = _codes(rows, rows.new_full((len(rows),), MAX_CODE))
-    return codes.view(x.shape).to(torch.int8), scales.view(x.shape[:-1])
+    most = MOST_FLOAT8 if kind == FLOAT8 else MAX_CODE
+    numbers, scales = _scaled(rows, rows.new_full((len(rows),), most))
+    codes = numbers.to(FLOAT8).view(torch.uint8) if kind == FLOAT8 else numbers.round().to(torch.int8)
+    return codes.view(x.shape), scales.view(x.shape[:-1])
+
+
+def stored_as(kind: torch.dtype) -> torch.dtype:
+    """The type of tensors that hold such codes: uint8 holds the bytes of float8."""
+    return torch.uint8 if kind == FLOAT8 else kind
+
+
+def code_values(codes: torch.Tensor) -> torch.Tensor:
+    """What stored codes mean, in float32, without their scales."""
+    return (codes.view(FLOAT8) if codes.dtype == torch.uint8 else codes).float()
 
 
 def _codes(x: torch.Tensor, most: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """As `quantize_rows`, but the largest magnitudes of the rows get the codes `most` [M]."""
+    numbers, scales = _scaled(x, most)
+    return numbers.round_(), scales
+
+
+def _scaled(x: torch.Tensor, most: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """As `_codes`, but the numbers are not rounded."""
     finite = x.isfinite().all(1)
     peak = x.abs().amax(1)
     empty = ~finite | ~(peak >= LEAST_PEAK)
     inverse = torch.where(empty, 0.0, most / peak)  # a number over a tensor would be rounded twice
-    codes = torch.where(empty[:, None], 0.0, (x * inverse[:, None]).round())
+    numbers = torch.where(empty[:, None], 0.0, x * inverse[:, None])
     scales = torch.where(empty, 0.0, peak / most)
-    return codes, torch.where(finite, scales, float("nan"))
+    return numbers, torch.where(finite, scales, float("nan"))
 
 
 def _exact(codes: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

@@ -92,10 +92,10 @@ _active: ContextVar[ActiveStep | None] = ContextVar("active_step", default=None)
 
 
 def check_codes(layers: Iterable[LayerSpec], *, codes: bool) -> None:
-    """Raise UnsupportedModel if a cache of int8 codes would hold latents."""
+    """Raise UnsupportedModel if a cache of codes would hold latents."""
     if codes and any(layer.latent for layer in layers):
         raise UnsupportedModel(
-            "its cache holds latents beside rotary keys, and one scale of int8 cannot serve both: "
+            "its cache holds latents beside rotary keys, and one scale of codes cannot serve both: "
             "set engine.kv_cache_dtype to auto"
         )
 

@@ -13,7 +13,7 @@ import torch
 from transformers import PreTrainedModel
 
 from serve_app.config import EngineConfig
-from serve_app.engine.attention import AttentionBackend
+from serve_app.engine.attention import CACHED, AttentionBackend
 from serve_app.engine.attention.numbering import Numbered
 from serve_app.engine.batch import Batch
 from serve_app.engine.model import peak, query_temperature
@@ -77,8 +77,8 @@ class ModelRunner:
         connect_states(module)
         connect_indexers(module)
         layers = learn_layers(self._logits, name=name, config=text_config, device=device)
-        self._codes = config.kv_cache_dtype == "int8"
-        check_codes(layers.attention, codes=self._codes)
+        self._codes = CACHED[config.kv_cache_dtype]
+        check_codes(layers.attention, codes=self._codes is not None)
         if layers.attention:
             check_takes_positions(module)
         self.layers, self.vocab_size = layers.attention, layers.width
@@ -92,7 +92,7 @@ class ModelRunner:
         self.plan: CachePlan = plan_for_device(
             self.layers,
             layers.states,
-            dtype=torch.int8 if self._codes else dtype,
+            dtype=dtype if self._codes is None else torch.int8,
             device=device,
             config=config,
             context_window=window,

@@ -86,7 +86,7 @@ class Plan:
         if self.cache:
             yield (
                 f"{len(self.cache)} scales of a quantised KV cache are not used, such as {self.cache[0]}: "
-                f"keys and values stay in {name}, or get scales of their own with kv_cache_dtype int8"
+                f"keys and values stay in {name}, or get scales of their own with kv_cache_dtype int8 or fp8"
             )
 
     def served(self, dtype: str) -> list[StoredTensor]:

@@ -11,7 +11,7 @@ therefore multiplied by LOG2_E.
 With LATENT, a value is the first VALUE_DIM numbers of its key, and is loaded once. Queries and keys are then
 multiplied in two parts, these numbers and the rest.
 
-With CODES, keys and values are int8 codes with a float32 scale for each slot and KV head: scores are
+With CODES, keys and values are int8 or E4M3 codes with a float32 scale for each slot and KV head: scores are
 multiplied by the scales of keys, and weights by the scales of values.
 
 Depends on tensors only. `backend.py` calls the functions here on a device or, for tests, in Triton's
@@ -25,6 +25,7 @@ import math
 import triton
 import triton.language as tl
 
+from serve_app.engine.attention.triton.codes import values_of
 from serve_app.engine.attention.triton.early import after_previous
 from serve_app.engine.attention.triton.product import product
 
@@ -102,7 +103,7 @@ def _attend(
             other=0.0,
         )
         if CODES:  # exact; the interpreter makes a bfloat16 of a float32 alone
-            key = key.to(tl.float32)
+            key = values_of(key)
         scores = product(query, tl.trans(key.to(query.dtype)))
         if LATENT:
             others = tl.load(
@@ -136,7 +137,7 @@ def _attend(
             )
         total = total * kept + tl.sum(weights, 1)
         if CODES:
-            value = value.to(tl.float32)
+            value = values_of(value)
             weights = weights * tl.load(value_scales + slots, mask=there, other=0.0)[None, :]
         sums = sums * kept[:, None] + product(weights.to(query.dtype), value.to(query.dtype))
         top = new_top

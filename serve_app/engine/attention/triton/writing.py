@@ -84,6 +84,7 @@ def _write_heads(
     there = (heads < HEADS)[:, None] & (dims < DIM)[None, :] & (slot >= 0)
     places = heads[:, None] * DIM + dims[None, :]
     numbers = tl.load(source + places, mask=there, other=0.0).to(tl.float32)
-    found, inverse = scales_of(peaks_of(numbers))
-    tl.store(pool + slot * HEADS * DIM + places, codes_of(numbers, inverse), mask=there)
+    kind: tl.constexpr = pool.dtype.element_ty
+    found, inverse = scales_of(peaks_of(numbers), kind)
+    tl.store(pool + slot * HEADS * DIM + places, codes_of(numbers, inverse, kind), mask=there)
     tl.store(scales + slot * HEADS + heads, found, mask=(heads < HEADS) & (slot >= 0))

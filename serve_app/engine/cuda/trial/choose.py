@@ -53,7 +53,7 @@ def choose_kernels(
         dtype=dtype,
         device=device,
         block_size=engine.block_size,
-        codes=engine.kv_cache_dtype == "int8",
+        codes=engine.kv_cache_dtype,
         rank=engine.max_adapter_rank if engine.max_adapters else 0,
         quantization=config.quantization,
     )

@@ -16,7 +16,7 @@ import transformers
 from transformers import PreTrainedModel
 
 from serve_app.config import EngineConfig
-from serve_app.engine.attention import AttentionBackend, LayerSpec
+from serve_app.engine.attention import CACHED, AttentionBackend, LayerSpec
 from serve_app.engine.attention.reference import ReferenceAttention
 from serve_app.engine.attention.triton.backend import TritonAttention
 from serve_app.engine.cuda.adapters.slots import StackedTable
@@ -75,7 +75,9 @@ def attention_fault(
     prompts = Prompts.of(question.longest, question.block_size)
     backends: tuple[AttentionBackend, ...] = ReferenceAttention(), tried
     for backend in backends:
-        backend.allocate((spec,), prompts.num_blocks, prompts.block_size, dtype, device, codes=question.codes)
+        backend.allocate(
+            (spec,), prompts.num_blocks, prompts.block_size, dtype, device, codes=CACHED[question.codes]
+        )
     options: dict[str, Any] = {
         "scale": use.scale,
         "window": use.window,
@@ -142,7 +144,7 @@ def model_fault(model: PreTrainedModel, question: Question, record: Record | Non
     """As `find_fault`, for a fused model, with and without graphs of its steps."""
     prompts = Prompts.of(question.longest, question.block_size)
     limit, backend = LOGITS[model.dtype], TritonAttention()
-    if question.codes:
+    if CACHED[question.codes] is not None:
         limit = max(limit, CODES)
     plain = _runner(copy.deepcopy(model), ReferenceAttention(), question, prompts, PackedTable)
     want = list(_logits(plain, prompts))
@@ -186,7 +188,7 @@ def _runner(
         num_blocks=prompts.num_blocks,
         max_adapters=len(set(ADAPTERS)) if question.rank else 0,
         max_adapter_rank=max(question.rank, 1),
-        kv_cache_dtype="int8" if question.codes else "auto",
+        kv_cache_dtype=question.codes,
     )
     device = torch.device(question.device)
     runner = ModelRunner(

@@ -84,7 +84,7 @@ class Question:
     dtype: str  # by torch's name
     uses: tuple[AttentionUse, ...]
     block_size: int
-    codes: bool  # whether the cache keeps int8
+    codes: str  # of the cache, as the setting `kv_cache_dtype` has it
     model: str | None  # class of a model whose layers can be fused, by transformers' name
     config: str | None  # JSON of a small model of that class, with layers of the same shape
     rank: int = 0  # the largest of adapters on that model; 0: none are tried
@@ -108,7 +108,7 @@ def ask_about(
     dtype: torch.dtype,
     device: torch.device,
     block_size: int,
-    codes: bool,
+    codes: str,
     rank: int = 0,
     quantization: str = "none",
     longest: int = LONGEST,
@@ -121,7 +121,7 @@ def ask_about(
     """
     recorder = Recorder()
     run_model(module, recorder)
-    check_codes((call.spec for call in recorder.calls), codes=codes)
+    check_codes((call.spec for call in recorder.calls), codes=codes != "auto")
     fusable = family_of(module) is not None
     text: Any = module.config.get_text_config()
     experts = [ExpertsUse.of(part, text) for part in module.modules() if is_experts(part)]

@@ -47,6 +47,10 @@ class Cached(NamedTuple):
     codes: bool
 
     @property
+    def kind(self) -> torch.dtype | None:
+        return torch.int8 if self.codes else None
+
+    @property
     def tolerance(self) -> dict[str, float]:
         return dict.fromkeys(("atol", "rtol"), TOLERANCE[self.dtype])
 
@@ -124,7 +128,7 @@ class Sequences:
 
     def cache(self, backend: AttentionBackend) -> AttentionBackend:
         """The backend with an empty cache. The reference always keeps values."""
-        dtype, codes = self.cached
+        dtype, codes = self.cached.dtype, self.cached.kind
         spec = replace(self.spec, latent=False) if isinstance(backend, ReferenceAttention) else self.spec
         backend.allocate((spec,), self.blocks, self.size, dtype, CPU, codes=codes)
         return backend

@@ -56,9 +56,9 @@ LATENT = (1, 24, 16)
 
 @pytest.mark.parametrize("shape", [(4, 8, 8), (2, 8, 8), (1, 8, 8), (4, 24, 16), LATENT], ids=str)
 @pytest.mark.parametrize("option", sorted(OPTIONS))
-@pytest.mark.parametrize("codes", [False, True])
+@pytest.mark.parametrize("codes", [None, torch.int8, torch.float8_e4m3fn], ids=str)
 def test_every_mix_of_chunks_and_decodes_equals_the_reference(
-    option: str, shape: tuple[int, int, int], codes: bool
+    option: str, shape: tuple[int, int, int], codes: torch.dtype | None
 ) -> None:
     torch.manual_seed(0)
     spec = LayerSpec(*shape, latent=shape is LATENT)
@@ -92,9 +92,9 @@ def test_every_mix_of_chunks_and_decodes_equals_the_reference(
 
 @pytest.mark.parametrize("option", sorted(OPTIONS))
 @pytest.mark.parametrize("kind", [ReferenceAttention, TorchGpuAttention])
-@pytest.mark.parametrize("codes", [False, True])
+@pytest.mark.parametrize("codes", [None, torch.int8], ids=str)
 def test_every_tensor_of_a_step_is_on_the_models_device(
-    kind: type[AttentionBackend], option: str, codes: bool
+    kind: type[AttentionBackend], option: str, codes: torch.dtype | None
 ) -> None:
     """No operation takes tensors of two devices; "meta" is one on every machine, and holds no numbers."""
     device = torch.device("meta")
@@ -122,9 +122,9 @@ def test_no_plan_is_made_for_every_new_shape() -> None:
 
 @pytest.mark.parametrize("option", ["plain", "all"])
 @pytest.mark.parametrize("kind", [ReferenceAttention, TorchGpuAttention])
-@pytest.mark.parametrize("codes", [False, True])
+@pytest.mark.parametrize("codes", [None, torch.int8], ids=str)
 def test_what_a_broken_request_left_in_a_block_reaches_nobody(
-    kind: type[AttentionBackend], option: str, codes: bool
+    kind: type[AttentionBackend], option: str, codes: torch.dtype | None
 ) -> None:
     broken, healthy, longer = sequences()
     backend = kind()

@@ -71,7 +71,7 @@ def compare(
     dtype: torch.dtype = torch.float32,
     block_size: int = BLOCK,
     blocks: int = 10,
-    codes: bool = False,
+    codes: torch.dtype | None = None,
 ) -> None:
     """Both backends compute `steps`, and every output is the same but for rounding."""
     torch.manual_seed(0)
@@ -107,8 +107,8 @@ def compare(
         pytest.param(ALL, id="all"),
     ],
 )
-@pytest.mark.parametrize("codes", [False, True])
-def test_every_option_equals_the_reference(chosen: dict[str, Any], codes: bool) -> None:
+@pytest.mark.parametrize("codes", [None, torch.int8, pytest.param(torch.float8_e4m3fn, marks=LONG)], ids=str)
+def test_every_option_equals_the_reference(chosen: dict[str, Any], codes: torch.dtype | None) -> None:
     compare(4, LayerSpec(2, 8, 8), STEPS, chosen, codes=codes)
 
 
@@ -122,7 +122,7 @@ def test_every_option_equals_the_reference(chosen: dict[str, Any], codes: bool) 
     ],
     ids=str,
 )
-@pytest.mark.parametrize("codes", [False, True])
+@pytest.mark.parametrize("codes", [None, torch.int8], ids=str)
 def test_every_shape_equals_the_reference(
     heads: int, shape: tuple[int, int, int], dtype: torch.dtype, codes: bool
 ) -> None:
@@ -245,14 +245,18 @@ def test_in_which_pieces_a_prompt_is_computed_changes_no_bit_of_it(
     assert torch.equal(computed(37, 200, 63), whole)
 
 
-@pytest.mark.parametrize("codes", [False, True])
-def test_codes_and_scales_are_those_of_plain_torch(codes: bool) -> None:
+@pytest.mark.parametrize("codes", [None, torch.int8, torch.float8_e4m3fn], ids=str)
+def test_codes_and_scales_are_those_of_plain_torch(codes: torch.dtype | None) -> None:
     made, spec = TritonAttention(), LayerSpec(3, 24, 8)
     made.allocate((spec,), BLOCKS, BLOCK, torch.float32, DEVICE, codes=codes)
     k, v = (torch.randn(9, 3, size, device=DEVICE) * 5 for size in (24, 8))
     k[2], k[3, 1, 5], v[4, 0, 7] = 0.0, float("nan"), float("inf")
     k[5, :, :4] = torch.tensor([127.0, 0.5, -1.5, 2.5], device=DEVICE)  # ties
     k[5, :, 4:] = 0.0
+    k[6, 0, 1:] /= 2.0 ** torch.arange(23, device=DEVICE)  # also codes of float8 below its normal numbers
+    k[7, 0] = torch.tensor([448.0, 0.0029296875, 0.0009765625, 17.0, 19.0, 21.0], device=DEVICE).repeat(
+        4
+    )  # ties
     context = build_batch([Chunk(sequence([0, 1, 2]), 0, 9, 9)], BLOCK, DEVICE).context
     made.forward(0, torch.randn(9, 3, 24, device=DEVICE), k, v, context, scale=0.3)
     for pools, rows in zip(made.pools(0), (k, v), strict=True):
@@ -260,14 +264,15 @@ def test_codes_and_scales_are_those_of_plain_torch(codes: bool) -> None:
         if pools.scales is None:
             assert torch.equal(kept.nan_to_num(), rows.nan_to_num())
             continue
-        want = cached_rows(rows)
+        assert codes is not None
+        want = cached_rows(rows, codes)
         assert torch.equal(kept, want[0])
         scales = pools.scales.flatten(0, 1)[context.slots]
         torch.testing.assert_close(scales, want[1], atol=0, rtol=0, equal_nan=True)
 
 
-@pytest.mark.parametrize("codes", [False, True])
-def test_what_a_broken_request_left_in_a_block_reaches_nobody(codes: bool) -> None:
+@pytest.mark.parametrize("codes", [None, torch.int8], ids=str)
+def test_what_a_broken_request_left_in_a_block_reaches_nobody(codes: torch.dtype | None) -> None:
     made = TritonAttention()
     made.allocate((LayerSpec(2, 8, 8),), BLOCKS, BLOCK, torch.float32, DEVICE, codes=codes)
 
@@ -284,8 +289,8 @@ def test_what_a_broken_request_left_in_a_block_reaches_nobody(codes: bool) -> No
     assert step(Chunk(healthy, 5, 1, 6), Chunk(longer, 17, 1, 18)).isfinite().all()
 
 
-@pytest.mark.parametrize("codes", [False, True])
-def test_copied_blocks_are_read_like_their_sources(codes: bool) -> None:
+@pytest.mark.parametrize("codes", [None, torch.int8], ids=str)
+def test_copied_blocks_are_read_like_their_sources(codes: torch.dtype | None) -> None:
     made = TritonAttention()
     made.allocate((LayerSpec(2, 8, 8),), BLOCKS, BLOCK, torch.float32, DEVICE, codes=codes)
     source, target = sequence([0, 1, 2]), sequence([10, 11, 12])
@@ -349,8 +354,13 @@ def test_the_kernels_compile_for_a_gpu_and_fit_it(dtype: str, chosen: str, sizes
     rows_of_codes = ("INT4/16", f"FP8/{min(64, many)}", f"INT8/{many}", f"FP4/{many}")
     attention, layers, adapters, experts, states, codes = (
         {"write_rows", "divide", "decode_parts", "decode_join", "prompts"}
-        | {"write_codes/codes", "decode_parts/codes", "prompts/codes"},
-        {"add_norm", "normalise_part", "gated", "rope_and_cache", "rope_and_cache/codes", "multiply_row"},
+        | {
+            f"{name}/{codes}"
+            for name in ("write_codes", "decode_parts", "prompts")
+            for codes in ("codes", "codes/fp8")
+        },
+        {"add_norm", "normalise_part", "gated", "rope_and_cache", "rope_and_cache/codes", "multiply_row"}
+        | {"rope_and_cache/codes/fp8"},
         {"shrink/16", "expand/16", "shrink/64", "expand/64"},
         {f"{name}/{size}" for name in ("sort_pairs", "multiply_pairs", "add_pairs") for size in (16, 64)},
         {"convolve", "recur", "scan_channels"},

@@ -49,7 +49,7 @@ LONGEST = 40
 
 
 def question_of(
-    architecture: str, dtype: torch.dtype = torch.float32, codes: bool = False, rank: int = 0
+    architecture: str, dtype: torch.dtype = torch.float32, codes: str = "auto", rank: int = 0
 ) -> Question:
     model = tiny_model(architecture).to(DEVICE, dtype)
     return ask_about(
@@ -98,7 +98,7 @@ def test_a_question_has_every_use_of_attention_once_and_a_small_model_of_the_sam
 @pytest.mark.parametrize("kind", ["lfm2", "mamba2"])  # the second has no attention, and no positions
 def test_a_question_says_whether_layers_have_states(kind: str) -> None:
     model = tiny_stateful(kind).to(DEVICE)
-    asked = ask_about(model, dtype=torch.float32, device=DEVICE, block_size=16, codes=False, longest=LONGEST)
+    asked = ask_about(model, dtype=torch.float32, device=DEVICE, block_size=16, codes="auto", longest=LONGEST)
     assert asked.states
     assert asked.longest == LONGEST
     assert not question_of("gpt_oss").states
@@ -106,7 +106,7 @@ def test_a_question_says_whether_layers_have_states(kind: str) -> None:
 
 def test_no_sequence_is_longer_than_the_models_positions() -> None:
     model = tiny_model("llama").to(DEVICE)
-    asked = ask_about(model, dtype=torch.float32, device=DEVICE, block_size=16, codes=False)
+    asked = ask_about(model, dtype=torch.float32, device=DEVICE, block_size=16, codes="auto")
     assert asked.longest == 64 - DECODES - 1
 
 
@@ -132,15 +132,15 @@ def test_steps_cover_every_token_once_in_order_and_end_with_prompts_beside_decod
 @pytest.mark.parametrize(
     ("architecture", "codes"),
     [
-        pytest.param("llama", False, marks=LONG),
-        pytest.param("qwen3", True, marks=LONG),
+        pytest.param("llama", "auto", marks=LONG),
+        pytest.param("qwen3", "int8", marks=LONG),
         *(
             pytest.param(*case, marks=pytest.mark.full)
-            for case in (("llama", True), ("qwen3", False), ("mistral", False), ("mistral", True))
+            for case in (("llama", "fp8"), ("qwen3", "auto"), ("mistral", "auto"), ("mistral", "int8"))
         ),
     ],
 )
-def test_nothing_is_wrong_with_the_kernels(architecture: str, codes: bool) -> None:
+def test_nothing_is_wrong_with_the_kernels(architecture: str, codes: str) -> None:
     """With what a graph would replay in place of graphs, so the filled-up steps are tried, too."""
     assert find_fault(question_of(architecture, codes=codes, rank=6), lambda step: step) is None
 
@@ -230,7 +230,7 @@ def test_a_wrong_product_of_experts_is_a_fault(rows: int, monkeypatch: pytest.Mo
 def test_a_wrong_product_of_codes_is_a_fault(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "SHAPES", ((20, 150),))
     monkeypatch.setattr(products, "ROWS", (1, 3))
-    asked = Question(str(DEVICE), "float32", (), 16, False, None, None, quantization=name)
+    asked = Question(str(DEVICE), "float32", (), 16, "auto", None, None, quantization=name)
     assert find_fault(asked) is None
     right = CodesProduct.multiply
 
