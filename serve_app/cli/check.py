@@ -100,9 +100,11 @@ def _describe(found: ModelCheck, config: ModelConfig) -> None:
     if ranks > 1:
         _line("ranks", f"{ranks}, each with a part of every layer; the figures below are those of one rank")
     in_bits = "" if config.quantization == "none" else f", linears in {config.quantization}"
+    in_bits = ", with codes as in the files" if model.stays_codes else in_bits
     _line("weights", f"{_size(model.weight_bytes)} in {model.dtype}{in_bits}")
     if model.converted_from is not None:
-        _line("from", f"{model.converted_from}, converted to {model.dtype} at the start")
+        served = "stays codes" if model.stays_codes else f"converted to {model.dtype} at the start"
+        _line("from", f"{model.converted_from}, {served}")
     room = f"{_size(found.memory)} {'free beside a CPU' if found.device == 'cpu' else 'of a GPU'}"
     if engine is not None and engine.token_bytes is not None:
         each, whole = f"{engine.token_bytes / 2**10:,.4g} KiB", _size(engine.token_bytes * model.window)

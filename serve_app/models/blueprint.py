@@ -17,7 +17,7 @@ from serve_app.models.dtype import choose_dtype, declared_dtype
 from serve_app.models.embedder import check_embedder, is_embedder
 from serve_app.models.errors import ModelLoadError
 from serve_app.models.files import check_files
-from serve_app.models.footprint import weight_bytes
+from serve_app.models.footprint import stays_codes, weight_bytes
 from serve_app.models.guards import (
     architecture_of,
     auto_class,
@@ -27,10 +27,10 @@ from serve_app.models.guards import (
 )
 from serve_app.models.loader import read_config
 from serve_app.models.quantised.formats import reader_of, without_quantisation
-from serve_app.models.quantised.plan import check_tensors
+from serve_app.models.quantised.plan import Plan, check_tensors
 from serve_app.models.source import locate
 from serve_app.models.split.split import Split
-from serve_app.models.stored import StoredTensor
+from serve_app.models.stored import StoredTensor, stored_tensors
 from serve_app.models.text_alone import language_model
 
 _NAMES: Final = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
@@ -48,6 +48,9 @@ class Blueprint:
     parameters: int  # of all ranks
     weight_bytes: int  # as served, of one rank
     converted_from: str | None  # the format of quantised weights, which are converted to `dtype`
+    stays_codes: (
+        bool  # but stay codes where there is a product for them, for which `weight_bytes` counts them
+    )
     window: int  # tokens
 
 
@@ -87,6 +90,9 @@ def read_blueprint(config: ModelConfig, progress: Callable[[str], None], *, on_c
         StoredTensor(name, _NAMES[each.dtype], tuple(each.shape), Path(), 0, each.nbytes)
         for name, each in module.named_parameters()  # a tied weight counts once
     ]
+    in_codes = reader is not None and revision is None and stays_codes(config, device)
+    if in_codes and reader is not None:
+        weights = Plan.of(stored_tensors(folder), reader).kept()
     size = weight_bytes(weights, dtype.itemsize, vocab_size, config.quantization, device)
     return Blueprint(
         architecture=architecture_of(hf_config),
@@ -97,6 +103,7 @@ def read_blueprint(config: ModelConfig, progress: Callable[[str], None], *, on_c
         parameters=parameters,
         weight_bytes=size,
         converted_from=None if reader is None else reader.label,
+        stays_codes=in_codes,
         window=context_window(hf_config, config.engine.max_model_len),
     )
 

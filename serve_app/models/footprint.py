@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from serve_app.config import EngineConfig, ModelConfig
-from serve_app.config.quantization import CPU, FORMATS, GPU, bits_of
+from serve_app.config.quantization import CPU, FORMATS, GPU, bits_of, keeps_codes
 from serve_app.models import hub
 from serve_app.models.catalogue import DEMO_FOLDER, DEMO_PREFIX
 from serve_app.models.errors import ModelLoadError
@@ -82,12 +82,12 @@ def _described(config: ModelConfig) -> tuple[Mapping[str, Any], list[StoredTenso
         from serve_app.models.gguf.folder import describe
 
         shape, tensors, _ = describe(files)
-        return shape, _served(tensors, shape)
+        return shape, _served(tensors, shape, config)
     folder = local_folder(config)
     if folder is None:
         return None
     shape = read_settings(folder)
-    return shape, _served(stored_tensors(folder), shape)
+    return shape, _served(stored_tensors(folder), shape, config)
 
 
 def local_folder(config: ModelConfig) -> Path | None:
@@ -100,19 +100,28 @@ def local_folder(config: ModelConfig) -> Path | None:
     return folder if folder.is_dir() else hub.cached(source, config.revision)
 
 
-def _served(tensors: list[StoredTensor], shape: Mapping[str, Any]) -> list[StoredTensor]:
-    """The tensors with the shapes in which they are served, if they are quantised in the files."""
+def _served(tensors: list[StoredTensor], shape: Mapping[str, Any], config: ModelConfig) -> list[StoredTensor]:
+    """The tensors as they are served, if they are quantised in the files."""
     settings = quantisation(shape)
     if settings is None:
         return tensors
     from serve_app.models.quantised.formats import reader_for  # torch comes with it
     from serve_app.models.quantised.plan import Plan
 
+    plan = Plan.of(tensors, reader_for(settings))
+    if stays_codes(config, config.device):
+        return plan.kept()
     text = shape.get("text_config") or shape
     named = next(
         (owner[key] for owner in (text, shape) for key in ("dtype", "torch_dtype") if key in owner), ""
     )
-    return Plan.of(tensors, reader_for(settings)).served(_NAMES.get(str(named), "BF16"))
+    return plan.served(_NAMES.get(str(named), "BF16"))
+
+
+def stays_codes(config: ModelConfig, device: str) -> bool:
+    """Whether a quantised checkpoint takes on `device` what it takes in its files: most formats on a GPU."""
+    alone = config.tensor_parallel == 1
+    return device == GPU and alone and keeps_codes(config.dtype, config.quantization, device)
 
 
 def _declared_bytes(shape: Mapping[str, Any], tensors: Sequence[StoredTensor]) -> int | None:

@@ -40,6 +40,11 @@ class PackedTensor:
         shape = self.full_shape
         return StoredTensor(self.name, dtype, shape, Path(), 0, math.prod(shape) * item_bytes)
 
+    def kept(self) -> StoredTensor:
+        """The header of the weight as it is stored: one tensor of bytes, which are nowhere."""
+        size = sum(part.num_bytes for part in self.parts.values())
+        return StoredTensor(self.name, "U8", self.full_shape, Path(), 0, size)
+
 
 class Reader(Protocol):
     """Reads one format, with the settings of one checkpoint."""

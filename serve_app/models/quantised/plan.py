@@ -89,6 +89,10 @@ class Plan:
                 f"keys and values stay in {name}, or get scales of their own with kv_cache_dtype int8 or fp8"
             )
 
+    def kept(self) -> list[StoredTensor]:
+        """The tensors as they are in memory if all codes stay codes."""
+        return [*self.plain, *(each.kept() for each in self.packed)]
+
     def served(self, dtype: str) -> list[StoredTensor]:
         """The tensors as they would be stored if the checkpoint had its weights in `dtype`, in safetensors'
         words."""

@@ -80,6 +80,17 @@ def test_the_check_says_from_what_to_what_and_counts_the_served_type(tmp_path: P
         assert least_memory(config) == least_memory(
             config.model_copy(update={"source": str(tmp_path / "plain")})
         )
+    kept = ModelConfig(name="m", source=str(tmp_path), device="cuda")  # on a GPU codes stay codes
+    checked = check_model(kept, lambda line: None, memory=2**33).model
+    assert checked.stays_codes
+    stored = load_file(tmp_path / "model.safetensors")
+    codes = sum(each.nbytes for name, each in stored.items() if not name.endswith((".weight", ".bias")))
+    others = sum(2 * each.numel() for name, each in stored.items() if name.endswith((".weight", ".bias")))
+    assert checked.weight_bytes in (codes + others, codes + 2 * others)  # in the type that config.json has
+    least = [least_memory(each) for each in (kept, kept.model_copy(update={"dtype": "bfloat16"}))]
+    assert least[0] is not None
+    assert least[1] is not None
+    assert least[0] < least[1]
     change(tmp_path, model__layers__0__mlp__up_proj__scales=None)
     with pytest.raises(ModelLoadError, match=r"up_proj\.scales is missing"):
         check_model(config.model_copy(update={"source": str(tmp_path)}), lambda line: None, memory=2**33)
