@@ -58,6 +58,8 @@ def make_runner(
     if part is not None:
         connect_ranks(module, part.group, part.summed, part.vocab_size)
     made = choose_device(module, dtype=dtype, device=device, config=config, progress=progress)
+    if part is not None and not part.group.same(made.kind):
+        raise UnsupportedModel("its ranks would run on different kernels; set `attention` to cuda")
     weights = FORMATS[config.quantization]
     if made.kind not in weights.loads:
         raise UnsupportedModel(

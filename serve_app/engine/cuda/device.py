@@ -67,4 +67,5 @@ class TritonDevice:
             adapters=runner.adapters if self._config.adapters else None,
             tokens=self._config.engine.max_step_tokens,
             states=runner.states,
+            alone=self._config.tensor_parallel == 1,
         )

@@ -274,6 +274,7 @@ def graph_steps(
     *,
     tokens: int = 0,
     states: StatePools | None = None,
+    alone: bool = True,
 ) -> bool:
     """Make `module` replay graphs for its steps. If that is impossible, logs the reason and returns False.
 
@@ -282,7 +283,8 @@ def graph_steps(
     To be called when the cache is allocated. `record`: None for CUDA graphs; if it is another function, all
     sizes are recorded.
     `adapters`: the model's table, if steps with adapters are to have graphs as well; a table of another kind
-    allows none. `states`: those of a model with stateful layers.
+    allows none. `states`: those of a model with stateful layers. `alone`: False for a rank of several, which
+    all record the same, so none measures what it gains.
     """
     started, sizes = time.monotonic(), buckets(sequences)
     rows = rows_up_to(tokens)
@@ -309,7 +311,7 @@ def graph_steps(
         graphed = GraphedSteps(
             layers.decode, backend, buffers, cache, stacked, slots, checked=own is not None
         )
-        gains = pays if record is None else lambda step: True
+        gains = pays if record is None and alone else lambda step: True
         record = record or CudaGraphs()
         graphed.record_rows(rows, record, gains, progress)
         graphed.record_decodes(sizes, record, progress)

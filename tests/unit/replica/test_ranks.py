@@ -25,7 +25,15 @@ from serve_app.engine.loop import EngineLoop
 from serve_app.engine.ranks.followers import Followers
 from serve_app.models.errors import ModelLoadError
 from serve_app.replica.build import load_engine, load_halves
-from serve_app.types import EngineOutput, EngineRequest, FinishReason, SamplingParams
+from serve_app.replica.ranks import part
+from serve_app.types import (
+    EngineOutput,
+    EngineRequest,
+    FinishReason,
+    PromptTable,
+    SamplingParams,
+    Tensor,
+)
 from tests.support.engine_answers import GREEDY, Told, answers, prompt, request
 from tests.support.grammars import regex
 from tests.support.low_rank import random_updates
@@ -78,9 +86,16 @@ def mixed() -> list[EngineRequest]:
         request("adapter", prompt(30, 4), adapter="a0"),
         request("other adapter", prompt(12, 5), adapter="a1"),
         request("grammar", prompt(8, 6), grammar=regex("(ab|cd)+[0-9]{3}"), sampling=ends),
+        request("table", (385, 384, *prompt(9, 4)), prompt_table=table()),
         request("scored", prompt(33, 7), prompt_logprobs=1),
         *(request(f"more {i}", prompt(60 + i, 8 + i), sampling=longer) for i in range(6)),
     ]
+
+
+def table() -> PromptTable:
+    """Embeddings of two virtual tokens, as wide as the model."""
+    data = torch.randn(2, 64, generator=torch.Generator().manual_seed(0)).numpy().tobytes()
+    return PromptTable(rows=Tensor(dtype="FP32", shape=(2, 64), data=data), used=2)
 
 
 def check_equal(got: dict[tuple[str, int], Told], wanted: dict[tuple[str, int], Told]) -> None:
@@ -134,6 +149,13 @@ def test_a_request_that_fails_in_every_rank_fails_alone(two: Ranks, one: Engine)
 
 def test_a_rank_that_is_killed_ends_the_engine(two: Ranks) -> None:
     lost(*two, signal.SIGKILL)
+
+
+@pytest.mark.full
+def test_pending_tokens_are_known_to_every_rank(tiny: Path, one: Engine) -> None:
+    """With overlap a step is launched before rank 0 has read the tokens of the one before it."""
+    with rank_processes(divided_config(tiny, 2, overlap=True, **SMALL)) as (engine, _):
+        check_equal(answers(adapted(engine), mixed()), answers(one, mixed()))
 
 
 @pytest.mark.full
@@ -200,9 +222,8 @@ def _fail(batch: object) -> torch.Tensor:
     raise RuntimeError("out of memory, say")
 
 
-@pytest.mark.full
-def test_a_rank_that_cannot_load_says_why(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", "nowhere")  # of the other ranks
+def test_a_rank_that_ends_while_it_loads_is_named(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(part, "_COMMAND", (sys.executable, "-c", "raise SystemExit(3)"))
     with pytest.raises(ModelLoadError, match="rank 1 is gone"):
         load_halves(divided_config(tiny, 2), lambda _: None)
 
