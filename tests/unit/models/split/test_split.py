@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +20,9 @@ from serve_app.models.split.cut import Cut, PartOfStored
 from serve_app.models.split.sizes import indivisible
 from serve_app.models.split.split import Split
 from serve_app.models.stored import stored_tensors
-from tests.support.ranks import RankThread, divided_config, runners, save
+from tests.support.packers import fp8, gptq
+from tests.support.quantised import Packer, checkpoint
+from tests.support.ranks import Divided, RankThread, divided_config, runners, save
 from tests.support.tiny_models import make_model, make_sequence, tiny_config, tiny_model
 from tests.support.tiny_states import tiny_stateful
 
@@ -53,6 +57,31 @@ def test_ranks_compute_what_the_model_computes(family: str, ranks: int, tmp_path
     model = model_of(family)
     parts = runners(save(model, tmp_path), ranks, max_adapters=0)
     assert {name for part in parts for name in part.split.summed} == FAMILIES[family]
+    check_equal(parts, model)
+
+
+# Groups in another order of columns, and blocks that a rank's part cuts through.
+CODES: dict[str, tuple[Packer, dict[str, Any]]] = {
+    "act-order": (
+        partial(gptq, act_order=True),
+        {"quant_method": "gptq", "bits": 4, "group_size": 16, "desc_act": True},
+    ),
+    "blocks": (
+        partial(fp8, block=(24, 20), ending="weight_scale_inv"),
+        {"quant_method": "fp8", "weight_block_size": [24, 20], "activation_scheme": "dynamic"},
+    ),
+}
+
+
+@pytest.mark.parametrize("form", CODES)
+@pytest.mark.parametrize("family", ["llama", "qwen3_moe"])
+def test_ranks_have_the_numbers_of_a_quantised_checkpoint(family: str, form: str, tmp_path: Path) -> None:
+    model = checkpoint(tmp_path, family, *CODES[form])
+    check_equal(runners(tmp_path, 2, max_adapters=0), model)
+
+
+def check_equal(parts: list[Divided], model: PreTrainedModel) -> None:
+    """Every rank has the same logits, and they are those of transformers."""
 
     def logits(rank: RankThread) -> torch.Tensor:
         chunk = Chunk(make_sequence("a", list(IDS), [0]), 0, len(IDS), 0)
