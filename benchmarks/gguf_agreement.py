@@ -136,9 +136,8 @@ def main() -> None:
         if ids != theirs.encode(prompt):
             raise SystemExit(f"{prompt!r} has other tokens: {ids}, llama.cpp: {theirs.encode(prompt)}")
         want, rows = theirs.greedy(ids, options.tokens)
-        if want[-1] in model.eos_token_ids:
-            want.pop()
         got = ours(engine, ids, options.tokens)
+        want, got = ([each for each in tokens if each not in model.eos_token_ids] for tokens in (want, got))
         same = next((at for at, pair in enumerate(zip(want, got, strict=False)) if pair[0] != pair[1]), None)
         if same is None and len(want) == len(got):
             whole += 1
@@ -153,7 +152,7 @@ def main() -> None:
         print(f"| {prompt!r} | {len(want)} | {at} | {words} | {apart:.3f} | {their_apart:.3f} |")
     print(
         f"\n{whole} of {len(PROMPTS)} answers are the same; "
-        f"the others part where logits are {furthest:.3f} apart or less"
+        f"the others part where one program has the two logits at most {furthest:.3f} apart"
     )
 
 
