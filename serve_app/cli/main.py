@@ -12,6 +12,7 @@ from serve_app.cli.endpoints.group import endpoints
 from serve_app.cli.health import health
 from serve_app.cli.keys import keys
 from serve_app.cli.live import live
+from serve_app.cli.measure_accuracy import measure_accuracy
 from serve_app.cli.measure_throughput import measure_throughput
 from serve_app.cli.serve import serve
 from serve_app.cli.usage import usage
@@ -36,6 +37,7 @@ for _command in (
     keys,
     usage,
     live,
+    measure_accuracy,
     measure_throughput,
 ):
     cli.add_command(_command)

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 import click
-from pydantic import ValidationError
 
-from serve_app.cli.options import read_text
+from serve_app.cli.model_applications import model_applications, model_config
 from serve_app.cli.output import rounded_down
-from serve_app.config import ModelConfig, first_problem
-from serve_app.deployments.deploy_file import yaml as deploy_yaml
+from serve_app.config import ModelConfig
 from serve_app.deployments.launcher.terminal import waiting
 from serve_app.errors import ServeError
 
 if TYPE_CHECKING:
     from serve_app.replica.throughput import Mix, Throughput
-
-BUILDER: Final = "serve_app.deployments.build:build_model_app"
 
 
 @click.command("measure-throughput")
@@ -74,29 +70,14 @@ def measure_throughput(
 
 
 def _from_file(path: Path, app: str | None) -> ModelConfig:
-    document = deploy_yaml.read(read_text(path))
-    if document.problems:
-        raise click.ClickException(document.problems[0].of(path))
-    loaded = document.values
-    applications = loaded.get("applications") if isinstance(loaded, dict) else None
-    models: dict[str, dict[str, Any]] = {
-        str(each.get("name")): dict(each.get("args") or {})
-        for each in applications or ()
-        if isinstance(each, dict) and each.get("import_path") == BUILDER
-    }
-    if not models:
-        raise click.ClickException(f"{path} has no model application (import_path: {BUILDER})")
+    models = model_applications(path)
     if app is None and len(models) > 1:
         raise click.UsageError(f"{path} has several models; choose one with --app: {', '.join(models)}")
     name = app or next(iter(models))
     if name not in models:
         raise click.UsageError(f"{path} has no model application {name!r}; it has: {', '.join(models)}")
-    try:
-        # Throughput may be bought only after this command has measured a replica.
-        return ModelConfig.model_validate(models[name] | {"provisioned": None})
-    except ValidationError as error:
-        field, problem = first_problem(error)
-        raise click.ClickException(f"{path}: {name}: {field}: {problem}") from error
+    # Throughput may be bought only after this command has measured a replica.
+    return model_config(path, name, models[name] | {"provisioned": None})
 
 
 def _from_name(target: str, app: str | None) -> ModelConfig:

@@ -224,6 +224,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "loop": {"engine", "finish"},
         "machine": {"kernels", "model", "waiting"},
         "devices": {"attention", "cpu", "cuda", "cuda.trial", "device", "model", "waiting"},
+        "accuracy": {"batch", "cache", "model", "sequence"},
         "assemble": {"devices", "engine", "grammar_queue", "model", "ranks", "weights"},
         "estimate": {"attention", "cpu", "fused", "kernels", "model", "weights"},
     },
@@ -265,6 +266,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "embedding": {"build", "questions", "server"},
         "served_model": {"embedding", "server"},
         "throughput": {"server"},
+        "accuracy": {"build"},
         "model_check": set(),
     },
 }

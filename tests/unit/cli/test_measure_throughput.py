@@ -5,7 +5,7 @@ import re
 import pytest
 import yaml
 
-from serve_app.cli.measure_throughput import BUILDER
+from serve_app.cli.model_applications import BUILDER
 from serve_app.deployments.deploy_file.checks import MODEL_PATH
 
 ENGINE = {"max_sequences": 2, "num_blocks": 32, "max_model_len": 128}
