@@ -33,6 +33,8 @@ CONTENDERS: Final = {
     "ours-fp8": ("benchmarks.gpu.ours", "InFp8"),
     "ours-int8": ("benchmarks.gpu.ours", "InInt8"),
     "ours-int4": ("benchmarks.gpu.ours", "InInt4"),
+    "ours-int8-cache": ("benchmarks.gpu.ours", "Int8Cache"),
+    "ours-fp8-cache": ("benchmarks.gpu.ours", "Fp8Cache"),
     "ours-with-adapters": ("benchmarks.gpu.ours", "WithAdapters"),
     "ours-without-graphs": ("benchmarks.gpu.ours", "WithoutGraphs"),
     "ours-plain-torch": ("benchmarks.gpu.ours", "PlainTorch"),
@@ -40,7 +42,14 @@ CONTENDERS: Final = {
     "generate": ("benchmarks.gpu.rivals", "Generate"),
     "vllm": ("benchmarks.gpu.rivals", "Vllm"),
 }
-USUAL: Final = ("qwen3-0.6b", "llama-3.1-8b", "qwen3-30b-a3b", "qwen3.5-9b", "deepseek-v2-lite")
+USUAL: Final = (
+    "qwen3-0.6b",
+    "llama-3.1-8b",
+    "qwen3-30b-a3b",
+    "qwen3.5-9b",
+    "deepseek-v2-lite",
+    "gpt-oss-20b",
+)
 DTYPES: Final = ("bfloat16", "float16", "float32")
 
 

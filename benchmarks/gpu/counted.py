@@ -43,7 +43,8 @@ class Counted:
                 experts += weight.numel()
             else:
                 dense += weight.numel()
-        count = getattr(made, "num_experts", None) or getattr(made, "n_routed_experts", None)
+        names = ("num_experts", "n_routed_experts", "num_local_experts")
+        count = next((found for name in names if (found := getattr(made, name, None))), None)
         layers = made.num_hidden_layers
         linear = (getattr(made, "layer_types", None) or []).count("linear_attention")
         if getattr(made, "kv_lora_rank", None):

@@ -95,12 +95,12 @@ PREFILLS: Final = (512, 2048, 8192)
 BATCHES: Final = (1, 8, 64, 256)
 TINY: Final = Plan((16, 64), (1, 3), 24, 96, 6, Traffic(6, 40.0, 12, 6))
 PLANS: Final = {
-    **dict.fromkeys(("tiny", "tiny-mixture", "tiny-hybrid", "tiny-latents"), TINY),
+    **dict.fromkeys(("tiny", "tiny-mixture", "tiny-hybrid", "tiny-latents", "tiny-gpt-oss"), TINY),
     "qwen3-0.6b": Plan(PREFILLS, BATCHES, 512, 32_768, 64, Traffic(512, 128.0, 512, 128)),
     "llama-3.1-8b": Plan(PREFILLS, BATCHES, 512, 32_768, 64, Traffic(256, 64.0, 512, 128)),
     "qwen3-32b": Plan(PREFILLS, (1, 8), 512, 8192, 32, Traffic(32, 4.0, 512, 64)),
     **dict.fromkeys(
-        ("qwen3-30b-a3b", "qwen3.5-9b", "deepseek-v2-lite"),
+        ("qwen3-30b-a3b", "qwen3.5-9b", "deepseek-v2-lite", "gpt-oss-20b"),
         Plan(PREFILLS, (1, 8, 64), 512, 8192, 32, Traffic(64, 8.0, 512, 64)),
     ),
 }

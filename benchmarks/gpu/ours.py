@@ -38,6 +38,7 @@ class Ours(Contender):
     attention: ClassVar[str] = "triton"
     graphs: ClassVar[bool] = True
     quantization: ClassVar[str] = "none"
+    cache: ClassVar[str] = "auto"
     adapters: ClassVar[int] = 0  # that requests have in turn
 
     def __init__(self, setup: Setup) -> None:
@@ -55,6 +56,7 @@ class Ours(Contender):
                     max_adapters=self.adapters,  # nobody else keeps memory for any
                     max_adapter_rank=RANK,
                     cuda_graphs=self.graphs,
+                    kv_cache_dtype=self.cache,  # type: ignore[arg-type]
                 ),
                 "adapters": {str(number): "made here" for number in range(self.adapters)},
             }
@@ -135,6 +137,16 @@ class InInt8(Ours):
 class InInt4(Ours):
     notes = "Ours with `quantization: int4`; the share counts bytes of unquantised weights."
     quantization = "int4"
+
+
+class Int8Cache(Ours):
+    notes = "Ours with `kv_cache_dtype: int8`; the share counts bytes of a cache in the type of the weights."
+    cache = "int8"
+
+
+class Fp8Cache(Ours):
+    notes = "Ours with `kv_cache_dtype: fp8`; the share counts bytes of a cache in the type of the weights."
+    cache = "fp8"
 
 
 class WithAdapters(Ours):

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import torch
+from torch import nn
 from transformers import (
     AutoModelForCausalLM,
     DeepseekV2Config,
+    GptOssConfig,
     LlamaConfig,
     PretrainedConfig,
     PreTrainedModel,
@@ -19,6 +21,9 @@ from transformers import (
 
 from benchmarks.gpu.counted import Counted
 from benchmarks.roofline import Shape
+from serve_app.codes.matrix import QuantisedMatrix
+from serve_app.codes.tensor import CodedTensor
+from serve_app.engine.weights.gpu_codes import FP4_VALUES
 
 LONGEST: Final = 131_072  # tokens of a context
 END: Final = 0  # an end token that no benchmark stops at
@@ -69,6 +74,13 @@ def _latents(**sizes: Any) -> PretrainedConfig:
     )
 
 
+def _gpt_oss(**sizes: Any) -> PretrainedConfig:
+    """Half of the layers attend to a window, and all have experts with biases."""
+    layers = sizes["num_hidden_layers"]
+    kinds = ["sliding_attention", "full_attention"] * (layers // 2)
+    return GptOssConfig(sliding_window=128, layer_types=kinds, **COMMON, **sizes)
+
+
 TINY: Final = {
     "vocab_size": 512,
     "hidden_size": 64,
@@ -98,6 +110,11 @@ def tiny_latents() -> PretrainedConfig:
     widths = {"kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16}
     experts = {"moe_intermediate_size": 32, "n_routed_experts": 8, "num_experts_per_tok": 2}
     return _latents(**TINY | {"num_key_value_heads": 4}, **widths, **experts)
+
+
+def tiny_gpt_oss() -> PretrainedConfig:
+    experts = {"num_local_experts": 4, "num_experts_per_tok": 2}
+    return _gpt_oss(**TINY, head_dim=16, **experts)
 
 
 def qwen3_0_6b() -> PretrainedConfig:
@@ -183,6 +200,20 @@ def deepseek_v2_lite() -> PretrainedConfig:
     )
 
 
+def gpt_oss_20b() -> PretrainedConfig:
+    return _gpt_oss(
+        vocab_size=201_088,
+        hidden_size=2880,
+        intermediate_size=2880,
+        num_hidden_layers=24,
+        num_attention_heads=64,
+        num_key_value_heads=8,
+        head_dim=64,
+        num_local_experts=32,
+        num_experts_per_tok=4,
+    )
+
+
 SHAPES: Final[dict[str, Callable[[], PretrainedConfig]]] = {
     "tiny": tiny,
     "qwen3-0.6b": qwen3_0_6b,
@@ -194,6 +225,8 @@ SHAPES: Final[dict[str, Callable[[], PretrainedConfig]]] = {
     "qwen3-30b-a3b": qwen3_30b_a3b,
     "qwen3.5-9b": qwen3_5_9b,
     "deepseek-v2-lite": deepseek_v2_lite,
+    "tiny-gpt-oss": tiny_gpt_oss,
+    "gpt-oss-20b": gpt_oss_20b,
 }
 
 
@@ -205,7 +238,39 @@ def shape_of(name: str) -> Shape | Counted:
 
 
 def make_model(name: str, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
-    """Random weights, drawn on the device, so that the host needs no memory for them."""
+    """Random weights, drawn on the device, so that the host needs no memory for them. The experts of gpt-oss
+    are MXFP4, as in its checkpoints."""
     torch.manual_seed(0)
     with torch.device(device):
-        return AutoModelForCausalLM.from_config(SHAPES[name](), dtype=dtype).eval()
+        made: PreTrainedModel = AutoModelForCausalLM.from_config(SHAPES[name](), dtype=dtype).eval()
+    if "gpt-oss" in name:
+        for part in made.modules():
+            for parameter in ("gate_up_proj", "down_proj"):
+                if (weight := part._parameters.get(parameter)) is not None and weight.dim() == 3:
+                    setattr(part, parameter, nn.Parameter(_mxfp4(weight), requires_grad=False))
+    return made
+
+
+class _RandomMxfp4:
+    """The codes of one expert as a `Source`, drawn anew for each use, but always the same."""
+
+    def __init__(self, shape: tuple[int, int], seed: int, device: torch.device) -> None:
+        self.shape, self._seed, self._device = shape, seed, device
+
+    def codes(self) -> QuantisedMatrix:
+        random = torch.Generator(self._device).manual_seed(self._seed)
+        rows, columns = self.shape
+        options: dict[str, Any] = {"generator": random, "device": self._device, "dtype": torch.uint8}
+        scales = torch.full((rows, -(-columns // 32)), 2.0**-7, device=self._device)
+        codes = torch.randint(16, (rows, columns), **options)
+        return QuantisedMatrix(codes, scales, (1, 32), values=FP4_VALUES.to(self._device))
+
+    def write_to(self, out: torch.Tensor) -> None:
+        self.codes().write_to(out)
+
+
+def _mxfp4(weight: torch.Tensor) -> CodedTensor:
+    """Random experts in place of `weight` [E, K, N]."""
+    count, columns, rows = weight.shape
+    sources = [_RandomMxfp4((rows, columns), number, weight.device) for number in range(count)]
+    return CodedTensor.of(sources, weight.dtype, weight.device, experts=True, transposed=True)

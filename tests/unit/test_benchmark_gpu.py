@@ -61,6 +61,7 @@ def test_shapes_have_the_weights_that_their_names_say() -> None:
             "qwen3-30b-a3b": 30.22,
             "qwen3.5-9b": 7.94,
             "deepseek-v2-lite": 15.5,
+            "gpt-oss-20b": 20.3,
         },
         rel=2e-3,
     )

@@ -23,6 +23,13 @@ from tests.support.families import small_config
 from tests.support.ranks import divided_config, runners, save
 from tests.support.tiny_models import tiny_model
 
+FUSED = {
+    "qwen3": "Qwen3",
+    "gemma3": "Gemma3",
+    "gemma3_text": "Gemma3",
+    "qwen3_moe": "Qwen3Moe",
+    "gpt_oss": "GptOss",
+}
 QUIET = {"threads": 1, "engine": {"num_blocks": 8}}
 
 
@@ -62,7 +69,7 @@ def test_other_families_have_the_layers_that_their_check_says(family: str, tmp_p
     source = saved(family, tmp_path)
     found = checked(source)
     assert found.engine is not None
-    assert found.engine.family == {"qwen3": "Qwen3", "gemma3": "Gemma3", "gemma3_text": "Gemma3"}.get(family)
+    assert found.engine.family == FUSED.get(family)
     assert found.model.text_alone == (family == "gemma3")
     module = AutoModelForCausalLM.from_pretrained(source)
     if found.model.text_alone:
