@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from collections import abc
 from dataclasses import dataclass
+from operator import sub
 from typing import NamedTuple
 
 import numpy as np
@@ -55,11 +56,11 @@ class HostArrays(NamedTuple):
             context_lens=lens,
             block_tables=tables.view(len(lens), -1),
             slots=slots,
-            query_lens=tuple(np.diff(self.query_start).tolist()),
+            query_lens=_lengths(self.query_start),
             lens=tuple(self.context_lens.tolist()),
             block_size=block_size,
             wanted_start=wanted if some else None,
-            wanted_lens=tuple(np.diff(self.wanted_start).tolist()) if some else (),
+            wanted_lens=_lengths(self.wanted_start) if some else (),
         )
         return Batch(tuple(chunks), ids, places, rows, context, self, is_fed=bool(pending))
 
@@ -144,6 +145,11 @@ def build_batch(
     )
     feeding = [_int64(values) for values in ([place for place, _ in pending], known)] if pending else []
     return arrays.batch(chunks, block_size, device, feeding, fed)
+
+
+def _lengths(starts: Array) -> tuple[int, ...]:
+    every = starts.tolist()
+    return tuple(map(sub, every[1:], every))
 
 
 def _slots(table: list[int], start: int, end: int, block_size: int) -> list[int]:

@@ -65,6 +65,8 @@ def read_blueprint(config: ModelConfig, progress: Callable[[str], None], *, on_c
     hf_config = read_config(folder)
     embeds = is_embedder(config, folder)
     (check_embedder if embeds else check_config)(hf_config)
+    if embeds and config.tensor_parallel > 1:
+        raise ModelLoadError(f"{config.name}: tensor_parallel is for models that generate")
     reader = reader_of(hf_config)
     if reader is not None and revision is None:
         check_tensors(folder, reader)
@@ -83,7 +85,7 @@ def read_blueprint(config: ModelConfig, progress: Callable[[str], None], *, on_c
 
     module, vocab_size = made(hf_config), text.vocab_size
     parameters = sum(each.numel() for each in module.parameters())
-    if config.tensor_parallel > 1 and not embeds:
+    if config.tensor_parallel > 1:
         part = Split.of(_module(kind, hf_config, dtype), 0, config.tensor_parallel).config
         module, vocab_size = made(part), part.get_text_config().vocab_size
     weights = [

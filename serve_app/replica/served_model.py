@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from serve_app.config import ModelConfig
 from serve_app.models.embedder import is_embedder
+from serve_app.models.errors import ModelLoadError
 from serve_app.models.source import locate
 from serve_app.replica.embedding.server import EmbeddingServer
 from serve_app.replica.server import ModelServer
@@ -21,5 +22,8 @@ async def start(config: ModelConfig, progress: Callable[[str], None]) -> ServedM
     folder, _ = await asyncio.to_thread(locate, config.source, config.revision, progress)
     # Load the folder that was found, without a second look-up.
     found = config.model_copy(update={"source": str(folder), "revision": None})
-    server = EmbeddingServer if is_embedder(config, folder) else ModelServer
+    embeds = is_embedder(config, folder)
+    if embeds and config.tensor_parallel > 1:
+        raise ModelLoadError(f"{config.name}: tensor_parallel is for models that generate; take it out")
+    server = EmbeddingServer if embeds else ModelServer
     return await server.start(found, progress)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -63,6 +64,14 @@ def test_on_a_gpu_its_own_memory_counts(gpus: float, share: float | None, fits: 
     check(spec(gpus=gpus, share=share), nodes=(NodeRoom(0, (fits,)),))
     with pytest.raises(InvalidField, match=re.escape(words)):
         check(spec(gpus=gpus, share=share), nodes=(NodeRoom(64 * GIB, (int(fits * 0.98),)),))
+
+
+def test_each_rank_of_a_replica_has_a_gpu_for_its_part() -> None:
+    divided = replace(spec(gpus=2.0), model={**spec().model, "tensor_parallel": 2})
+    check(divided, nodes=(NodeRoom(0, (2 * GIB, 2 * GIB)),))
+    for gpus in ((2 * GIB,), (2 * GIB - 1, 2 * GIB - 1)):
+        with pytest.raises(InvalidField, match=r"needs at least 4\.0 GiB of memory"):
+            check(divided, nodes=(NodeRoom(0, gpus),))
 
 
 @pytest.mark.parametrize("kind", ["CPU", "GPU"])

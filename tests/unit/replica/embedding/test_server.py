@@ -25,6 +25,7 @@ from serve_app.errors import (
     UnsupportedField,
 )
 from serve_app.models.catalogue import demo_folder
+from serve_app.models.errors import ModelLoadError
 from serve_app.replica import served_model
 from serve_app.replica.embedding.server import EmbeddingServer
 from serve_app.replica.server import ModelServer
@@ -301,6 +302,12 @@ async def test_other_work_is_refused(server: EmbeddingServer) -> None:
 class _Nobody:
     def send(self, deltas: list[Any]) -> None:
         raise AssertionError("an embedder sent text")
+
+
+async def test_an_embedder_is_not_divided() -> None:
+    config = ModelConfig(name="demo-embed", tensor_parallel=2)
+    with pytest.raises(ModelLoadError, match="tensor_parallel is for models that generate"):
+        await served_model.start(config, lambda _: None)
 
 
 async def test_a_generator_embeds_nothing() -> None:
