@@ -94,7 +94,7 @@ def read_blueprint(config: ModelConfig, progress: Callable[[str], None], *, on_c
     ]
     in_codes = reader is not None and revision is None and stays_codes(config, device)
     if in_codes and reader is not None:
-        weights = Plan.of(stored_tensors(folder), reader).kept()
+        weights = Plan.of(stored_tensors(folder), reader).kept(_NAMES[dtype], device)
     size = weight_bytes(weights, dtype.itemsize, vocab_size, config.quantization, device)
     return Blueprint(
         architecture=architecture_of(hf_config),

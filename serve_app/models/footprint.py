@@ -109,19 +109,17 @@ def _served(tensors: list[StoredTensor], shape: Mapping[str, Any], config: Model
     from serve_app.models.quantised.plan import Plan
 
     plan = Plan.of(tensors, reader_for(settings))
-    if stays_codes(config, config.device):
-        return plan.kept()
     text = shape.get("text_config") or shape
     named = next(
         (owner[key] for owner in (text, shape) for key in ("dtype", "torch_dtype") if key in owner), ""
     )
-    return plan.served(_NAMES.get(str(named), "BF16"))
+    dtype, device = _NAMES.get(str(named), "BF16"), GPU if config.device == GPU else CPU
+    return plan.kept(dtype, device) if stays_codes(config, device) else plan.served(dtype)
 
 
 def stays_codes(config: ModelConfig, device: str) -> bool:
-    """Whether a quantised checkpoint takes on `device` what it takes in its files: most formats on a GPU."""
-    alone = config.tensor_parallel == 1
-    return device == GPU and alone and keeps_codes(config.dtype, config.quantization, device)
+    """Whether a quantised checkpoint stays codes on `device`, in most of its formats."""
+    return config.tensor_parallel == 1 and keeps_codes(config.dtype, config.quantization, device)
 
 
 def _declared_bytes(shape: Mapping[str, Any], tensors: Sequence[StoredTensor]) -> int | None:

@@ -33,7 +33,7 @@ def checkpoint_row(name: str) -> str:
     config = {key: value for key, value in published.items() if key != "quantization_config"}
     quantised = published.get("quantization_config")
     try:
-        answer = "yes" if quantised is None else f"yes, converted from {reader_for(quantised).label}"
+        answer = "yes" if quantised is None else f"yes, from {reader_for(quantised).label}"
         cells = (answer, *_memory(config))
     except (ModelLoadError, UnsupportedModel) as error:
         cells = ("no: " + str(error).split(" cannot be served: ")[-1], *[""] * 6)

@@ -31,6 +31,7 @@ TESTS: Final = (
     "tests/unit/engine/kernels/test_selfcheck.py",
     "tests/unit/engine/kernels/test_kernels.py",
     "tests/unit/engine/kernels/test_compact.py",
+    "tests/unit/engine/kernels/test_grouped.py",
     "tests/unit/engine/cpu",
     "tests/unit/engine/experts",
     "tests/unit/engine/state",

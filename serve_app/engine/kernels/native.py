@@ -12,7 +12,6 @@ import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
 
 import torch
 
@@ -23,9 +22,9 @@ from serve_app.engine.kernels.checks import check, check_context, wanted
 from serve_app.engine.kernels.compact import CompactWeight
 from serve_app.engine.kernels.experts import NativeExperts
 from serve_app.engine.kernels.exports import declare
+from serve_app.engine.kernels.grouped import OF_CODES, Codes, GroupedWeight, fits_codes
 from serve_app.engine.kernels.heads import NativeHeads
 from serve_app.engine.kernels.layers import Layers, NativeCache
-from serve_app.engine.kernels.quantized import QuantizedWeight
 from serve_app.engine.kernels.spans import SpanFunction, Spans
 from serve_app.engine.kernels.structs import (
     POINTER,
@@ -44,8 +43,6 @@ from serve_app.engine.kernels.touching import AT_ONCE_S, Touching
 from serve_app.engine.norm import Norm, Pending
 
 Factors = tuple[torch.Tensor, torch.Tensor]  # of rotary positions: cos and sin, each [T, D / 2] float32
-
-QUANTIZED: Final = (Product.INT8, Product.INT4)
 
 
 class Native:
@@ -117,8 +114,10 @@ class Native:
         self._library.pack_compact(weight.data_ptr(), data.data_ptr(), n, k, threads)
         return CompactWeight(data, n, k)
 
-    def pack_quantized(self, weight: QuantizedWeight, *, lasting: bool = True) -> torch.Tensor:
+    def pack_quantized(self, weight: Codes, *, lasting: bool = True) -> torch.Tensor:
         """Bytes for the product `weight.product`. `lasting`: as for `pack_weight`."""
+        if isinstance(weight, GroupedWeight):
+            return weight.packed_into(self._empty(weight.num_bytes, torch.uint8, lasting=lasting))
         parts = weight.parts()
         n, k = weight.codes.shape
         packed = self._empty(quantized_size(n, k, weight.product), torch.uint8, lasting=lasting)
@@ -136,7 +135,7 @@ class Native:
     def linear(
         self,
         x: torch.Tensor,  # [M, K] float32; K even, unless the weight is quantised
-        packed: torch.Tensor | CompactWeight,  # from pack_weight, pack_quantized or pack_compact
+        packed: torch.Tensor | CompactWeight,  # from one of the functions above
         bias: torch.Tensor | None,  # float32, N rounded up to LANES
         features: int,  # N
         dtype: torch.dtype = torch.float32,
@@ -144,7 +143,7 @@ class Native:
     ) -> torch.Tensor:
         """x W^T + b: [M, N] of `dtype`. A row's result does not depend on the other rows.
 
-        With bfloat16 weights, PAIRS and TILES round x to bfloat16 first. INT8 and INT4 round x to int8.
+        With bfloat16 weights, PAIRS and TILES round x to bfloat16 first. Products of codes round x to int8.
         """
         check(x, torch.float32)
         m, k = x.shape
@@ -156,8 +155,8 @@ class Native:
         product = self.products[kind][0] if product is None else product
         if compact is not None:
             fits = product in self.products[kind] and k % 2 == 0 and compact.fits(features, k)
-        elif product in QUANTIZED:
-            fits = kind == torch.uint8 and data.numel() == quantized_size(features, k, product)
+        elif product in OF_CODES:
+            fits = fits_codes(data, features, k, product)
         else:
             fits = product in self.products.get(kind, ()) and k % 2 == 0
             fits = fits and data.numel() == packed_size(features, k, kind)
@@ -180,9 +179,9 @@ class Native:
 
     def widen(self, x: torch.Tensor) -> torch.Tensor:
         """bfloat16 -> contiguous float32. A contiguous float32 tensor is returned as it is."""
-        if x.dtype == torch.float32:
-            return x.contiguous()
         x = x.contiguous()
+        if x.dtype == torch.float32:
+            return x
         check(x, torch.bfloat16)
         out = torch.empty(x.shape, dtype=torch.float32)
         self._library.widen(x.data_ptr(), out.data_ptr(), x.numel(), torch.get_num_threads())

@@ -18,6 +18,7 @@ import torch
 from serve_app.engine.kernels import plain, quantized
 from serve_app.engine.kernels.build import cpu_flags
 from serve_app.engine.kernels.experts import NativeExperts
+from serve_app.engine.kernels.grouped import GroupedWeight, grouped_product
 from serve_app.engine.kernels.heads import NativeHeads
 from serve_app.engine.kernels.layers import NativeCache
 from serve_app.engine.kernels.native import Native
@@ -74,6 +75,20 @@ def _linear(native: Native, random: torch.Generator) -> Iterator[float]:
             got = native.linear(x, packed, bias, 50, product=product)
             yield _error(got, x.double() @ weight.double().T + bias[:50])
             yield _error(native.linear(x, packed, bias, 50, torch.bfloat16, product), got.bfloat16())
+    for bits, group in itertools.product((4, 8), (16, 32, 64)):
+        yield from _by_groups(native, random, bits, group)
+
+
+def _by_groups(native: Native, random: torch.Generator, bits: int, group: int) -> Iterator[float]:
+    """Products over codes with scales for groups equal those of plain torch, bit for bit."""
+    codes = torch.randint(2**bits, (50, 192), dtype=torch.uint8, generator=random)
+    scales, zeros = torch.rand(50, 192 // group, generator=random), codes[:, ::group].contiguous()
+    weight = GroupedWeight(codes, scales, zeros, group, bits)
+    packed = native.pack_quantized(weight, lasting=False)
+    for rows in (1, 5, 17, 35):
+        x = torch.randn(rows, 192, generator=random)
+        got = native.linear(x, packed, None, 50, product=weight.product)
+        yield 0.0 if torch.equal(got, grouped_product(x, weight, None)) else 1.0
 
 
 def _linears(native: Native, random: torch.Generator) -> Iterator[float]:

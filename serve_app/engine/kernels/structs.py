@@ -47,6 +47,8 @@ class Product(IntEnum):
     TILES = 3  # bfloat16 weights, inputs rounded to bfloat16, with AMX
     INT8 = 4  # int8 weights, inputs rounded to int8
     INT4 = 5  # the same with weights of four bits, and a step and a least for every sixteen
+    GROUPED4 = 6  # codes of four bits with a scale and a zero for each group, inputs rounded to int8
+    GROUPED8 = 7  # the same with codes of eight bits
 
 
 class Preempted(IntEnum):

@@ -12,6 +12,7 @@ from typing import Final
 import torch
 
 from serve_app.engine.kernels import native
+from serve_app.engine.kernels.grouped import Codes
 from serve_app.engine.kernels.native import Native
 from serve_app.engine.kernels.quantized import Quantization, QuantizedWeight, product
 from serve_app.engine.kernels.structs import LinearStruct
@@ -41,7 +42,12 @@ class PackedCodes:
     """A weight as codes with scales, packed for the native product."""
 
     def __init__(
-        self, codes: QuantizedWeight, bias: torch.Tensor | None, kernels: Native, *, lasting: bool
+        self,
+        codes: Codes,
+        bias: torch.Tensor | None,
+        kernels: Native,
+        *,
+        lasting: bool,
     ) -> None:
         self._kernels, self._product = kernels, codes.product
         self._outputs, self._inputs = codes.codes.shape

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -44,6 +44,16 @@ class PackedTensor:
         """The header of the weight as it is stored: one tensor of bytes, which are nowhere."""
         size = sum(part.num_bytes for part in self.parts.values())
         return StoredTensor(self.name, "U8", self.full_shape, Path(), 0, size)
+
+    def grouped(self) -> StoredTensor | None:
+        """The header of the weight as a CPU keeps it for products over its codes: four or eight bits, and for
+        each group a scale of four bytes and a zero of one; None if a CPU has no product for them."""
+        codes, scales = self.parts.get("codes") or self.parts.get("blocks"), self.parts.get("scales")
+        if codes is None or scales is None or codes.dtype.startswith("F") or "values" in self.parts:
+            return None
+        count = math.prod(self.full_shape)
+        size = count // 2 if codes.num_bytes * 8 <= 4 * count else count
+        return replace(self.kept(), num_bytes=size + 5 * scales.num_values)
 
 
 class Reader(Protocol):

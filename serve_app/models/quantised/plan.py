@@ -13,6 +13,7 @@ from typing import Final
 
 import torch
 
+from serve_app.config.quantization import GPU
 from serve_app.models.errors import ModelLoadError
 from serve_app.models.quantised.packed import PackedTensor, Reader, refused
 from serve_app.models.stored import StoredTensor, stored_tensors
@@ -89,9 +90,13 @@ class Plan:
                 f"keys and values stay in {name}, or get scales of their own with kv_cache_dtype int8 or fp8"
             )
 
-    def kept(self) -> list[StoredTensor]:
-        """The tensors as they are in memory if all codes stay codes."""
-        return [*self.plain, *(each.kept() for each in self.packed)]
+    def kept(self, dtype: str, device: str) -> list[StoredTensor]:
+        """The tensors as they are in memory of `device` if codes stay codes where it multiplies by them; the
+        other weights in `dtype`, in safetensors' words."""
+        if device == GPU:
+            return [*self.plain, *(each.kept() for each in self.packed)]
+        size = 4 if dtype == "F32" else 2
+        return [*self.plain, *(each.grouped() or each.converted(dtype, size) for each in self.packed)]
 
     def served(self, dtype: str) -> list[StoredTensor]:
         """The tensors as they would be stored if the checkpoint had its weights in `dtype`, in safetensors'

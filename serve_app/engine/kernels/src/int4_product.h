@@ -19,6 +19,7 @@ class Int4Panel;
 
 struct Int4Weight {
   using Panel = Int4Panel;
+  static constexpr bool PER_OUTPUT = true;
 
   const uint8_t* codes;
   const float* scales;

@@ -14,6 +14,8 @@ constexpr int32_t INT8_ZERO = 128;  // what a stored code is above its value
 constexpr long INT_TILE = INT_TILE_ROWS * INT_INPUTS;
 
 struct Int8Weight {
+  static constexpr bool PER_OUTPUT = true;  // there is one scale for each output
+
   const uint8_t* codes;
   const float* scales;
   long steps;

@@ -11,7 +11,8 @@ namespace {
 
 const ProductFunctions& functions(const Linear& l) {
   static constexpr const ProductFunctions* ALL[] = {&floats_product, &widened_product, &pairs_product,
-                                                    &tiles_product,  &int8_product,    &int4_product};
+                                                    &tiles_product,  &int8_product,    &int4_product,
+                                                    &grouped4_product, &grouped8_product};
   return *ALL[l.product];
 }
 

@@ -3,7 +3,7 @@
 #include "product.h"
 
 struct Linear {
-  const void* weight;  // from pack_weight, pack_compact, pack_int8 or pack_int4
+  const void* weight;  // from pack_weight, pack_compact, pack_int8 or pack_int4, or packed by Python (see grouped_product.h)
   const float* bias;   // padded to whole panels, or null
   long outputs, inputs;
   long product;  // a Product

@@ -21,7 +21,8 @@ struct ProductFunctions {
   bool (*gate)(const Linear&, const float* x, const Linear& next, float* y, float* room, long m, bool gelu, int threads);
 };
 
-extern const ProductFunctions floats_product, widened_product, pairs_product, tiles_product, int8_product, int4_product;
+extern const ProductFunctions floats_product, widened_product, pairs_product, tiles_product, int8_product, int4_product,
+    grouped4_product, grouped8_product;
 
 // Elements from a row of bfloat16 to the next: an odd number of cache lines, so that the rows of a block lie in different
 // sets of the first-level cache.

@@ -1,13 +1,14 @@
 // The functions of a product of quantised weights.
 #pragma once
 #include "product_functions.h"
+#include "grouped_product.h"
 #include "quantized_product.h"
 
 namespace {
 
 template <class Weight>
 QuantizedRows rows_of(const Linear& l, const float* inputs, long rows) {
-  return QuantizedRows(inputs, rows, l.inputs, std::is_same_v<Weight, Int4Weight>);
+  return QuantizedRows(inputs, rows, l.inputs, !std::is_same_v<Weight, Int8Weight>);
 }
 
 template <class Weight>
@@ -25,7 +26,7 @@ constexpr ProductFunctions quantized_functions() {
   return {
       [](const Linear& l, long rows) { return rows_of<Weight>(l, nullptr, rows).room(); },
       [](const Linear& l, const float* x, float* inputs, long row) {
-        quantize_row(x, l.inputs, row, rows_of<Weight>(l, inputs, row + 1));
+        put_codes(weight_of<Weight>(l), x, l.inputs, row, rows_of<Weight>(l, inputs, row + 1));
       },
       multiply<Weight, false, float>,
       multiply<Weight, true, float>,

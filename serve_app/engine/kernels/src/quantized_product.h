@@ -21,6 +21,17 @@ INLINE bool widens(const Int8Weight&, long) { return false; }
 INLINE bool widens(const Int4Weight&, long m) { return m > INT4_FEW; }
 INLINE void widen_panels(const Int8Weight&, long, long, uint8_t*) {}
 
+// Whether a product of m rows is on tile registers, where there are any.
+template <class Weight>
+INLINE bool on_few_tiles(const Weight&, long m) {
+  return m > INT_FEW;
+}
+
+template <class Weight>
+INLINE void put_codes(const Weight&, const float* x, long k, long r, const QuantizedRows& to) {
+  quantize_row(x, k, r, to);
+}
+
 // Computes all rows of x at the panels [0, panels), by tasks of some panels each. With two `parts`, also at the panels
 // [panels, 2 * panels). finish(outputs, of the second part, rows, first panel, number of panels) changes the outputs
 // [rows, number of panels * 16] in place; then they are written to y, whose rows are n apart, or added if ADD.
@@ -28,7 +39,9 @@ template <bool ADD, class Weight, class Y, class Finish>
 void multiply_quantized(const Weight& weight, const QuantizedRows& x, long panels, long parts, Y* y, long n,
                         int threads, Finish&& finish) {
   const long m = x.rows;
-  const bool tiles = have_int_tiles() && m > INT_FEW, kept = m <= KEPT_ROWS, widened = !tiles && widens(weight, m);
+  const bool tiles = have_int_tiles() && on_few_tiles(weight, m), kept = m <= KEPT_ROWS;
+  bool widened = false;
+  if constexpr (Weight::PER_OUTPUT) widened = !tiles && widens(weight, m);
   parallel_panels(panels, INT_GROUP, MAX_PANELS, threads, [&](long first, long last, Turn& turn) {
     if (!kept && !turn.mine()) return;
     const long part = (kept ? m : INT_BLOCK) * INT_GROUP * LANES;  // floats
@@ -43,18 +56,23 @@ void multiply_quantized(const Weight& weight, const QuantizedRows& x, long panel
       const long j = first + g * INT_GROUP, some = std::min(INT_GROUP, last - j), width = some * LANES;
       const long offset = ((g + 1 < groups ? j + INT_GROUP : coming) - j) * weight.panel();  // bytes to the next panels
       float* const at = own + (kept ? g * parts * part : 0);
-      for (long p = 0; widened && p < parts; p++) widen_panels(weight, j + p * panels, some, room + p * wide);
+      if constexpr (Weight::PER_OUTPUT)
+        for (long p = 0; widened && p < parts; p++) widen_panels(weight, j + p * panels, some, room + p * wide);
       for (long row = 0; row < m; row += INT_BLOCK) {
         const long count = std::min(INT_BLOCK, m - row);
         for (long p = 0; p < parts; p++) {
           const long here = j + p * panels;
-          if (tiles)
+          if (tiles) {
             on_tiles(weight, x, row, count, here, some, room + p * wide, at + p * part, width);
-          else if (widened)
-            on_vectors(Int8Weight(room + p * wide, weight.scales + here * LANES, weight.steps), x, row, count, 0, some,
-                       0, at + p * part, width);
-          else
-            on_vectors(weight, x, row, count, here, some, row ? 0 : offset, at + p * part, width);
+            continue;
+          }
+          if constexpr (Weight::PER_OUTPUT)
+            if (widened) {
+              on_vectors(Int8Weight(room + p * wide, weight.scales + here * LANES, weight.steps), x, row, count, 0, some,
+                         0, at + p * part, width);
+              continue;
+            }
+          on_vectors(weight, x, row, count, here, some, row ? 0 : offset, at + p * part, width);
         }
         asm volatile("" ::: "memory");  // GCC must not fuse the last multiplication with an addition of `finish`
         finish(at, at + part, count, j, some);
@@ -73,8 +91,9 @@ void multiply_quantized(const Weight& weight, const QuantizedRows& x, long panel
 template <bool ADD, class Weight, class Y>
 void multiply_quantized(const Weight& weight, const QuantizedRows& x, const float* bias, Y* y, long n, int threads) {
   const long panels = (n + LANES - 1) / LANES;
-  if (have_int_tiles() && x.rows > INT_MANY)
-    return multiply_many_quantized<GROUPED>(
+  if constexpr (Weight::PER_OUTPUT)
+    if (have_int_tiles() && x.rows > INT_MANY)
+      return multiply_many_quantized<GROUPED>(
         weight, x, (panels + 1) / 2, 1, threads, neighbours(panels),
         each_pair([=](const float* sums, long row, long pair) {
           for (long c = 0; c < 2; c++) {
@@ -104,8 +123,9 @@ template <class Weight>
 void multiply_quantized_gated(const Weight& weight, const QuantizedRows& x, const float* bias, float* y, long n, bool gelu,
                               int threads) {
   const long count = n / LANES;
-  if (have_int_tiles() && x.rows > INT_MANY)
-    return multiply_many_quantized<GROUPED>(
+  if constexpr (Weight::PER_OUTPUT)
+    if (have_int_tiles() && x.rows > INT_MANY)
+      return multiply_many_quantized<GROUPED>(
         weight, x, count, 1, threads, [=](long pair) { return PanelNumbers{pair, pair + count}; },
         each_pair([=](const float* sums, long row, long pair) {
           F16 gate = load(sums), up = load(sums + LANES);

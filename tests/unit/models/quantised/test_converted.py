@@ -91,6 +91,12 @@ def test_the_check_says_from_what_to_what_and_counts_the_served_type(tmp_path: P
     assert least[0] is not None
     assert least[1] is not None
     assert least[0] < least[1]
+    on_cpu = kept.model_copy(update={"device": "cpu"})
+    checked = check_model(on_cpu, lambda line: None, memory=2**33).model
+    assert checked.stays_codes
+    linears = sum(each.numel() for name, each in plain.named_parameters() if name.endswith("_proj.weight"))
+    others = sum(each.numel() for each in plain.parameters()) - linears
+    assert checked.weight_bytes == linears // 2 + linears // 16 * 5 + others * 4
     change(tmp_path, model__layers__0__mlp__up_proj__scales=None)
     with pytest.raises(ModelLoadError, match=r"up_proj\.scales is missing"):
         check_model(config.model_copy(update={"source": str(tmp_path)}), lambda line: None, memory=2**33)
