@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+import pytest
 import pytest_asyncio
 
 from serve_app.api.protocol.family import Family
@@ -22,6 +23,7 @@ from serve_app.config.secret_file import secret_file
 from serve_app.deployments import environment
 from serve_app.deployments.environment import free_port as free_port
 from serve_app.deployments.launcher.ray_cluster import start_ray
+from serve_app.deployments.lean_ray import worker_template
 from serve_app.loopback import LOOPBACK
 from serve_app.types import EngineStats
 
@@ -41,8 +43,11 @@ class Cluster:
         return f"http://127.0.0.1:{self.port}"
 
 
-def _configure() -> None:
-    """Set Ray's environment. Ray reads it on import, so before any test module is imported."""
+def _configure() -> Path:
+    """Set Ray's environment. Ray reads it on import, so before any test module is imported.
+
+    Returns the folder of what the cluster keeps.
+    """
     folder = environment.private_folder()
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     environment.apply(
@@ -60,9 +65,19 @@ def _configure() -> None:
         }
     )
     environment.listen(folder, LOOPBACK, Family.OPENAI)
+    return folder
 
 
-_configure()
+_FOLDER: Final = _configure()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Workers are copies of a template, as those of a server, if tests will want a cluster.
+
+    Tests start a model's replica again and again, so the template has torch too.
+    """
+    if str(config.option.markexpr).startswith("ray"):
+        worker_template.start(_FOLDER, (*worker_template.MODULES, "serve_app.replica.build"))
 
 
 # On the session's event loop, so that the loop outlives the handles that Serve shuts down.
