@@ -18,4 +18,6 @@ import convert_hf_to_gguf  # noqa: E402
 from conversion.base import TextModel  # noqa: E402
 
 TextModel.get_vocab_base_pre = lambda self, tokenizer: "qwen2"
+if "qwen3_5" in (Path(sys.argv[1]) / "config.json").read_text("utf-8"):
+    sys.argv.append("--no-mtp")  # layers that draft, which models of `make_model.py` lack
 convert_hf_to_gguf.main()
