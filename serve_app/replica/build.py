@@ -59,7 +59,24 @@ class LoadedReplica:
 
 def load(config: ModelConfig, progress: Progress) -> LoadedReplica:
     """Load the model of `config`. Raises ModelLoadError; its message says what to do next."""
-    engine, model, tokenizer, followers = load_halves(config, progress)
+    halves = load_halves(config, progress)
+    try:
+        return _put_together(config, progress, *halves)
+    except BaseException:
+        if halves[-1] is not None:
+            halves[-1].close()
+        raise
+
+
+def _put_together(
+    config: ModelConfig,
+    progress: Progress,
+    engine: Engine,
+    model: LoadedModel,
+    tokenizer: Tokenizer,
+    followers: Followers | None,
+) -> LoadedReplica:
+    """Raises ModelLoadError."""
     new_driver = partial(AdaptingLoop, engine, make_loader(engine, config))
     folder = model.folder
     encoder = _prompt_encoder(config, tokenizer, folder)
