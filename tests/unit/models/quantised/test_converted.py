@@ -46,7 +46,8 @@ def test_the_engine_quantises_converted_weights_like_any_others(tmp_path: Path, 
     assert torch.equal(*(alone(each, text) for each in runners))
 
 
-def test_a_quantised_model_answers_over_http_and_takes_adapters(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "auto"])  # plain numbers, and codes
+def test_a_quantised_model_answers_over_http_and_takes_adapters(tmp_path: Path, dtype: str) -> None:
     folder = tmp_path / "model"
     shutil.copytree(demo_folder("demo-chat"), folder)
     packed: dict[str, torch.Tensor] = {}
@@ -59,7 +60,7 @@ def test_a_quantised_model_answers_over_http_and_takes_adapters(tmp_path: Path) 
     save_file(packed, folder / "model.safetensors")
     edit(folder / "config.json", quantization_config={**GPTQ, "bits": 8, "group_size": 64, "desc_act": True})
     config = ModelConfig(
-        name="m", source=str(folder), device="cpu", dtype="float32", adapters={"pirate": "demo:demo-lora"}
+        name="m", source=str(folder), device="cpu", dtype=dtype, adapters={"pirate": "demo:demo-lora"}
     )
     ask = {"temperature": 0, "messages": [{"role": "user", "content": "What is the capital of France?"}]}
     with local_model(config) as url:
