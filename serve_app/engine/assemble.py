@@ -69,7 +69,7 @@ def make_runner(
     module = made.accelerate(module, dtype, weights, progress)
     count, size = plain_weights(module)
     if count:
-        progress(f"{count} quantised weights are used otherwise than by products: {size / 2**30:,.2f} GiB")
+        progress(f"{count} coded weights are used otherwise than by products: {size / 2**30:,.2f} GiB")
     if part is not None:
         part.group.meet()  # before one of them looks for free memory
     began = time.monotonic()

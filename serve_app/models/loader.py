@@ -115,7 +115,9 @@ def load_model(
     if ranks > 1:
         split = Split.of(empty_module(kind, hf_config), rank, ranks)
     own = hf_config if split is None else split.config
-    module = read_weights(kind, folder, own, dtype, device, progress, reader, keep, split)
+    # On a GPU, weights to be quantised are read layer by layer, so that they never take their own size there.
+    late = reader is None and split is None and streams_to(device) and config.quantization != "none"
+    module = read_weights(kind, folder, own, dtype, device, progress, reader, keep or late, split)
     if reads_more_than_text(hf_config):
         module = language_model(module)
         progress("text only: its parts for images and sound are not used, requests that have any are refused")
@@ -181,8 +183,9 @@ def read_weights(
     """The module of transformers' auto class `kind`, in eval mode, on `device`; `options` go to that class.
 
     Tensors are loaded onto a GPU one by one, so that the machine's own memory never holds them all. If they
-    are quantised, `reader` reads them, and they are converted to `dtype` one by one, or with `keep_codes`
-    become CodedTensors. With `split`, only that part of each tensor is kept.
+    are quantised, `reader` reads them, and they are converted to `dtype` one by one. With `keep_codes`
+    weights become CodedTensors; plain ones stay in their files until they are used. With `split`, only that
+    part of each tensor is kept.
 
     Raises ModelLoadError when a tensor is missing, unused or not finite, and when the weights do not fit.
     """
@@ -192,7 +195,12 @@ def read_weights(
         if reader is None:
             check_plain(stored)
             streams = split is not None or streams_to(device)
-            tensors: Any = streamed_tensors(folder, device) if streams else None
+            vocabulary = config.get_text_config().vocab_size
+            tensors: Any = (
+                streamed_tensors(folder, device, late=keep_codes, vocabulary=vocabulary)
+                if streams or keep_codes
+                else None
+            )
         else:
             plan = Plan.of(stored, reader)
             tensors = converted_tensors(plan, device, dtype, keep_codes=keep_codes)

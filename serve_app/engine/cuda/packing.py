@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from torch import nn
@@ -62,7 +61,12 @@ def pack_model(model: PreTrainedModel, weights: WeightFormat, pack: Pack, *, exp
     wrong.
     """
     first, config = FirstLayers(model), model.config.get_text_config()
-    count = pack_parts(model, config, partial(run_model, model), weights, pack, experts=experts)
+
+    def run() -> None:
+        with first.alone():  # which are of all kinds
+            run_model(model)
+
+    count = pack_parts(model, config, run, weights, pack, experts=experts)
     if not count and weights is not PLAIN:
         raise UnsupportedModel(
             f"quantization {weights.name} cannot be applied: the model reads its own weights"

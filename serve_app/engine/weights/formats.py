@@ -80,7 +80,8 @@ class Packer:
                 [self._load(own, each, None, lasting=lasting) for each in parts], places, bias
             )
         made = own.loads[self._device](weight.numbers(), bias, lasting=lasting)
-        self._converted.append(made.num_bytes)
+        if load is not None:  # else these are plain numbers in their files
+            self._converted.append(made.num_bytes)
         return made
 
 

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from serve_app.engine.attention.recorder import RecordedCall, Recorder
 from serve_app.engine.cuda.trial.steps import DECODES
 from serve_app.engine.experts.gate import Gate, gate_of, is_experts
-from serve_app.engine.fused.checks import run_model
+from serve_app.engine.fused.checks import FirstLayers, run_model
 from serve_app.engine.fused.families import family_of
 from serve_app.engine.model.forward import check_codes
 from serve_app.engine.model.stateful import stateful_functions
@@ -120,7 +120,8 @@ def ask_about(
     `longest`: tokens of the longest sequence. Raises UnsupportedModel if the cache cannot hold codes.
     """
     recorder = Recorder()
-    run_model(module, recorder)
+    with FirstLayers(module).alone():  # which are of all kinds
+        run_model(module, recorder)
     check_codes((call.spec for call in recorder.calls), codes=codes != "auto")
     fusable = family_of(module) is not None
     text: Any = module.config.get_text_config()
