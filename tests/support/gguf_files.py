@@ -66,11 +66,13 @@ def make_gguf(
     architecture: str,
     kinds: Kinds,
     settings: Mapping[str, Any] | None = None,
+    more: Mapping[str, tuple[Any, Type]] | None = None,
     **overrides: Any,
 ) -> PreTrainedModel:
     """Write a small model to `path`; returns the model with the numbers that the file means, in float32.
 
-    `settings`: of the file, besides those that its model has; None takes one out.
+    `settings` and `more` tensors: of the file, besides those that its model has; a setting of None takes one
+    out. `overrides`: of the model's configuration.
     """
     config = tiny_config(architecture, **{**_SHARED, **SIZES[architecture], **overrides})
     plain = path.parent / f"{path.stem}-plain"
@@ -79,7 +81,8 @@ def make_gguf(
     described = json.loads((plain / "config.json").read_text())
     tensors, meant = packed(load_file(plain / "model.safetensors"), name, described, kinds)
     save_file(meant, plain / "model.safetensors", {"format": "pt"})
-    write(path, name, {**settings_of(name, described), **vocabulary(), **(settings or {})}, tensors)
+    described_by = {**settings_of(name, described), **vocabulary(), **(settings or {})}
+    write(path, name, described_by, {**tensors, **(more or {})})
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(plain, dtype=torch.float32)
     return model.eval()
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import gguf
+import numpy as np
 import pytest
 import torch
 from gguf.quants import dequantize
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from serve_app.models.quantised.gguf import unpack
 from tests.support.gguf_files import SIZES, Kinds, Type, make_gguf, random_blocks
 from tests.support.quantised import load, logits
+from tests.support.tiny_models import tiny_config
 
 TYPES: Final = [Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q8_0]
 K_TYPES: Final = [Type.Q2_K, Type.Q3_K, Type.Q4_K, Type.Q5_K, Type.Q6_K, Type.IQ4_NL, Type.IQ4_XS]
@@ -31,6 +34,72 @@ def test_a_model_of_each_family_computes_what_its_checkpoint_does(tmp_path: Path
     assert any(line.startswith("converting ") and "from GGUF (Q4_0, Q4_1" in line for line in lines)
     assert type(got) is type(want)
     assert torch.equal(logits(got), logits(want))
+
+
+def llama3_factors() -> np.ndarray[Any, Any]:
+    """By what transformers divides each frequency."""
+    config = tiny_config("llama", **SIZES["llama"], hidden_size=64, rope_parameters=LLAMA3)
+    scaled, _ = ROPE_INIT_FUNCTIONS["llama3"](config, torch.device("cpu"))
+    plain = 1 / LLAMA3["rope_theta"] ** (torch.arange(0, 16, 2) / 16)
+    return np.asarray((plain / scaled).numpy(), "<f4")
+
+
+LLAMA3: Final[dict[str, Any]] = {
+    "rope_type": "llama3",
+    "rope_theta": 500_000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+SCALED: Final[dict[str, dict[str, Any]]] = {
+    "llama3": {"rope_parameters": LLAMA3},
+    "yarn": {
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 10_000.0,
+            "factor": 4.0,
+            "original_max_position_embeddings": 32,
+        },
+        "settings": {
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": 4.0,
+            "rope.scaling.original_context_length": 32,
+        },
+    },
+    "linear": {
+        "rope_parameters": {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 2.0},
+        "settings": {"rope.scaling.type": "linear", "rope.scaling.factor": 2.0},
+    },
+}
+
+
+@pytest.mark.parametrize("scaling", SCALED)
+def test_scaled_positions_are_those_of_the_model(tmp_path: Path, scaling: str) -> None:
+    """Llama 3's are in no setting: converters write a tensor of factors."""
+    more = {"rope_freqs.weight": (llama3_factors(), Type.F32)} if scaling == "llama3" else {}
+    want = make_gguf(tmp_path / "m.gguf", "llama", lambda name: Type.F32, more=more, **SCALED[scaling])
+    got = load(tmp_path / "m.gguf", dtype="float32")
+    assert got.config.rope_parameters == want.config.rope_parameters
+    assert torch.equal(logits(got), logits(want))
+
+
+@pytest.mark.parametrize("architecture", [*SIZES, *SCALED])
+def test_llama_cpp_computes_the_same(tmp_path: Path, architecture: str) -> None:
+    """In float32, but for its cache of float16. Skipped if the library is not installed."""
+    library = pytest.importorskip("llama_cpp")
+    path, scaled = tmp_path / "m.gguf", SCALED.get(architecture, {})
+    more = {"rope_freqs.weight": (llama3_factors(), Type.F32)} if architecture == "llama3" else {}
+    family = "llama" if scaled else architecture
+    make_gguf(path, family, lambda name: Type.F32, more=more, **scaled)
+    ids = [3 + 7 * number % 90 for number in range(60)]
+    with torch.inference_mode():
+        got = load(path, dtype="float32")(torch.tensor([ids]), use_cache=False).logits[0]
+    theirs = library.Llama(str(path), n_ctx=64, n_threads=1, logits_all=True, verbose=False)
+    theirs.eval(ids)
+    want = torch.from_numpy(np.array(theirs.scores[: len(ids)]))
+    torch.testing.assert_close(got, want, rtol=0, atol=0.02)
+    assert torch.equal(got.argmax(-1), want.argmax(-1))
 
 
 @pytest.mark.parametrize("kind", [*TYPES, *K_TYPES], ids=lambda kind: kind.name)
