@@ -31,7 +31,7 @@ BUDGET: dict[str, int] = {
     "guardrails": 850,
     "json_schema": 3_690,
     "live": 340,
-    "models": 5_750,
+    "models": 5_850,
     "replica": 2_900,
     "rpc": 1_210,
     "telemetry": 500,

@@ -19,6 +19,7 @@ from serve_app.models.gguf.changes import column_order
 from serve_app.models.gguf.types import BLOCKS
 from serve_app.models.quantised.packed import PackedTensor, Stored, refused
 
+AT_ONCE: Final = 2**12  # blocks
 _LEVELS: Final = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)  # of IQ4 types
 
 
@@ -58,11 +59,29 @@ def unpack(
     parts: Mapping[str, torch.Tensor], kind: str, order: torch.Tensor | None = None
 ) -> QuantisedMatrix:
     """The matrix of `blocks` [N, B, bytes] of the type `kind`, with its columns in `order`."""
-    matrix = _UNPACK[kind](parts["blocks"])
+    matrix = _unpacked(parts["blocks"], _UNPACK[kind])
     if order is None:
         return matrix
     order = order.to(matrix.codes.device)
     return replace(matrix, codes=matrix.codes[:, order], permutation=order // matrix.block[1])
+
+
+def _unpacked(
+    blocks: torch.Tensor, unpack_rows: Callable[[torch.Tensor], QuantisedMatrix]
+) -> QuantisedMatrix:
+    """All rows, some at a time: while codes are put together, several bytes are in memory for each."""
+    rows, count, _ = blocks.shape
+    step = max(1, AT_ONCE // count)
+    first = unpack_rows(blocks[:step])
+    if rows <= step:
+        return first
+    codes = first.codes.new_empty(rows, first.codes.shape[1])
+    others = []
+    for start in range(0, rows, step):
+        part = unpack_rows(blocks[start : start + step])
+        codes[start : start + step] = part.codes
+        others.append(replace(part, codes=codes[:0]))
+    return replace(QuantisedMatrix.joined(others) or first, codes=codes)  # all are alike
 
 
 def _q4_0(blocks: torch.Tensor) -> QuantisedMatrix:

@@ -12,7 +12,7 @@ import torch
 from gguf.quants import dequantize
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from serve_app.models.quantised.gguf import unpack
+from serve_app.models.quantised.gguf import AT_ONCE, unpack
 from tests.support.gguf_files import SIZES, Kinds, Type, make_gguf, random_blocks
 from tests.support.quantised import load, logits
 from tests.support.tiny_models import tiny_config
@@ -103,7 +103,9 @@ def test_llama_cpp_computes_the_same(tmp_path: Path, architecture: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [*TYPES, *K_TYPES], ids=lambda kind: kind.name)
-def test_each_type_means_what_the_package_reads_for_any_bytes(kind: Type) -> None:
+def test_each_type_means_what_the_package_reads_for_any_bytes(
+    kind: Type, monkeypatch: pytest.MonkeyPatch
+) -> None:
     numbers, size = gguf.GGML_QUANT_SIZES[kind]
     if kind in K_TYPES:
         blocks = random_blocks(kind, (7, 3, size))
@@ -111,8 +113,10 @@ def test_each_type_means_what_the_package_reads_for_any_bytes(kind: Type) -> Non
         weights = torch.randn(7, 3 * numbers, generator=torch.Generator().manual_seed(0)).numpy()
         blocks = gguf.quants.quantize(weights, kind).reshape(7, 3, size)
     want = torch.from_numpy(dequantize(blocks.reshape(7, -1), kind).copy())
-    found = unpack({"blocks": torch.from_numpy(blocks)}, kind.name).dequantise(torch.float32)
-    assert torch.equal(found, want)
+    for at_once in (AT_ONCE, 9):  # all rows, or three at a time
+        monkeypatch.setattr("serve_app.models.quantised.gguf.AT_ONCE", at_once)
+        found = unpack({"blocks": torch.from_numpy(blocks)}, kind.name)
+        assert torch.equal(found.dequantise(torch.float32), want)
 
 
 @pytest.mark.parametrize("kind", [Type.F32, Type.F16, Type.BF16], ids=lambda kind: kind.name)
