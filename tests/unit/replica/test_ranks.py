@@ -42,7 +42,7 @@ from tests.support.tiny_llama import make_tiny_llama
 from tests.support.tiny_models import tiny_model
 
 LOST_S = 10.0  # in which a replica must notice a rank that is lost
-SMALL = {"max_model_len": 256, "num_blocks": 40, "max_sequences": 8, "max_step_tokens": 64}
+SMALL = {"max_model_len": 256, "num_blocks": 20, "max_sequences": 8, "max_step_tokens": 64}
 
 Ranks = tuple[Engine, Followers]
 
@@ -76,7 +76,7 @@ def mixed() -> list[EngineRequest]:
     """Requests with everything that a rank has to know of, some of them several times over the cache."""
     long = prompt(120, 1)
     ends = replace(GREEDY, ignore_eos=False)
-    longer = replace(GREEDY, max_tokens=40)
+    longer = replace(GREEDY, max_tokens=60)
     sampled = SamplingParams(temperature=0.8, max_tokens=12, seed=5, ignore_eos=True)
     return [
         request("plain", prompt(9)),
