@@ -142,7 +142,7 @@ def test_check_describes_a_file_and_footprint_counts_it(demo: Path) -> None:
     found = CliRunner().invoke(check, [str(demo), "--device", "cpu"])
     assert found.exit_code == 0, found.output
     assert "LlamaForCausalLM, 2.2 million parameters: can be served" in found.output
-    assert "from      GGUF (Q8_0), converted to bfloat16 at the start" in found.output
+    assert "from      GGUF (Q8_0), stays codes" in found.output
     assert f"source: {demo}" in found.output
     plain = ModelConfig(name="m", source="demo:demo-chat", device="cpu")
     assert least_memory(ModelConfig(name="m", source=str(demo), device="cpu")) == least_memory(plain)
