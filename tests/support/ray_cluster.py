@@ -9,13 +9,14 @@ import asyncio
 import atexit
 import os
 import shutil
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-import pytest
 import pytest_asyncio
 
 from serve_app.api.protocol.family import Family
@@ -43,11 +44,8 @@ class Cluster:
         return f"http://127.0.0.1:{self.port}"
 
 
-def _configure() -> Path:
-    """Set Ray's environment. Ray reads it on import, so before any test module is imported.
-
-    Returns the folder of what the cluster keeps.
-    """
+def _configure() -> None:
+    """Set Ray's environment. Ray reads it on import, so before any test module is imported."""
     folder = environment.private_folder()
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     environment.apply(
@@ -65,19 +63,13 @@ def _configure() -> Path:
         }
     )
     environment.listen(folder, LOOPBACK, Family.OPENAI)
-    return folder
+    # Workers are copies of a template, as those of a server, if all tests of this run want the cluster. They
+    # start replicas of models again and again, so the template has torch too.
+    if any(option == "-m" and marks.startswith("ray") for option, marks in pairwise(sys.argv)):
+        worker_template.start(folder, (*worker_template.MODULES, "serve_app.replica.build"))
 
 
-_FOLDER: Final = _configure()
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Workers are copies of a template, as those of a server, if tests will want a cluster.
-
-    Tests start a model's replica again and again, so the template has torch too.
-    """
-    if str(config.option.markexpr).startswith("ray"):
-        worker_template.start(_FOLDER, (*worker_template.MODULES, "serve_app.replica.build"))
+_configure()
 
 
 # On the session's event loop, so that the loop outlives the handles that Serve shuts down.
