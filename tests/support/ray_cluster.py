@@ -9,10 +9,8 @@ import asyncio
 import atexit
 import os
 import shutil
-import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +22,6 @@ from serve_app.config.secret_file import secret_file
 from serve_app.deployments import environment
 from serve_app.deployments.environment import free_port as free_port
 from serve_app.deployments.launcher.ray_cluster import start_ray
-from serve_app.deployments.lean_ray import worker_template
 from serve_app.loopback import LOOPBACK
 from serve_app.types import EngineStats
 
@@ -63,10 +60,6 @@ def _configure() -> None:
         }
     )
     environment.listen(folder, LOOPBACK, Family.OPENAI)
-    # Workers are copies of a template, as those of a server, if all tests of this run want the cluster. They
-    # start replicas of models again and again, so the template has torch too.
-    if any(option == "-m" and marks.startswith("ray") for option, marks in pairwise(sys.argv)):
-        worker_template.start(folder, (*worker_template.MODULES, "serve_app.replica.build"))
 
 
 _configure()

@@ -10,8 +10,8 @@ from serve_app.engine.weights import codes_product
 from serve_app.engine.weights.codes_product import CodesProduct, parts_of
 from serve_app.engine.weights.decoding import STEP, Form, instructions
 from serve_app.engine.weights.gpu_codes import CODES, GpuCodes, packed, unpacked, values
-from tests.support import ptx
 from tests.support.codes import grouped, some_codes
+from tests.support.ptx import halves, run
 from tests.support.triton_interpreter import LONG
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -44,7 +44,7 @@ def test_the_instructions_that_a_device_runs_decode_every_code(form: Form, dtype
     """On a processor: by the rules of PTX, for words with every code in every place."""
     words = np.random.default_rng(0).integers(0, 2**32, (2, 4096), dtype=np.uint32)
     program = instructions(form, half=dtype == torch.float16)
-    got = ptx.run(program, form.codes, list(words))
+    got = run(program, form.codes, list(words))
     for place, each in enumerate(got):
         codes = torch.from_numpy(
             (words >> np.uint32(form.bits * place) & np.uint32(2**form.bits - 1)).T.copy()
@@ -53,7 +53,7 @@ def test_the_instructions_that_a_device_runs_decode_every_code(form: Form, dtype
         if form is Form.FP8:
             usable = codes & 127 != 127  # NaN
         want = values(codes.to(torch.uint8), form).double()
-        assert torch.equal(ptx.halves(each, dtype)[usable], want[usable])
+        assert torch.equal(halves(each, dtype)[usable], want[usable])
 
 
 @FORMS
