@@ -47,10 +47,8 @@ class Blueprint:
     dtype: str  # that it would run in, by torch's name
     parameters: int  # of all ranks
     weight_bytes: int  # as served, of one rank
-    converted_from: str | None  # the format of quantised weights, which are converted to `dtype`
-    stays_codes: (
-        bool  # but stay codes where there is a product for them, for which `weight_bytes` counts them
-    )
+    converted_from: str | None  # the format of quantised weights; what does not stay codes is in `dtype`
+    stays_codes: bool  # at least one weight, where the device has a product for it
     window: int  # tokens
 
 
@@ -92,9 +90,11 @@ def read_blueprint(config: ModelConfig, progress: Callable[[str], None], *, on_c
         StoredTensor(name, _NAMES[each.dtype], tuple(each.shape), Path(), 0, each.nbytes)
         for name, each in module.named_parameters()  # a tied weight counts once
     ]
-    in_codes = reader is not None and revision is None and stays_codes(config, device)
-    if in_codes and reader is not None:
-        weights = Plan.of(stored_tensors(folder), reader).kept(_NAMES[dtype], device)
+    in_codes = False
+    if reader is not None and revision is None and stays_codes(config, device):
+        plan = Plan.of(stored_tensors(folder), reader)
+        if in_codes := plan.keeps_any(device):
+            weights = plan.kept(_NAMES[dtype], device)
     size = weight_bytes(weights, dtype.itemsize, vocab_size, config.quantization, device)
     return Blueprint(
         architecture=architecture_of(hf_config),

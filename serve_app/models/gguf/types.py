@@ -14,23 +14,27 @@ class NumberType:
     name: str
     numbers: int  # in a block
     num_bytes: int  # of a block
+    bits: int = 0  # of a code; 0: numbers are floats
+    scales: int = 1  # in a block
+    minimums: bool = False  # beside the scales
+    table: bool = False  # codes are places in a table of values
 
 
 TYPES: Final[Mapping[int, NumberType]] = {
     0: NumberType("F32", 1, 4),
     1: NumberType("F16", 1, 2),
-    2: NumberType("Q4_0", 32, 18),
-    3: NumberType("Q4_1", 32, 20),
-    6: NumberType("Q5_0", 32, 22),
-    7: NumberType("Q5_1", 32, 24),
-    8: NumberType("Q8_0", 32, 34),
-    10: NumberType("Q2_K", 256, 84),
-    11: NumberType("Q3_K", 256, 110),
-    12: NumberType("Q4_K", 256, 144),
-    13: NumberType("Q5_K", 256, 176),
-    14: NumberType("Q6_K", 256, 210),
-    20: NumberType("IQ4_NL", 32, 18),
-    23: NumberType("IQ4_XS", 256, 136),
+    2: NumberType("Q4_0", 32, 18, 4),
+    3: NumberType("Q4_1", 32, 20, 4, minimums=True),
+    6: NumberType("Q5_0", 32, 22, 5),
+    7: NumberType("Q5_1", 32, 24, 5, minimums=True),
+    8: NumberType("Q8_0", 32, 34, 8),
+    10: NumberType("Q2_K", 256, 84, 2, 16, minimums=True),
+    11: NumberType("Q3_K", 256, 110, 3, 16),
+    12: NumberType("Q4_K", 256, 144, 4, 8, minimums=True),
+    13: NumberType("Q5_K", 256, 176, 5, 8, minimums=True),
+    14: NumberType("Q6_K", 256, 210, 6, 16),
+    20: NumberType("IQ4_NL", 32, 18, 4, table=True),
+    23: NumberType("IQ4_XS", 256, 136, 4, 8, table=True),
     30: NumberType("BF16", 1, 2),
 }
 BLOCKS: Final[Mapping[str, NumberType]] = {each.name: each for each in TYPES.values() if each.numbers > 1}

@@ -17,7 +17,7 @@ import torch
 from serve_app.codes.matrix import QuantisedMatrix
 from serve_app.models.gguf.changes import column_order
 from serve_app.models.gguf.types import BLOCKS
-from serve_app.models.quantised.packed import PackedTensor, Stored, refused
+from serve_app.models.quantised.packed import PackedTensor, Scheme, Stored, refused
 
 AT_ONCE: Final = 2**12  # blocks
 _LEVELS: Final = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)  # of IQ4 types
@@ -51,7 +51,11 @@ class Gguf:
             changes=() if order is not None else tensor.changes,
         )
         return PackedTensor(
-            name, (rows, columns), {"blocks": blocks}, partial(unpack, kind=kind.name, order=order)
+            name,
+            (rows, columns),
+            {"blocks": blocks},
+            partial(unpack, kind=kind.name, order=order),
+            scheme=Scheme(kind.bits, rows * columns // kind.numbers * kind.scales, kind.minimums, kind.table),
         )
 
 

@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 import torch
 
 from serve_app.codes.matrix import QuantisedMatrix
+from serve_app.config.quantization import GPU
 from serve_app.models.errors import ModelLoadError
 from serve_app.models.stored import StoredTensor
 
 Stored = Mapping[str, StoredTensor]  # by name
 FLOATS: Final = ("F16", "BF16", "F32")  # of scales
+WIDE_GROUP: Final = 32  # the smallest group of codes of more than four bits with a product on a GPU
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """What decides how a device keeps codes."""
+
+    bits: int  # of a code
+    scales: int
+    minimums: bool = False  # beside the scales
+    table: bool = False  # codes are places in a table of values
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +40,7 @@ class PackedTensor:
     unpack: Callable[[Mapping[str, torch.Tensor]], QuantisedMatrix]  # of one matrix
     transposed: bool = False  # the model's weight has the columns of the matrix first
     experts: int | None = None
+    scheme: Scheme | None = None  # of codes that lie in one tensor with their scales
 
     @property
     def full_shape(self) -> tuple[int, ...]:
@@ -40,20 +53,34 @@ class PackedTensor:
         shape = self.full_shape
         return StoredTensor(self.name, dtype, shape, Path(), 0, math.prod(shape) * item_bytes)
 
-    def kept(self) -> StoredTensor:
-        """The header of the weight as it is stored: one tensor of bytes, which are nowhere."""
-        size = sum(part.num_bytes for part in self.parts.values())
+    def kept(self, device: str) -> StoredTensor | None:
+        """The header of the weight as `device` keeps it for products over its codes, whose bytes are nowhere;
+        None if there is no such product.
+
+        Integers have four or eight bits each, and for each group at most a scale of four bytes and a zero of
+        one. Of formats that keep scales in tensors of their own, a GPU keeps about what is stored.
+        """
+        if "values" in self.parts:
+            return None
+        count, scheme = math.prod(self.full_shape), self.scheme
+        if scheme is None and device == GPU:
+            size = sum(part.num_bytes for part in self.parts.values())
+            return StoredTensor(self.name, "U8", self.full_shape, Path(), 0, size)
+        scheme = scheme or self._scheme_of_parts()
+        if scheme is None or scheme.minimums:
+            return None
+        narrow = scheme.bits <= 4
+        if device == GPU and (scheme.table or (not narrow and count // scheme.scales < WIDE_GROUP)):
+            return None
+        size = count * (4 if narrow else 8) // 8 + 5 * scheme.scales
         return StoredTensor(self.name, "U8", self.full_shape, Path(), 0, size)
 
-    def grouped(self) -> StoredTensor | None:
-        """The header of the weight as a CPU keeps it for products over its codes: four or eight bits, and for
-        each group a scale of four bytes and a zero of one; None if a CPU has no product for them."""
+    def _scheme_of_parts(self) -> Scheme | None:
+        """The scheme of integers that lie in a tensor of their own; None for other codes."""
         codes, scales = self.parts.get("codes") or self.parts.get("blocks"), self.parts.get("scales")
-        if codes is None or scales is None or codes.dtype.startswith("F") or "values" in self.parts:
+        if codes is None or scales is None or codes.dtype.startswith("F"):
             return None
-        count = math.prod(self.full_shape)
-        size = count // 2 if codes.num_bytes * 8 <= 4 * count else count
-        return replace(self.kept(), num_bytes=size + 5 * scales.num_values)
+        return Scheme(-(-codes.num_bytes * 8 // math.prod(self.full_shape)), scales.num_values)
 
 
 class Reader(Protocol):

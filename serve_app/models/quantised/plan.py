@@ -13,7 +13,6 @@ from typing import Final
 
 import torch
 
-from serve_app.config.quantization import GPU
 from serve_app.models.errors import ModelLoadError
 from serve_app.models.quantised.packed import PackedTensor, Reader, refused
 from serve_app.models.stored import StoredTensor, stored_tensors
@@ -93,10 +92,12 @@ class Plan:
     def kept(self, dtype: str, device: str) -> list[StoredTensor]:
         """The tensors as they are in memory of `device` if codes stay codes where it multiplies by them; the
         other weights in `dtype`, in safetensors' words."""
-        if device == GPU:
-            return [*self.plain, *(each.kept() for each in self.packed)]
         size = 4 if dtype == "F32" else 2
-        return [*self.plain, *(each.grouped() or each.converted(dtype, size) for each in self.packed)]
+        return [*self.plain, *(each.kept(device) or each.converted(dtype, size) for each in self.packed)]
+
+    def keeps_any(self, device: str) -> bool:
+        """Whether a weight stays codes in memory of `device`."""
+        return any(each.kept(device) is not None for each in self.packed)
 
     def served(self, dtype: str) -> list[StoredTensor]:
         """The tensors as they would be stored if the checkpoint had its weights in `dtype`, in safetensors'

@@ -12,7 +12,12 @@ import torch
 from gguf.quants import dequantize
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from serve_app.models.quantised.gguf import AT_ONCE, unpack
+from serve_app.engine.kernels import native
+from serve_app.engine.weights.gpu_own_codes import gpu_codes_of
+from serve_app.engine.weights.own_codes import load_codes_on_cpu
+from serve_app.models.gguf.types import BLOCKS
+from serve_app.models.quantised.gguf import AT_ONCE, Gguf, unpack
+from serve_app.models.stored import StoredTensor
 from tests.support.gguf_files import SIZES, Kinds, Type, make_gguf, random_blocks
 from tests.support.quantised import load, logits
 from tests.support.tiny_models import tiny_config
@@ -102,16 +107,39 @@ def test_llama_cpp_computes_the_same(tmp_path: Path, architecture: str) -> None:
     assert torch.equal(got.argmax(-1), want.argmax(-1))
 
 
+def blocks_of(kind: Type, rows: int, count: int) -> np.ndarray[Any, Any]:
+    """[rows, count, bytes]."""
+    numbers, size = gguf.GGML_QUANT_SIZES[kind]
+    if kind in K_TYPES:
+        return np.asarray(random_blocks(kind, (rows, count, size)))
+    weights = torch.randn(rows, count * numbers, generator=torch.Generator().manual_seed(0)).numpy()
+    return np.asarray(gguf.quants.quantize(weights, kind).reshape(rows, count, size))
+
+
+@pytest.mark.skipif(native() is None, reason="without a compiler all codes are converted")
+@pytest.mark.parametrize("kind", [*TYPES, *K_TYPES], ids=lambda kind: kind.name)
+def test_the_check_counts_codes_where_a_device_has_a_product_for_them(kind: Type) -> None:
+    rows, columns = 64, 512
+    blocks = blocks_of(kind, rows, columns // BLOCKS[kind.name].numbers)
+    stored = StoredTensor("w", kind.name, (rows, columns), Path(), 0, blocks.nbytes)
+    found = Gguf.of({"types": [kind.name]}).find("w", {"w": stored})
+    assert found is not None
+    matrix = unpack({"blocks": torch.from_numpy(blocks)}, kind.name)
+    for device, held in (
+        ("cpu", load_codes_on_cpu(matrix, None, torch.bfloat16)),
+        ("cuda", gpu_codes_of(matrix)),
+    ):
+        counted = found.kept(device)
+        assert (counted is None) == (held is None), device
+        if counted is not None and held is not None:
+            assert 0.95 * held.num_bytes <= counted.num_bytes <= 1.2 * held.num_bytes, device
+
+
 @pytest.mark.parametrize("kind", [*TYPES, *K_TYPES], ids=lambda kind: kind.name)
 def test_each_type_means_what_the_package_reads_for_any_bytes(
     kind: Type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    numbers, size = gguf.GGML_QUANT_SIZES[kind]
-    if kind in K_TYPES:
-        blocks = random_blocks(kind, (7, 3, size))
-    else:
-        weights = torch.randn(7, 3 * numbers, generator=torch.Generator().manual_seed(0)).numpy()
-        blocks = gguf.quants.quantize(weights, kind).reshape(7, 3, size)
+    blocks = blocks_of(kind, 7, 3)
     want = torch.from_numpy(dequantize(blocks.reshape(7, -1), kind).copy())
     for at_once in (AT_ONCE, 9):  # all rows, or three at a time
         monkeypatch.setattr("serve_app.models.quantised.gguf.AT_ONCE", at_once)

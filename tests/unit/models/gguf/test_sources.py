@@ -144,8 +144,15 @@ def test_check_describes_a_file_and_footprint_counts_it(demo: Path) -> None:
     assert "LlamaForCausalLM, 2.2 million parameters: can be served" in found.output
     assert "from      GGUF (Q8_0), stays codes" in found.output
     assert f"source: {demo}" in found.output
-    plain = ModelConfig(name="m", source="demo:demo-chat", device="cpu")
-    assert least_memory(ModelConfig(name="m", source=str(demo), device="cpu")) == least_memory(plain)
+    converted, plain = (
+        least_memory(ModelConfig(name="m", source=source, device="cpu", dtype="bfloat16"))
+        for source in (str(demo), "demo:demo-chat")
+    )
+    assert converted == plain
+    kept = least_memory(ModelConfig(name="m", source=str(demo), device="cpu"))
+    assert kept is not None
+    assert plain is not None
+    assert kept < plain  # eight bits and a group's scale instead of twelve
 
 
 @pytest.mark.parametrize(
