@@ -69,39 +69,20 @@ inline void BlockProduct::in_pairs() const { v ? multiply_in_pairs<2>(*this) : m
 
 template <bool LOW, bool V>
 INLINE void multiply_block(const BlockProduct& b) {
+  using Sums = TileSums<1 + LOW, 1 + V>;
   const long x_bytes = b.x_row * sizeof(bf16), y_bytes = b.y_row * sizeof(float);
   float *const y = b.y, *const y_low = y + TILE_ROWS * b.y_row;
   asm volatile("" ::: "memory");  // GCC does not know that tile loads read memory: stores stay before this line
-  if (b.add) {
-    _tile_loadd(0, y, y_bytes);
-    if (V) _tile_loadd(1, y + LANES, y_bytes);
-    if (LOW) _tile_loadd(2, y_low, y_bytes);
-    if (LOW && V) _tile_loadd(3, y_low + LANES, y_bytes);
-  } else {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-  }
+  if (b.add)
+    Sums::load(y, y_low, y_bytes);
+  else
+    Sums::zero();
   const bf16 *x = b.x, *low = x + TILE_ROWS * b.x_row, *w = b.w, *v = b.v;
   for (long at = 0; at < b.steps; at++) {
-    _tile_loadd(4, x + at * BF16_INPUTS, x_bytes);
-    _tile_loadd(6, w + at * TILE_SIZE, 64);
-    _tile_dpbf16ps(0, 4, 6);
-    if (V) {
-      _tile_loadd(7, v + at * TILE_SIZE, 64);
-      _tile_dpbf16ps(1, 4, 7);
-    }
-    if (LOW) {
-      _tile_loadd(5, low + at * BF16_INPUTS, x_bytes);
-      _tile_dpbf16ps(2, 5, 6);
-      if (V) _tile_dpbf16ps(3, 5, 7);
-    }
+    const long of_rows = at * BF16_INPUTS, of_panels = at * TILE_SIZE;
+    Bf16Step::add<1 + LOW, 1 + V>(x + of_rows, low + of_rows, w + of_panels, v + of_panels, x_bytes);
   }
-  _tile_stored(0, y, y_bytes);
-  if (V) _tile_stored(1, y + LANES, y_bytes);
-  if (LOW) _tile_stored(2, y_low, y_bytes);
-  if (LOW && V) _tile_stored(3, y_low + LANES, y_bytes);
+  Sums::store(y, y_low, y_bytes);
 }
 
 inline void BlockProduct::on_tiles() const {

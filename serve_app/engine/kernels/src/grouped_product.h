@@ -289,31 +289,14 @@ void grouped_tiles(const GroupedWeight<BITS>& weight, const QuantizedRows& x, lo
   for (long r = 0; r < count; r++)
     for (int c = 0; c < PANELS; c++) store(out + r * stride + c * LANES, F16{});
   for (long step = 0, group = 0; step < weight.steps; group++) {
-    _tile_zero(0);
-    if (PANELS > 1) _tile_zero(1);
-    if (ROWS > 1) _tile_zero(2);
-    if (ROWS > 1 && PANELS > 1) _tile_zero(3);
+    TileSums<ROWS, PANELS>::zero();
     for (const long last = std::min(weight.steps, step + steps); step < last; step++) {
       before(step);
       asm volatile("" ::: "memory");  // GCC does not know that its tile loads read memory
       const uint8_t* const w = wide + step * INT_TILE;
-      _tile_loadd(4, codes + step * x.STRIDE, INT_INPUTS);
-      _tile_loadd(6, w, 64);
-      _tile_dpbsud(0, 4, 6);
-      if (PANELS > 1) {
-        _tile_loadd(7, w + panel, 64);
-        _tile_dpbsud(1, 4, 7);
-      }
-      if (ROWS > 1) {
-        _tile_loadd(5, low + step * x.STRIDE, INT_INPUTS);
-        _tile_dpbsud(2, 5, 6);
-        if (PANELS > 1) _tile_dpbsud(3, 5, 7);
-      }
+      Int8Step::add<ROWS, PANELS>(codes + step * x.STRIDE, low + step * x.STRIDE, w, w + panel);
     }
-    _tile_stored(0, sums[0], sizeof sums[0]);
-    if (PANELS > 1) _tile_stored(1, sums[0] + LANES, sizeof sums[0]);
-    if (ROWS > 1) _tile_stored(2, sums[INT_TILE_ROWS], sizeof sums[0]);
-    if (ROWS > 1 && PANELS > 1) _tile_stored(3, sums[INT_TILE_ROWS] + LANES, sizeof sums[0]);
+    TileSums<ROWS, PANELS>::store(sums[0], sums[INT_TILE_ROWS], sizeof sums[0]);
     asm volatile("" ::: "memory");
     for (int c = 0; c < PANELS; c++) {
       const U16 zero = zero_pairs(weight.zeros_at(j + c) + group * LANES);

@@ -130,31 +130,14 @@ void int8_tiles(const Int8Weight& weight, const QuantizedRows& x, long row, long
   const uint8_t* const w = weight.codes + j * weight.panel();
   const uint8_t* const v = w + weight.panel();
   const int8_t *const codes = x.row(row), *const low = ROWS > 1 ? x.row(row + INT_TILE_ROWS) : codes;
-  _tile_zero(0);
-  if (PANELS > 1) _tile_zero(1);
-  if (ROWS > 1) _tile_zero(2);
-  if (ROWS > 1 && PANELS > 1) _tile_zero(3);
+  TileSums<ROWS, PANELS>::zero();
   asm volatile("" ::: "memory");  // GCC does not know that its tile loads read memory
   for (long step = 0; step < x.steps; step++) {
-    const long at = step * INT_TILE;
-    _tile_loadd(4, codes + step * x.STRIDE, INT_INPUTS);
-    _tile_loadd(6, w + at, 64);
-    _tile_dpbsud(0, 4, 6);
-    if (PANELS > 1) {
-      _tile_loadd(7, v + at, 64);
-      _tile_dpbsud(1, 4, 7);
-    }
-    if (ROWS > 1) {
-      _tile_loadd(5, low + step * x.STRIDE, INT_INPUTS);
-      _tile_dpbsud(2, 5, 6);
-      if (PANELS > 1) _tile_dpbsud(3, 5, 7);
-    }
+    const long at = step * INT_TILE, of_rows = step * x.STRIDE;
+    Int8Step::add<ROWS, PANELS>(codes + of_rows, low + of_rows, w + at, v + at);
     between(step);
   }
-  _tile_stored(0, sums[0], sizeof sums[0]);
-  if (PANELS > 1) _tile_stored(1, sums[0] + LANES, sizeof sums[0]);
-  if (ROWS > 1) _tile_stored(2, sums[INT_TILE_ROWS], sizeof sums[0]);
-  if (ROWS > 1 && PANELS > 1) _tile_stored(3, sums[INT_TILE_ROWS] + LANES, sizeof sums[0]);
+  TileSums<ROWS, PANELS>::store(sums[0], sums[INT_TILE_ROWS], sizeof sums[0]);
   asm volatile("" ::: "memory");
   for (long r = 0; r < count; r++) {
     I16 of_row[PANELS];

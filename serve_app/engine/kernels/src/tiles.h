@@ -101,20 +101,35 @@ class FetchedTiles {
   const bf16 *w_, *v_;
 };
 
-// The same as `tile_product` below, with ROWS tiles of rows and PANELS panels, 1 or 2 each.
-template <int ROWS, int PANELS, class Tiles>
-void tile_product(const bf16* x, long steps, Tiles& tiles, float* y, long stride) {
-  const bf16* low = x + steps * TILE_SIZE;
-  float* const y_low = y + TILE_ROWS * stride;
-  const long bytes = stride * sizeof(float);
-  asm volatile("" ::: "memory");  // GCC does not know that its tile loads read memory: stores stay before this line
-  _tile_zero(0);
-  if (PANELS > 1) _tile_zero(1);
-  if (ROWS > 1) _tile_zero(2);
-  if (ROWS > 1 && PANELS > 1) _tile_zero(3);
-  for (const bf16* const end = low; x < end; x += TILE_SIZE, low += TILE_SIZE) {
-    const auto [w, v] = tiles.template next<PANELS>();
-    _tile_loadd(4, x, 64);
+// The sums of ROWS tiles of rows and PANELS panels, each 1 or 2, in the registers 0 to 3. In memory their rows, of four bytes
+// a number, are `bytes` apart, and those of the second tile begin at `low`.
+template <int ROWS, int PANELS>
+struct TileSums {
+  INLINE void zero() {
+    _tile_zero(0);
+    if (PANELS > 1) _tile_zero(1);
+    if (ROWS > 1) _tile_zero(2);
+    if (ROWS > 1 && PANELS > 1) _tile_zero(3);
+  }
+  INLINE void load(const void* y, const void* low, long bytes) {
+    _tile_loadd(0, y, bytes);
+    if (PANELS > 1) _tile_loadd(1, (const char*)y + 64, bytes);
+    if (ROWS > 1) _tile_loadd(2, low, bytes);
+    if (ROWS > 1 && PANELS > 1) _tile_loadd(3, (const char*)low + 64, bytes);
+  }
+  INLINE void store(void* y, void* low, long bytes) {
+    _tile_stored(0, y, bytes);
+    if (PANELS > 1) _tile_stored(1, (char*)y + 64, bytes);
+    if (ROWS > 1) _tile_stored(2, low, bytes);
+    if (ROWS > 1 && PANELS > 1) _tile_stored(3, (char*)low + 64, bytes);
+  }
+};
+
+// A step of a block: adds the products of 32 inputs of bfloat16, in rows `bytes` apart, to TileSums of float32.
+struct Bf16Step {
+  template <int ROWS, int PANELS>
+  INLINE void add(const void* high, const void* low, const void* w, const void* v, long bytes = 64) {
+    _tile_loadd(4, high, bytes);
     _tile_loadd(6, w, 64);
     _tile_dpbf16ps(0, 4, 6);
     if (PANELS > 1) {
@@ -122,15 +137,49 @@ void tile_product(const bf16* x, long steps, Tiles& tiles, float* y, long stride
       _tile_dpbf16ps(1, 4, 7);
     }
     if (ROWS > 1) {
-      _tile_loadd(5, low, 64);
+      _tile_loadd(5, low, bytes);
       _tile_dpbf16ps(2, 5, 6);
       if (PANELS > 1) _tile_dpbf16ps(3, 5, 7);
     }
   }
-  _tile_stored(0, y, bytes);
-  if (PANELS > 1) _tile_stored(1, y + LANES, bytes);
-  if (ROWS > 1) _tile_stored(2, y_low, bytes);
-  if (ROWS > 1 && PANELS > 1) _tile_stored(3, y_low + LANES, bytes);
+};
+
+#ifdef __AMX_INT8__
+
+// The same for 64 inputs: rows of int8, and panels of unsigned bytes. Its sums are int32.
+struct Int8Step {
+  template <int ROWS, int PANELS>
+  INLINE void add(const void* high, const void* low, const void* w, const void* v) {
+    _tile_loadd(4, high, 64);
+    _tile_loadd(6, w, 64);
+    _tile_dpbsud(0, 4, 6);
+    if (PANELS > 1) {
+      _tile_loadd(7, v, 64);
+      _tile_dpbsud(1, 4, 7);
+    }
+    if (ROWS > 1) {
+      _tile_loadd(5, low, 64);
+      _tile_dpbsud(2, 5, 6);
+      if (PANELS > 1) _tile_dpbsud(3, 5, 7);
+    }
+  }
+};
+
+#endif
+
+// The same as `tile_product` below, with ROWS tiles of rows and PANELS panels, 1 or 2 each.
+template <int ROWS, int PANELS, class Tiles>
+void tile_product(const bf16* x, long steps, Tiles& tiles, float* y, long stride) {
+  const bf16* low = x + steps * TILE_SIZE;
+  float* const y_low = y + TILE_ROWS * stride;
+  const long bytes = stride * sizeof(float);
+  asm volatile("" ::: "memory");  // GCC does not know that its tile loads read memory: stores stay before this line
+  TileSums<ROWS, PANELS>::zero();
+  for (const bf16* const end = low; x < end; x += TILE_SIZE, low += TILE_SIZE) {
+    const auto [w, v] = tiles.template next<PANELS>();
+    Bf16Step::add<ROWS, PANELS>(x, low, w, v);
+  }
+  TileSums<ROWS, PANELS>::store(y, y_low, bytes);
 }
 
 // y [rows, 16 or 32] = x W^T for up to 32 rows of x, as tiles of `steps` steps. Rows of y are `stride` apart; whole tiles
@@ -143,65 +192,23 @@ void tile_product(long rows, const bf16* x, long steps, Tiles tiles, float* y, l
     tiles.two() ? tile_product<1, 2>(x, steps, tiles, y, stride) : tile_product<1, 1>(x, steps, tiles, y, stride);
 }
 
-// A step of a block: 32 inputs of bfloat16. Its sums are float32.
-struct Bf16Step {
-  INLINE void add(const char* high, const char* low, const char* w, const char* v) {
-    _tile_loadd(4, high, 64);
-    _tile_loadd(6, w, 64);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(7, v, 64);
-    _tile_dpbf16ps(1, 4, 7);
-    _tile_loadd(5, low, 64);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
-  }
-};
-
-#ifdef __AMX_INT8__
-
-// The same for 64 inputs: rows of int8, and panels of unsigned bytes. Its sums are int32.
-struct Int8Step {
-  INLINE void add(const char* high, const char* low, const char* w, const char* v) {
-    _tile_loadd(4, high, 64);
-    _tile_loadd(6, w, 64);
-    _tile_dpbsud(0, 4, 6);
-    _tile_loadd(7, v, 64);
-    _tile_dpbsud(1, 4, 7);
-    _tile_loadd(5, low, 64);
-    _tile_dpbsud(2, 5, 6);
-    _tile_dpbsud(3, 5, 7);
-  }
-};
-
-#endif
-
 // sums [32, 32] = x W^T, or += if ADD, by steps of `Step`. Calls between() after every step.
 template <class Step, bool ADD, class Between>
 INLINE void tile_block(const BlockFactors& f, float* sums, Between&& between) {
   constexpr long STRIDE = 2 * LANES, BYTES = STRIDE * sizeof(float);
   float* const low_sums = sums + TILE_ROWS * STRIDE;
   asm volatile("" ::: "memory");  // GCC does not know that its tile loads read memory: stores stay before this line
-  if (ADD) {
-    _tile_loadd(0, sums, BYTES);
-    _tile_loadd(1, sums + LANES, BYTES);
-    _tile_loadd(2, low_sums, BYTES);
-    _tile_loadd(3, low_sums + LANES, BYTES);
-  } else {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-  }
+  if (ADD)
+    TileSums<2, 2>::load(sums, low_sums, BYTES);
+  else
+    TileSums<2, 2>::zero();
   const char *high = f.high, *low = f.low, *w = f.w, *v = f.v;
   for (const char* const end = high + f.steps * TILE_BYTES; high < end;
        high += TILE_BYTES, low += TILE_BYTES, w += TILE_BYTES, v += TILE_BYTES) {
-    Step::add(high, low, w, v);
+    Step::template add<2, 2>(high, low, w, v);
     between();
   }
-  _tile_stored(0, sums, BYTES);
-  _tile_stored(1, sums + LANES, BYTES);
-  _tile_stored(2, low_sums, BYTES);
-  _tile_stored(3, low_sums + LANES, BYTES);
+  TileSums<2, 2>::store(sums, low_sums, BYTES);
 }
 
 #else
