@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from serve_app.engine.attention.triton.early import after_previous
-from serve_app.engine.cuda.experts.kernels import gated_sums
+from serve_app.engine.cuda.experts.kernels import gated_sums, pairs_of_tile
 from serve_app.engine.weights.codes_kernels import sum_codes
 
 
@@ -51,10 +51,7 @@ def multiply_pairs_by_codes(
     count = tl.load(tiles + tile * 3 + 2)
     if count == 0:
         return
-    expert = tl.load(tiles + tile * 3).to(tl.int64)
-    places = tl.arange(0, M)
-    there = places < count
-    pair = tl.load(order + tl.load(tiles + tile * 3 + 1) + places, mask=there, other=0).to(tl.int64)
+    expert, there, pair = pairs_of_tile(order, tiles + tile * 3, count, M)
     outputs = tl.program_id(1) * N + tl.arange(0, N)
     inside = outputs < OUTPUTS
     rows = x + (pair // SHARE) * K

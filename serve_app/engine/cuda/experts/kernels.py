@@ -65,6 +65,15 @@ def sort_pairs(
 
 
 @triton.jit
+def pairs_of_tile(order, tile, count, M: tl.constexpr):
+    """The expert of a tile of `count` pairs, which of its M places have a pair, and the pairs; int64."""
+    places = tl.arange(0, M)
+    there = places < count
+    pair = tl.load(order + tl.load(tile + 1) + places, mask=there, other=0).to(tl.int64)
+    return tl.load(tile).to(tl.int64), there, pair
+
+
+@triton.jit
 def gated_sums(sums, ups, limit, alpha, added, GATE: tl.constexpr):
     """What an expert makes of its gates, the `sums`, and its ups."""
     if GATE == 3:
@@ -113,10 +122,7 @@ def multiply_pairs(
     count = tl.load(tiles + tile * 3 + 2)
     if count == 0:
         return
-    expert = tl.load(tiles + tile * 3).to(tl.int64)
-    places = tl.arange(0, M)
-    there = places < count
-    pair = tl.load(order + tl.load(tiles + tile * 3 + 1) + places, mask=there, other=0).to(tl.int64)
+    expert, there, pair = pairs_of_tile(order, tiles + tile * 3, count, M)
     outputs = tl.program_id(1) * N + tl.arange(0, N)
     inside = outputs < OUTPUTS
     inputs = tl.arange(0, STEP)
