@@ -324,14 +324,15 @@ FULL = (
     ("bf16", "plain", (8, 4, 256, 256)),
     ("bf16", "all", (71, 1, 64, 64)),
     ("bf16", "plain", (16, 16, 192, 128)),
-    ("bf16", "plain", (16, 1, 576, 512)),
+    ("bf16", "latent", (16, 1, 576, 512)),
     ("bf16", "latent", (20, 1, 576, 512)),
     ("bf16", "latent", (128, 1, 576, 512)),
     ("fp32", "all", (32, 8, 128, 128)),
     ("fp32", "plain", (71, 1, 64, 64)),
-    ("fp32", "plain", (16, 1, 576, 512)),
+    ("fp32", "latent", (16, 1, 576, 512)),
 )
 SPILLED = 64  # bytes of a thread's stack; where more are spilled, a smaller tile is faster
+SPILLED_BY_CODES = 288  # of many rows whose width no tile divides: Falcon 7B's 4,544
 
 
 @pytest.mark.parametrize(
@@ -373,8 +374,9 @@ def test_the_kernels_compile_for_a_gpu_and_fit_it(dtype: str, chosen: str, sizes
         assert set(taken) == attention | layers | adapters | experts | states | codes
     assert max(shared for shared, _ in taken.values()) <= LARGE_SHARED
     # Nobody needs the codes of float32 to be fast.
-    stacks = [stack for name, (_, stack) in taken.items() if dtype != "fp32" or "codes" not in name]
-    assert max(stacks) <= SPILLED
+    stacks = {name: stack for name, (_, stack) in taken.items() if dtype != "fp32" or "codes" not in name}
+    for name, stack in stacks.items():
+        assert stack <= (SPILLED_BY_CODES if name.startswith("multiply_codes/") else SPILLED), name
 
 
 @pytest.mark.parametrize("itemsize", [2, 4])
