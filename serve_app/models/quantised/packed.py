@@ -60,7 +60,7 @@ class PackedTensor:
         Integers have four or eight bits each, and for each group at most a scale of four bytes and a zero of
         one. Of formats that keep scales in tensors of their own, a GPU keeps about what is stored.
         """
-        if "values" in self.parts:
+        if "values" in self.parts:  # codes are places in the checkpoint's own table: NF4 and FP4
             return None
         count, scheme = math.prod(self.full_shape), self.scheme
         if scheme is None and device == GPU:

@@ -332,7 +332,7 @@ FULL = (
     ("fp32", "latent", (16, 1, 576, 512)),
 )
 SPILLED = 64  # bytes of a thread's stack; where more are spilled, a smaller tile is faster
-SPILLED_BY_CODES = 288  # of many rows whose width no tile divides: Falcon 7B's 4,544
+SPILLED_BY_CODES = 288  # the same for products with codes, at a width that no tile divides: Falcon 7B's 4,544
 
 
 @pytest.mark.parametrize(
@@ -373,10 +373,12 @@ def test_the_kernels_compile_for_a_gpu_and_fit_it(dtype: str, chosen: str, sizes
     else:
         assert set(taken) == attention | layers | adapters | experts | states | codes
     assert max(shared for shared, _ in taken.values()) <= LARGE_SHARED
-    # Nobody needs the codes of float32 to be fast.
-    stacks = {name: stack for name, (_, stack) in taken.items() if dtype != "fp32" or "codes" not in name}
-    for name, stack in stacks.items():
-        assert stack <= (SPILLED_BY_CODES if name.startswith("multiply_codes/") else SPILLED), name
+    odd_width = sizes[0] * sizes[2] % 128 != 0
+    for name, (_, stack) in taken.items():
+        if dtype == "fp32" and "codes" in name:
+            continue  # nobody needs them to be fast
+        spills_more = odd_width and name.startswith("multiply_codes/")
+        assert stack <= (SPILLED_BY_CODES if spills_more else SPILLED), name
 
 
 @pytest.mark.parametrize("itemsize", [2, 4])
