@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import torch
+from torch.nn import functional
 
 _AT_ONCE: Final = 2**18  # numbers computed in float32 at a time
+_LEAST_GROUP: Final = 16  # columns; pieces of groups that are smaller are better ordered by a permutation
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +63,17 @@ class QuantisedMatrix:
         if self.offsets is not None and not bool(self.offsets.float().isfinite().all()):
             raise ValueError("a minimum is not finite")
         if self.permutation is not None:
-            least, most = (int(each) for each in torch.aminmax(self.permutation))
-            if least < 0 or most >= self.scales.shape[1]:
-                raise ValueError(f"a column names a group outside 0 to {self.scales.shape[1] - 1}")
+            self._check_columns(self.permutation)
         if not self.zero_scales and bool((self.scales == 0).any()):
             for part in self._parts():
                 numbers, scales = self._factors(part)
                 if bool(((scales == 0) & (numbers != 0)).any()):
                     raise ValueError("a scale is zero although its codes are not")
+
+    def _check_columns(self, permutation: torch.Tensor) -> None:
+        least, most = (int(each) for each in torch.aminmax(permutation))
+        if least < 0 or most >= self.scales.shape[1]:
+            raise ValueError(f"a column names a group outside 0 to {self.scales.shape[1] - 1}")
 
     def by_rows(self) -> QuantisedMatrix:
         """The same numbers, with scales for single rows."""
@@ -81,6 +86,45 @@ class QuantisedMatrix:
         """The rows at `places`."""
         each = self.by_rows()
         return replace(each._with(lambda part: part[places]), codes=each.codes[places])
+
+    def columns(self, ranges: Sequence[tuple[int, int]]) -> QuantisedMatrix:
+        """The columns of `ranges`, side by side. Groups that they cut through become smaller ones."""
+        codes = torch.cat([self.codes[:, start:end] for start, end in ranges], 1)
+        if self.permutation is not None:
+            self._check_columns(self.permutation)
+            own = torch.cat([self.permutation[start:end] for start, end in ranges])
+            used, own = torch.unique(own, return_inverse=True)
+            return replace(self._with(lambda each: each[:, used]), codes=codes, permutation=own).in_order()
+        if self.scales.shape[1] == 1:
+            return replace(self, codes=codes)
+        size, at = self.block[1], 0
+        for start, end in ranges:
+            size, at = math.gcd(size, start, at), at + end - start
+        places = torch.cat([torch.arange(start, end, size) for start, end in ranges]) // self.block[1]
+        places = places.to(codes.device)
+        return replace(self._with(lambda each: each[:, places]), codes=codes, block=(self.block[0], size))
+
+    def in_order(self) -> QuantisedMatrix:
+        """The same numbers, without a permutation if the columns of a group lie side by side."""
+        order = self.permutation
+        if order is None:
+            return self
+        self._check_columns(order)
+        changes = (order[1:] != order[:-1]).nonzero().flatten() + 1
+        size = math.gcd(len(order), *changes.tolist())
+        if size < _LEAST_GROUP:
+            return self
+        places = order[::size].long()
+        return replace(
+            self._with(lambda each: each[:, places]), block=(self.block[0], size), permutation=None
+        )
+
+    def padded(self, rows: int) -> QuantisedMatrix:
+        """With rows of zeros up to so many `rows`."""
+        each = self.by_rows()
+        more = (0, 0, 0, rows - len(each.codes))
+        codes = functional.pad(each.codes.view(torch.uint8), more).view(each.codes.dtype)
+        return replace(each._with(lambda part: functional.pad(part, more)), codes=codes, zero_scales=True)
 
     def grouped(self, size: int) -> QuantisedMatrix:
         """The same numbers, with scales for `size` columns, which divide those of a block."""

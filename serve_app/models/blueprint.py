@@ -12,12 +12,12 @@ import torch
 from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
 
 from serve_app.config import ModelConfig
-from serve_app.config.quantization import CPU, FORMATS, GPU
+from serve_app.config.quantization import CPU, FORMATS, GPU, keeps_codes
 from serve_app.models.dtype import choose_dtype, declared_dtype
 from serve_app.models.embedder import check_embedder, is_embedder
 from serve_app.models.errors import ModelLoadError
 from serve_app.models.files import check_files
-from serve_app.models.footprint import stays_codes, weight_bytes
+from serve_app.models.footprint import weight_bytes
 from serve_app.models.guards import (
     architecture_of,
     auto_class,
@@ -81,18 +81,19 @@ def read_blueprint(config: ModelConfig, progress: Callable[[str], None], *, on_c
         module = _module(kind, config, dtype)
         return language_model(module) if text_alone else module
 
-    module, vocab_size = made(hf_config), text.vocab_size
+    module, vocab_size, split = made(hf_config), text.vocab_size, None
     parameters = sum(each.numel() for each in module.parameters())
     if config.tensor_parallel > 1:
-        part = Split.of(_module(kind, hf_config, dtype), 0, config.tensor_parallel).config
-        module, vocab_size = made(part), part.get_text_config().vocab_size
+        split = Split.of(_module(kind, hf_config, dtype), 0, config.tensor_parallel)
+        module, vocab_size = made(split.config), split.config.get_text_config().vocab_size
     weights = [
         StoredTensor(name, _NAMES[each.dtype], tuple(each.shape), Path(), 0, each.nbytes)
         for name, each in module.named_parameters()  # a tied weight counts once
     ]
     in_codes = False
-    if reader is not None and revision is None and stays_codes(config, device):
+    if reader is not None and revision is None and keeps_codes(config.dtype, config.quantization, device):
         plan = Plan.of(stored_tensors(folder), reader)
+        plan = plan if split is None else plan.part(split.cut_of)
         if in_codes := plan.keeps_any(device):
             weights = plan.kept(_NAMES[dtype], device)
     size = weight_bytes(weights, dtype.itemsize, vocab_size, config.quantization, device)

@@ -114,12 +114,8 @@ def _served(tensors: list[StoredTensor], shape: Mapping[str, Any], config: Model
         (owner[key] for owner in (text, shape) for key in ("dtype", "torch_dtype") if key in owner), ""
     )
     dtype, device = _NAMES.get(str(named), "BF16"), GPU if config.device == GPU else CPU
-    return plan.kept(dtype, device) if stays_codes(config, device) else plan.served(dtype)
-
-
-def stays_codes(config: ModelConfig, device: str) -> bool:
-    """Whether a quantised checkpoint stays codes on `device`, in most of its formats."""
-    return config.tensor_parallel == 1 and keeps_codes(config.dtype, config.quantization, device)
+    keeps = keeps_codes(config.dtype, config.quantization, device)
+    return plan.kept(dtype, device) if keeps else plan.served(dtype)
 
 
 def _declared_bytes(shape: Mapping[str, Any], tensors: Sequence[StoredTensor]) -> int | None:

@@ -39,7 +39,7 @@ from serve_app.models.quantised.packed import Reader
 from serve_app.models.quantised.plan import Plan, check_plain
 from serve_app.models.source import locate
 from serve_app.models.split.split import Split
-from serve_app.models.stored import stored_tensors, weight_files
+from serve_app.models.stored import parts_of, stored_tensors, weight_files
 from serve_app.models.streamed import streamed_tensors, streams_to
 from serve_app.models.text_alone import language_model
 
@@ -110,13 +110,13 @@ def load_model(
     reader = reader_of(hf_config)
     without_quantisation(hf_config)
     ranks = config.tensor_parallel
-    keep = reader is not None and ranks == 1 and keeps_codes(config.dtype, config.quantization, device.type)
+    keep = reader is not None and keeps_codes(config.dtype, config.quantization, device.type)
     kind, split = auto_class(hf_config), None
     if ranks > 1:
         split = Split.of(empty_module(kind, hf_config), rank, ranks)
     own = hf_config if split is None else split.config
     # On a GPU, weights to be quantised are read layer by layer, so that they never take their own size there.
-    late = reader is None and split is None and streams_to(device) and config.quantization != "none"
+    late = reader is None and streams_to(device) and config.quantization != "none"
     module = read_weights(kind, folder, own, dtype, device, progress, reader, keep or late, split)
     if reads_more_than_text(hf_config):
         module = language_model(module)
@@ -196,19 +196,18 @@ def read_weights(
             check_plain(stored)
             streams = split is not None or streams_to(device)
             vocabulary = config.get_text_config().vocab_size
+            stored = stored if split is None else list(parts_of(stored, split.cut_of))
             tensors: Any = (
-                streamed_tensors(folder, device, late=keep_codes, vocabulary=vocabulary)
+                streamed_tensors(stored, device, late=keep_codes, vocabulary=vocabulary)
                 if streams or keep_codes
                 else None
             )
         else:
             plan = Plan.of(stored, reader)
+            plan = plan if split is None else plan.part(split.cut_of)
             tensors = converted_tensors(plan, device, dtype, keep_codes=keep_codes)
             for line in plan.lines(reader.label, dtype, keep_codes=keep_codes):
                 progress(line)
-        if split is not None:
-            plain, packed = (stored, ()) if reader is None else (plan.plain, plan.packed)
-            tensors = split.tensors(tensors, plain, packed, device)
         module, report = _load(
             kind,
             folder,

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from serve_app.models.files import ELSEWHERE, INDEX, WEIGHTS, read_json
+from serve_app.models.gguf.changes import Change, changes_of_part
+from serve_app.models.split.cut import Cut, CutOf
 
 _MAX_HEADER_BYTES: Final = 100 * 2**20  # as safetensors bounds it
 
@@ -29,7 +31,9 @@ class StoredTensor:
     path: Path
     start: int  # of its bytes in the file
     num_bytes: int
-    changes: tuple[tuple[str | int, ...], ...] = ()  # after it is read; see gguf/changes.py
+    changes: tuple[Change, ...] = ()  # after it is read; see gguf/changes.py
+    cut: Cut | None = None  # what it is of the tensor `whole`; None: it lies in the file as it is
+    whole: StoredTensor | None = None
 
     @property
     def num_values(self) -> int:
@@ -37,9 +41,23 @@ class StoredTensor:
 
     def entry(self, number: int, name: str | None = None) -> StoredTensor:
         """The entry `number` of the first dimension, with a name of its own if it has one."""
+        if self.cut is not None and self.whole is not None:
+            if self.cut.dim == 0:
+                return self.whole.entry(self.cut.place(number), name)
+            return self.whole.entry(number, name).part(replace(self.cut, dim=self.cut.dim - 1))
         size, start = self.num_bytes // self.shape[0], self.start
         name = name or self.name
         return replace(self, name=name, shape=self.shape[1:], start=start + number * size, num_bytes=size)
+
+    def part(self, cut: Cut) -> StoredTensor:
+        """A part of the tensor, whose bytes alone are read, unless they lie apart in the file."""
+        shape = cut.shape(self.shape)
+        size = self.num_bytes * math.prod(shape) // max(1, self.num_values)
+        changes = changes_of_part(self.changes, cut.dim, self.shape[cut.dim], cut.ranges)
+        if changes is None:  # they need all of it
+            return replace(self, shape=shape, num_bytes=size, changes=(), cut=cut, whole=self)
+        plain = replace(self, changes=())
+        return replace(self, shape=shape, num_bytes=size, changes=changes, cut=cut, whole=plain)
 
     def data(self) -> bytes:
         """The bytes of a small tensor. Raises OSError if the file ends too early."""
@@ -68,6 +86,13 @@ def stored_tensors(folder: Path) -> list[StoredTensor]:
         names: set[str] = set(read_json(folder / INDEX)["weight_map"].values())
         paths = [folder / name for name in sorted(names)]
     return [tensor for path in paths for tensor in tensors_of(path)]
+
+
+def parts_of(tensors: Iterable[StoredTensor], cut_of: CutOf) -> Iterator[StoredTensor]:
+    """What a rank reads of each tensor."""
+    for each in tensors:
+        cut = cut_of(each.name, each.shape)
+        yield each if cut is None else each.part(cut)
 
 
 def weight_files(folder: Path) -> list[Path]:

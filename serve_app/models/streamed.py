@@ -7,19 +7,20 @@ files of a model open until the last tensor is read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import EllipsisType
 from typing import Final
 
 import torch
 
-from serve_app.codes.pages import pages
+from serve_app.codes.pages import new_tensor
 from serve_app.codes.tensor import CodedTensor
 from serve_app.models.errors import ModelLoadError
 from serve_app.models.gguf.changes import changed
-from serve_app.models.stored import StoredTensor, stored_tensors
+from serve_app.models.stored import StoredTensor
 
 TYPES: Final[Mapping[str, torch.dtype]] = {
     "F64": torch.float64,
@@ -101,14 +102,14 @@ class StoredNumbers:
 
 
 def streamed_tensors(
-    folder: Path, device: torch.device, *, late: bool = False, vocabulary: int = 0
+    stored: Iterable[StoredTensor], device: torch.device, *, late: bool = False, vocabulary: int = 0
 ) -> dict[str, StreamedTensor]:
-    """A `state_dict` of the model in `folder` for transformers' `from_pretrained`; reads only headers.
+    """A `state_dict` of these tensors for transformers' `from_pretrained`.
 
     `late`: large matrices, but those with a row for each token of the `vocabulary`, stay in their files.
-    Raises OSError or ValueError for files that are damaged, or that contain numbers of another type.
+    Raises ValueError for numbers of another type.
     """
-    stored = stored_tensors(folder)
+    stored = list(stored)
     if strange := sorted({tensor.dtype for tensor in stored} - set(TYPES)):
         raise ValueError(f"tensors of type {strange[0]} are not read here")
     return {
@@ -124,12 +125,43 @@ def _is_large(tensor: StoredTensor, vocabulary: int) -> bool:
 
 def read_tensor(stored: StoredTensor) -> torch.Tensor:
     """The tensor, in pages of its own. Raises OSError if the file is shorter than its header says."""
-    dtype = TYPES[stored.dtype]
-    if not stored.num_bytes:
-        return torch.empty(stored.shape, dtype=dtype)
-    room = pages(stored.num_bytes)
-    with stored.path.open("rb") as file:
-        file.seek(stored.start)
-        if file.readinto(room) != stored.num_bytes:
+    cut, whole = stored.cut, stored.whole
+    if cut is not None and whole is not None and (whole.changes or whole.cut):
+        return changed(cut.of(read_tensor(whole)), stored.changes)
+    tensor = new_tensor(stored.shape, TYPES[stored.dtype], torch.device("cpu"))
+    if tensor.nbytes != stored.num_bytes:
+        raise ValueError(f"{stored.name} has {stored.num_bytes} bytes, and its shape {tensor.nbytes}")
+    if not tensor.nbytes:
+        return tensor
+    memory = tensor.view(-1).view(torch.uint8).numpy().data  # pages are zeros where nothing is read
+    file = os.open(stored.path, os.O_RDONLY)
+    try:
+        for at, offset, size in _pieces(stored):
+            _read(file, memory[at : at + size], offset, stored)
+    finally:
+        os.close(file)
+    return changed(tensor, stored.changes)
+
+
+def _pieces(stored: StoredTensor) -> Iterator[tuple[int, int, int]]:
+    """The pieces of a tensor in its file: of each its place there, its place in the file, its size."""
+    cut, whole = stored.cut, stored.whole
+    if cut is None or whole is None:
+        yield 0, stored.start, stored.num_bytes
+        return
+    inner = math.prod(whole.shape[cut.dim + 1 :]) * (whole.num_bytes // whole.num_values)
+    for outer in range(math.prod(whole.shape[: cut.dim])):
+        at = outer * cut.size * inner
+        for start, end in cut.ranges:
+            size = (end - start) * inner
+            yield at, whole.start + (outer * whole.shape[cut.dim] + start) * inner, size
+            at += size
+
+
+def _read(file: int, into: memoryview, offset: int, stored: StoredTensor) -> None:
+    done = 0
+    while done < len(into):
+        count = os.preadv(file, [into[done:]], offset + done)
+        if not count:
             raise OSError(f"{stored.path} ends within {stored.name}")
-    return changed(torch.frombuffer(room, dtype=dtype).view(stored.shape), stored.changes)
+        done += count

@@ -36,10 +36,11 @@ def checkpoint(
     *,
     chosen: Callable[[str], bool] = lambda name: name.endswith("_proj"),
     shards: int = 1,
+    **sizes: Any,
 ) -> PreTrainedModel:
     """Write a small model with the linears of the modules that are `chosen` packed; returns the model that
-    has the numbers that these mean."""
-    write_plain(folder, architecture)
+    has the numbers that these mean. `sizes`: settings of its configuration."""
+    write_plain(folder, architecture, **sizes)
     packed: Tensors = {}
     meant: Tensors = {}
     for name, weight in load_file(folder / "plain" / "model.safetensors").items():
@@ -53,10 +54,10 @@ def checkpoint(
     return publish(folder, packed, meant, settings, shards=shards)
 
 
-def write_plain(folder: Path, architecture: str) -> None:
-    """Save a small model in `folder / "plain"`."""
-    sizes = SIZES.get(architecture)
-    config = small_config(architecture) if sizes is None else tiny_config(architecture, **sizes)
+def write_plain(folder: Path, architecture: str, **sizes: Any) -> None:
+    """Save a small model in `folder / "plain"`. `sizes`: settings of its configuration."""
+    known = SIZES.get(architecture)
+    config = small_config(architecture) if known is None else tiny_config(architecture, **{**known, **sizes})
     make_model(config).save_pretrained(folder / "plain")
 
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import torch
 from transformers import PreTrainedModel
@@ -84,13 +84,15 @@ class Divided:
     threads: RankThreads
 
 
-def divided_config(folder: Path, ranks: int, **engine: object) -> ModelConfig:
-    """A model of float32 on CPUs, in as few threads as its tests want to take."""
+def divided_config(
+    folder: Path, ranks: int, *, dtype: Literal["float32", "auto"] = "float32", **engine: object
+) -> ModelConfig:
+    """A model on CPUs, in as few threads as its tests want to take."""
     settings = {"num_blocks": 128, "block_size": 16} | engine
     return ModelConfig(
         name="tiny",
         source=str(folder),
-        dtype="float32",
+        dtype=dtype,
         device="cpu",
         attention="cpu",
         threads=1,
@@ -104,19 +106,21 @@ def save(model: PreTrainedModel, folder: Path) -> Path:
     return folder
 
 
-def runners(folder: Path, ranks: int, **engine: object) -> list[Divided]:
+def runners(
+    folder: Path, ranks: int, *, dtype: Literal["float32", "auto"] = "float32", **engine: object
+) -> list[Divided]:
     """The runner of each rank, loaded at the same time in threads; they also run only together."""
     threads = RankThreads(ranks)
 
     def load(rank: RankThread) -> Divided:
-        config = divided_config(folder, ranks, **engine)
+        config = divided_config(folder, ranks, dtype=dtype, **engine)
         with _loads:
             model = load_model(config, lambda _: None, rank=rank.rank)
         assert model.split is not None
         part = Part(rank, model.split, model.split.summed, model.split.vocab_size)
         runner = make_runner(
             model.module,
-            dtype=torch.float32,
+            dtype=model.dtype,
             device=model.device,
             context_window=model.context_window,
             config=config,

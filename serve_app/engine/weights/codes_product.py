@@ -44,7 +44,7 @@ class CodesProduct:
 
     def multiply(self, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         codes, rows = self.codes, len(x)
-        if x.shape[1] != codes.inputs:
+        if codes.order is None and x.shape[1] != codes.inputs:
             raise ValueError(f"a matrix of {codes.outputs} x {codes.inputs} got {tuple(x.shape)}")
         x = x.to(self._dtype).contiguous() if codes.order is None else x.to(self._dtype)[:, codes.order]
         out = x.new_empty(rows, codes.outputs, dtype=dtype)

@@ -32,12 +32,11 @@ class GpuCodes:
     form: Form
     words: torch.Tensor  # [N, K / codes of a word] int32, with K filled up to whole steps
     scales: torch.Tensor  # [N] of any float type; with groups, [groups of whole steps, N]
-    inputs: int  # K
+    inputs: int  # K, or more if groups are filled up with codes that mean zero
     group: int = 0  # inputs with one scale; 0: all
     zeros: torch.Tensor | None = None  # int8, like the scales; of integers
-    order: torch.Tensor | None = (
-        None  # [K]: the place among a row's inputs of each that is packed; None: its own
-    )
+    # [K]: the place among a row's inputs of each that is packed; None: its own.
+    order: torch.Tensor | None = None
 
     @property
     def outputs(self) -> int:
@@ -57,7 +56,9 @@ class GpuCodes:
         if self.zeros is not None:
             found = found - self._spread(self.zeros)
         found = found * self._spread(self.scales)
-        return found if self.order is None else found[:, torch.argsort(self.order)]
+        if self.order is None:
+            return found
+        return found.new_zeros(len(found), int(self.order.max()) + 1).index_add_(1, self.order, found)
 
     def _spread(self, each: torch.Tensor) -> torch.Tensor:
         return each.float().T.repeat_interleave(self.group, 1)[:, : self.inputs]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
@@ -34,32 +35,68 @@ def gpu_codes_of(matrix: QuantisedMatrix) -> GpuCodes | None:
         return None
     form, codes, centre = found
     matrix = matrix.by_rows()
-    inputs, group = codes.shape[1], matrix.block[1]
+    scales, group, order = matrix.scales, matrix.block[1], matrix.permutation
     zeros = _zeros(matrix, centre)
     if zeros is not None and int(zeros.abs().amax()) > 128:
         return None
-    order = matrix.permutation
     if order is not None:
-        if bool((torch.bincount(order.flatten(), minlength=matrix.scales.shape[1]) != group).any()):
-            return None
-        order = torch.argsort(order, stable=True)
-        codes = codes[:, order]
+        group = _piece(order, STEP // form.codes)
+        pieces, order = _side_by_side(order, group)
+        codes = _ordered(codes, order, _nothing(form, codes, zeros), pieces.repeat_interleave(group))
+        scales, order = scales[:, pieces], order.clamp(min=0)
+        zeros = None if zeros is None else zeros[:, pieces]
+    inputs = codes.shape[1]
     filled = -(-inputs // STEP) * STEP
-    if group >= inputs:
+    if group >= inputs and order is None:
         if zeros is None:
-            return GpuCodes(form, packed(codes, form), matrix.scales[:, 0].float().contiguous(), inputs)
+            return GpuCodes(form, packed(codes, form), scales[:, 0].float().contiguous(), inputs)
         group = filled
     if (STEP % group and group % STEP) or group % (STEP // form.codes):
         return None
     return GpuCodes(
         form,
         packed(codes, form),
-        _by_groups(_narrow(matrix.scales), filled // group or 1),
+        _by_groups(_narrow(scales), filled // group or 1),
         inputs,
         group,
         None if zeros is None else _by_groups(zeros.to(torch.int8), filled // group or 1),
         order,
     )
+
+
+def _piece(groups: torch.Tensor, least: int) -> int:
+    """The inputs of a piece of a group, at least so many and within a step; `groups`: of each input."""
+    size = math.gcd(STEP, *torch.bincount(groups.flatten()).tolist())
+    return size if size % least == 0 else least
+
+
+def _side_by_side(groups: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The group of each piece of `size` inputs, and the input for each place in those pieces; -1: none."""
+    counts = torch.bincount(groups.flatten())
+    pieces = -(-counts // size)
+    inputs = groups.argsort(stable=True)
+    of_group = groups[inputs].long()
+    starts, firsts = (pieces.cumsum(0) - pieces) * size, counts.cumsum(0) - counts
+    places = starts[of_group] + torch.arange(len(inputs), device=inputs.device) - firsts[of_group]
+    order = inputs.new_full((int(pieces.sum()) * size,), -1).index_copy_(0, places, inputs)
+    return torch.arange(len(counts), device=counts.device).repeat_interleave(pieces), order
+
+
+def _nothing(form: Form, codes: torch.Tensor, zeros: torch.Tensor | None) -> torch.Tensor:
+    """The code that means zero in each group of each output [N, G], as uint8."""
+    if zeros is None:
+        return codes.new_full((1, 1), 8 if form is Form.INT4 else 0)
+    return (zeros + 8).to(torch.uint8) if form is Form.INT4 else zeros.to(torch.int8).view(torch.uint8)
+
+
+def _ordered(
+    codes: torch.Tensor, order: torch.Tensor, nothing: torch.Tensor, groups: torch.Tensor
+) -> torch.Tensor:
+    """The codes of the inputs in `order`, with those that mean zero in their group where there is none."""
+    found = codes[:, order.clamp(min=0)]
+    if bool((empty := order < 0).any()):
+        found[:, empty] = nothing[:, groups[empty]] if nothing.shape[1] > 1 else nothing
+    return found
 
 
 def joined(parts: Sequence[GpuCodes]) -> GpuCodes | None:

@@ -27,6 +27,25 @@ def changed(tensor: torch.Tensor, changes: Sequence[Change]) -> torch.Tensor:
     return tensor
 
 
+def changes_of_part(
+    changes: Sequence[Change], dim: int, size: int, ranges: Sequence[tuple[int, int]]
+) -> tuple[Change, ...] | None:
+    """The changes that make a part of a tensor, these ranges of a dimension of `size`, from the same part of
+    the file; None if the part's numbers lie elsewhere there."""
+    made: list[Change] = []
+    for name, *numbers in changes:
+        if name == PAIRED and dim == 0:
+            head = size // int(numbers[0])
+            if any(start % head or end % head for start, end in ranges):
+                return None
+            made.append((PAIRED, sum(end - start for start, end in ranges) // head))
+        elif (name, dim) in ((GROUPED, 0), (GROUPED_COLUMNS, 1)):
+            return None
+        else:
+            made.append((name, *numbers))
+    return tuple(made)
+
+
 def _paired(tensor: torch.Tensor, heads: int) -> torch.Tensor:
     """llama.cpp rotates rows 2i and 2i + 1 of a head together, transformers i and i + half a head."""
     return tensor.view(heads, -1, 2, *tensor.shape[1:]).transpose(1, 2).reshape(tensor.shape)

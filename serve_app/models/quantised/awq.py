@@ -27,6 +27,7 @@ from serve_app.models.quantised.packed import (
     need,
     refused,
 )
+from serve_app.models.quantised.share import Along, Region
 
 _BITS: Final = 4
 _EACH: Final = 8  # codes of a word
@@ -71,11 +72,18 @@ class Awq:
         check_shape(scales, (groups, words * _EACH))
         check_shape(zeros, (groups, words))
         parts = {"codes": codes, "zeros": zeros, "scales": scales}
-        made = partial(_unpack, group=inputs if self.group == -1 else self.group)
-        return PackedTensor(f"{module}.weight", (words * _EACH, inputs), parts, made)
+        group = Along(0, inputs // groups)
+        return PackedTensor(
+            f"{module}.weight",
+            (words * _EACH, inputs),
+            parts,
+            partial(_unpack, group=inputs // groups),
+            rows={"codes": Along(1, _EACH), "zeros": Along(1, _EACH), "scales": Along(1)},
+            columns={"codes": Along(0), "zeros": group, "scales": group},
+        )
 
 
-def _unpack(parts: Mapping[str, torch.Tensor], group: int) -> QuantisedMatrix:
+def _unpack(parts: Mapping[str, torch.Tensor], region: Region, group: int) -> QuantisedMatrix:
     return QuantisedMatrix(
         _outputs(parts["codes"]), parts["scales"].T, (1, group), zeros=_outputs(parts["zeros"])
     )

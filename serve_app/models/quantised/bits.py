@@ -6,12 +6,20 @@ import math
 
 import torch
 
+from serve_app.models.quantised.share import Along
+
 _WORD = 32
 
 
 def words_for(count: int, bits: int) -> int:
     """The 32-bit words of `count` codes that are packed without gaps."""
     return -(-count * bits // _WORD)
+
+
+def in_words(dim: int, bits: int) -> Along:
+    """Where such codes lie along a dimension of words."""
+    shared = math.gcd(_WORD, bits)
+    return Along(dim, _WORD // shared, bits // shared)
 
 
 def unpack(words: torch.Tensor, bits: int, count: int) -> torch.Tensor:
@@ -21,7 +29,7 @@ def unpack(words: torch.Tensor, bits: int, count: int) -> torch.Tensor:
     """
     rows = words.shape[0]
     if 8 % bits == 0:  # no code lies in two bytes
-        data = words.contiguous().view(torch.uint8)
+        data = words.clone(memory_format=torch.contiguous_format).view(torch.uint8)
         parts = [data >> offset & (2**bits - 1) for offset in range(0, 8, bits)]
         return torch.stack(parts, dim=-1).view(rows, -1)[:, :count]
     shared = math.gcd(_WORD, bits)

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from math import gcd
 from typing import Any, Final
 
 import torch
@@ -19,6 +20,7 @@ import torch
 from serve_app.codes.matrix import QuantisedMatrix
 from serve_app.models.quantised.bits import nibbles
 from serve_app.models.quantised.packed import PackedTensor, Stored, check_shape, groups_of, need, refused
+from serve_app.models.quantised.share import Along, Region, taken
 
 _STATE: Final = ".quant_state.bitsandbytes__"
 _KINDS: Final = ("nf4", "fp4")
@@ -64,10 +66,17 @@ def _rows(name: str, stored: Stored) -> PackedTensor:
         if any(parts["format"].data()):
             raise refused(parts["format"].name, "only weights in rows are read here")
 
-    def unpack(tensors: Mapping[str, torch.Tensor]) -> QuantisedMatrix:
+    def unpack(tensors: Mapping[str, torch.Tensor], region: Region) -> QuantisedMatrix:
         return QuantisedMatrix(tensors["codes"], tensors["scales"][:, None] / _MOST, (1, columns))
 
-    return PackedTensor(name, (rows, columns), parts, unpack)
+    return PackedTensor(
+        name,
+        (rows, columns),
+        parts,
+        unpack,
+        rows={"codes": Along(0), "scales": Along(0)},
+        columns={"codes": Along(1)},
+    )
 
 
 def _blocks(name: str, state: str, stored: Stored) -> PackedTensor:
@@ -81,34 +90,40 @@ def _blocks(name: str, state: str, stored: Stored) -> PackedTensor:
     codes = need(stored, name, ("U8",), name)
     check_shape(codes, (rows * columns // 2, 1), (1, rows * columns // 2))
     groups = groups_of(columns, size, name)
+    values = need(stored, f"{name}.quant_map", ("F32",), name)
+    scales = need(stored, f"{name}.absmax", ("U8" if nested else "F32",), name)
+    check_shape(values, (16,))
+    check_shape(scales, (rows * groups,))
     parts = {
-        "codes": codes,
+        "codes": replace(codes, shape=(rows, columns // 2)),
         "state": stored[state],
-        "values": need(stored, f"{name}.quant_map", ("F32",), name),
-        "scales": need(stored, f"{name}.absmax", ("U8" if nested else "F32",), name),
+        "values": values,
+        "scales": replace(scales, shape=(rows, groups)),
     }
-    check_shape(parts["values"], (16,))
-    check_shape(parts["scales"], (rows * groups,))
+    by_rows = {"codes": Along(0), "scales": Along(0)}
+    by_columns = {"codes": Along(1, size, size // 2), "scales": Along(1, size)}
     if nested:
         parts["outer"] = need(stored, f"{name}.nested_absmax", ("F32",), name)
         parts["table"] = need(stored, f"{name}.nested_quant_map", ("F32",), name)
         check_shape(parts["outer"], (-(-rows * groups // outer),))
         check_shape(parts["table"], (256,))
-    made = partial(_unpack, shape=(rows, columns), size=size, offset=offset, outer=outer)
-    return PackedTensor(name, (rows, columns), parts, made)
+        shared = gcd(outer, groups)  # an outer scale is of scales that follow each other, through all rows
+        by_rows["outer"] = Along(0, outer // shared, groups // shared)
+        del by_columns["scales"]
+    made = partial(_unpack, size=size, offset=offset, outer=outer)
+    return PackedTensor(name, (rows, columns), parts, made, by_rows, by_columns)
 
 
 def _unpack(
-    parts: Mapping[str, torch.Tensor], shape: tuple[int, int], size: int, offset: float, outer: int
+    parts: Mapping[str, torch.Tensor], region: Region, size: int, offset: float, outer: int
 ) -> QuantisedMatrix:
     scales = parts["scales"]
     if "table" in parts:
-        scales = (
-            parts["table"][scales.int()] * parts["outer"].repeat_interleave(outer)[: len(scales)] + offset
-        )
+        others = parts["outer"].repeat_interleave(outer)[: scales.numel()].view(scales.shape)
+        scales = taken(parts["table"][scales.int()] * others + offset, region.groups(size), 1)
     return QuantisedMatrix(
-        nibbles(parts["codes"].flatten(), high_first=True).view(shape),
-        scales.view(shape[0], shape[1] // size),
+        nibbles(parts["codes"], high_first=True),
+        scales,
         (1, size),
         values=parts["values"],
     )

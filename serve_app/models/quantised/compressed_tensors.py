@@ -18,7 +18,7 @@ import torch
 
 from serve_app.codes.matrix import QuantisedMatrix
 from serve_app.models.errors import ModelLoadError
-from serve_app.models.quantised.bits import unpack, words_for
+from serve_app.models.quantised.bits import in_words, unpack, words_for
 from serve_app.models.quantised.fp8 import CODES, scaled
 from serve_app.models.quantised.nvfp4 import GROUP as NVFP4_GROUP
 from serve_app.models.quantised.nvfp4 import packed_nvfp4
@@ -31,6 +31,7 @@ from serve_app.models.quantised.packed import (
     need,
     refused,
 )
+from serve_app.models.quantised.share import Along, Region, taken
 
 _PACKED: Final = "pack-quantized"
 _NUMBERS: Final = ("float-quantized", "int-quantized", "naive-quantized")
@@ -197,32 +198,38 @@ def _packed(module: str, stored: Stored, scheme: _Scheme) -> PackedTensor:
     if order in stored:
         parts["permutation"] = need(stored, order, ("I32", "I64"), name)
         check_shape(parts["permutation"], (columns,))
-    made = partial(
-        _unpack,
-        bits=scheme.bits,
-        shape=(rows, columns),
-        scales=(tall if tall == rows else 1, groups),
-        block=(1 if tall == rows else rows, columns // groups),
+    tall = 1 if tall == rows else rows  # rows with one scale
+    by_rows, by_columns = {"codes": Along(0)}, {"codes": in_words(1, scheme.bits)}
+    if tall == 1:
+        by_rows["scales"] = by_rows["zeros"] = Along(0)
+        if "zeros" in parts and parts["zeros"].dtype == "I32":
+            by_rows["zeros"] = in_words(0, scheme.bits)
+    if groups > 1 and "permutation" not in parts:  # else scales are of all columns
+        by_columns["scales"] = by_columns["zeros"] = Along(1, columns // groups)
+    return PackedTensor(
+        f"{module}.weight",
+        (rows, columns),
+        parts,
+        partial(_unpack, bits=scheme.bits, block=(tall, columns // groups)),
+        rows={role: each for role, each in by_rows.items() if role in parts},
+        columns={role: each for role, each in by_columns.items() if role in parts},
     )
-    return PackedTensor(f"{module}.weight", (rows, columns), parts, made)
 
 
 def _unpack(
-    parts: Mapping[str, torch.Tensor],
-    bits: int,
-    shape: tuple[int, int],
-    scales: tuple[int, int],
-    block: tuple[int, int],
+    parts: Mapping[str, torch.Tensor], region: Region, bits: int, block: tuple[int, int]
 ) -> QuantisedMatrix:
-    half = 2 ** (bits - 1)
-    zeros = parts.get("zeros", torch.zeros(scales, dtype=torch.int8, device=parts["codes"].device))
+    half, (rows, columns), order = 2 ** (bits - 1), region.shape, parts.get("permutation")
+    scales = parts["scales"].reshape(-(-rows // block[0]), -1)
+    zeros = parts.get("zeros", torch.zeros(1, dtype=torch.int8, device=scales.device))
     if zeros.dtype == torch.int32:
-        zeros = unpack(zeros.T.contiguous(), bits, scales[0]).T.to(torch.int16) - half
-    order = parts.get("permutation")
+        zeros = unpack(zeros.T, bits, len(scales)).T.to(torch.int16) - half
+    if order is not None and bool((order == -1).all()):
+        order = torch.arange(len(order), device=order.device) // block[1]
     return QuantisedMatrix(
-        unpack(parts["codes"], bits, shape[1]),
-        parts["scales"].reshape(scales),
+        unpack(parts["codes"], bits, columns),
+        scales,
         block,
-        zeros=zeros.to(torch.int16).reshape(scales) + half,
-        permutation=None if order is None or bool((order == -1).all()) else order,
-    )
+        zeros=(zeros.to(torch.int16) + half).expand_as(scales).contiguous(),
+        permutation=None if order is None else taken(order, region.columns),
+    ).in_order()

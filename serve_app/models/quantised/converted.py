@@ -12,6 +12,7 @@ from serve_app.codes.matrix import QuantisedMatrix
 from serve_app.codes.tensor import CodedTensor
 from serve_app.models.quantised.packed import PackedTensor, refused
 from serve_app.models.quantised.plan import Plan
+from serve_app.models.quantised.share import Region
 from serve_app.models.streamed import StreamedTensor, read_tensor
 
 
@@ -52,7 +53,7 @@ class StoredMatrix:
             parts = {role: part.entry(self.expert) for role, part in parts.items()}
         tensors = {role: read_tensor(part).to(self.device) for role, part in parts.items()}
         try:
-            return self.packed.unpack(tensors)
+            return self.packed.unpack(tensors, Region.of(self.packed.shape))
         except ValueError as error:
             raise self._refused(error) from error
 

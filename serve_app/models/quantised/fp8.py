@@ -16,6 +16,7 @@ import torch
 from serve_app.codes.matrix import QuantisedMatrix
 from serve_app.models.errors import ModelLoadError
 from serve_app.models.quantised.packed import PackedTensor, Stored, check_shape, need, refused
+from serve_app.models.quantised.share import Along, Region
 from serve_app.models.stored import StoredTensor
 
 CODES: Final = ("F8_E4M3", "F8_E5M2")
@@ -65,31 +66,36 @@ def scaled(codes: StoredTensor, scales: StoredTensor, block: tuple[int, int] | N
     *lead, rows, columns = codes.shape
     tall, wide = block or (rows, columns)
     blocks = (-(-rows // tall), -(-columns // wide))  # rounded up: the last may be partial
-    allowed = {(*lead, *blocks): (blocks, (tall, wide))}
+    allowed = {(*lead, *blocks): (tall, wide)}
     if block is None:
         plain = [(*lead,), (*lead, 1)] if lead else [(), (1,)]
-        allowed |= dict.fromkeys(plain, ((1, 1), (rows, columns)))
-        allowed |= dict.fromkeys([(*lead, rows), (*lead, rows, 1)], ((rows, 1), (1, columns)))
+        allowed |= dict.fromkeys(plain, (rows, columns))
+        allowed |= dict.fromkeys([(*lead, rows), (*lead, rows, 1)], (1, columns))
         if lead:  # experts of [E, K, N], with a scale for each of their outputs
-            allowed.setdefault((*lead, 1, columns), ((1, columns), (rows, 1)))
+            allowed.setdefault((*lead, 1, columns), (rows, 1))
     check_shape(scales, *allowed)
-    shape, block = allowed[scales.shape]
+    tall, wide = allowed[scales.shape]
+    layouts: tuple[dict[str, Along], dict[str, Along]] = ({"codes": Along(0)}, {"codes": Along(1)})
+    for axis, each in ((0, tall), (1, wide)):
+        if each < (rows, columns)[axis]:  # else one scale is for all
+            layouts[axis].update(dict.fromkeys(("scales", "zeros"), Along(axis, each)))
     return PackedTensor(
         name=codes.name,
         shape=(rows, columns),
         parts={"codes": codes, "scales": scales},
-        unpack=partial(_unpack, shape=shape, block=block),
+        unpack=partial(_unpack, block=(tall, wide)),
+        rows=layouts[0],
+        columns=layouts[1],
         experts=lead[0] if lead else None,
     )
 
 
-def _unpack(
-    parts: Mapping[str, torch.Tensor], shape: tuple[int, int], block: tuple[int, int]
-) -> QuantisedMatrix:
+def _unpack(parts: Mapping[str, torch.Tensor], region: Region, block: tuple[int, int]) -> QuantisedMatrix:
+    blocks = [-(-size // each) for size, each in zip(region.shape, block, strict=True)]
     zeros = parts.get("zeros")
     return QuantisedMatrix(
         parts["codes"],
-        parts["scales"].float().reshape(shape),
+        parts["scales"].float().reshape(blocks),
         block,
-        zeros=None if zeros is None else zeros.reshape(shape),
+        zeros=None if zeros is None else zeros.reshape(blocks),
     )

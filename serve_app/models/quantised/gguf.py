@@ -18,6 +18,7 @@ from serve_app.codes.matrix import QuantisedMatrix
 from serve_app.models.gguf.changes import column_order
 from serve_app.models.gguf.types import BLOCKS
 from serve_app.models.quantised.packed import PackedTensor, Scheme, Stored, refused
+from serve_app.models.quantised.share import Along, Region
 
 AT_ONCE: Final = 2**12  # blocks
 _LEVELS: Final = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)  # of IQ4 types
@@ -55,12 +56,18 @@ class Gguf:
             (rows, columns),
             {"blocks": blocks},
             partial(unpack, kind=kind.name, order=order),
+            rows={"blocks": Along(0)},
+            columns={"blocks": Along(1, kind.numbers)} if order is None else {},
             scheme=Scheme(kind.bits, rows * columns // kind.numbers * kind.scales, kind.minimums, kind.table),
         )
 
 
 def unpack(
-    parts: Mapping[str, torch.Tensor], kind: str, order: torch.Tensor | None = None
+    parts: Mapping[str, torch.Tensor],
+    region: Region | None = None,
+    *,
+    kind: str,
+    order: torch.Tensor | None = None,
 ) -> QuantisedMatrix:
     """The matrix of `blocks` [N, B, bytes] of the type `kind`, with its columns in `order`."""
     matrix = _unpacked(parts["blocks"], _UNPACK[kind])

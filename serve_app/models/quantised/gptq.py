@@ -18,7 +18,7 @@ import torch
 
 from serve_app.codes.matrix import QuantisedMatrix
 from serve_app.models.errors import ModelLoadError
-from serve_app.models.quantised.bits import unpack, words_for
+from serve_app.models.quantised.bits import in_words, unpack, words_for
 from serve_app.models.quantised.packed import (
     FLOATS,
     PackedTensor,
@@ -30,6 +30,7 @@ from serve_app.models.quantised.packed import (
     need,
     refused,
 )
+from serve_app.models.quantised.share import Along, Region, taken
 
 _BITS: Final = (2, 3, 4, 8)
 _VERSIONS: Final = ("gptq", "gptq_v2")
@@ -98,19 +99,31 @@ class Gptq:
         if f"{module}.g_idx" in stored:
             parts["permutation"] = need(stored, f"{module}.g_idx", ("I32", "I64"), name)
             check_shape(parts["permutation"], (inputs,))
-        made = partial(_unpack, layer=layer, inputs=inputs, outputs=outputs)
-        return PackedTensor(f"{module}.weight", (outputs, inputs), parts, made)
+        columns = {"codes": in_words(0, layer.bits)}
+        if groups > 1 and "permutation" not in parts:  # else scales are of all inputs
+            columns |= {"zeros": Along(0, inputs // groups), "scales": Along(0, inputs // groups)}
+        return PackedTensor(
+            f"{module}.weight",
+            (outputs, inputs),
+            parts,
+            partial(_unpack, layer=layer, group=inputs // groups),
+            rows={"codes": Along(1), "zeros": in_words(1, layer.bits), "scales": Along(1)},
+            columns=columns,
+        )
 
 
-def _unpack(parts: Mapping[str, torch.Tensor], layer: _Layer, inputs: int, outputs: int) -> QuantisedMatrix:
+def _unpack(parts: Mapping[str, torch.Tensor], region: Region, layer: _Layer, group: int) -> QuantisedMatrix:
+    outputs, inputs = region.shape
+    order = parts.get("permutation")
+    if order is not None and not bool(order.any()):
+        order = torch.arange(len(order), device=order.device) // group
     zeros = unpack(parts["zeros"], layer.bits, outputs)
     if layer.version == "gptq":
         zeros = (zeros + 1) & (2**layer.bits - 1)
-    order = parts.get("permutation")
     return QuantisedMatrix(
-        unpack(parts["codes"].T.contiguous(), layer.bits, inputs),
+        unpack(parts["codes"].T, layer.bits, inputs),
         parts["scales"].T,
-        (1, inputs if layer.group == -1 else layer.group),
+        (1, group),
         zeros=zeros.T,
-        permutation=order if order is not None and bool(order.any()) else None,
-    )
+        permutation=None if order is None else taken(order, region.columns),
+    ).in_order()

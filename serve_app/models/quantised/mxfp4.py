@@ -16,6 +16,7 @@ import torch
 from serve_app.codes.matrix import QuantisedMatrix
 from serve_app.models.quantised.bits import e2m1, nibbles
 from serve_app.models.quantised.packed import PackedTensor, Stored, check_shape, need, refused
+from serve_app.models.quantised.share import Along, Region
 
 _BLOCK: Final = 32
 _BLOCKS, _SCALES = "_blocks", "_scales"
@@ -48,12 +49,14 @@ class Mxfp4:
             shape=(rows, wide * _BLOCK),
             parts={"blocks": blocks, "scales": scales},
             unpack=unpack,
+            rows={"blocks": Along(0), "scales": Along(0)},
+            columns={"blocks": Along(1, _BLOCK), "scales": Along(1, _BLOCK)},
             transposed=True,
             experts=experts,
         )
 
 
-def unpack(parts: Mapping[str, torch.Tensor]) -> QuantisedMatrix:
+def unpack(parts: Mapping[str, torch.Tensor], region: Region | None = None) -> QuantisedMatrix:
     """One expert: `blocks` [N, K / 32, 16] and `scales` [N, K / 32], both uint8."""
     blocks = parts["blocks"]
     return QuantisedMatrix(

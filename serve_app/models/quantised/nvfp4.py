@@ -16,6 +16,7 @@ import torch
 from serve_app.codes.matrix import QuantisedMatrix
 from serve_app.models.quantised.bits import e2m1, nibbles
 from serve_app.models.quantised.packed import PackedTensor, Stored, check_shape, groups_of, need, refused
+from serve_app.models.quantised.share import Along, Region
 
 GROUP: Final = 16
 _SCALE, _OUTER = "_scale", "_scale_2"
@@ -53,10 +54,17 @@ def packed_nvfp4(
     rows, columns = parts["codes"].shape[0], 2 * parts["codes"].shape[1]
     check_shape(parts["scales"], (rows, groups_of(columns, GROUP, codes)))
     check_shape(parts["outer"], (), (1,))
-    return PackedTensor(name, (rows, columns), parts, partial(_unpack, divides=divides))
+    return PackedTensor(
+        name,
+        (rows, columns),
+        parts,
+        partial(_unpack, divides=divides),
+        rows={"codes": Along(0), "scales": Along(0)},
+        columns={"codes": Along(1, 2), "scales": Along(1, GROUP)},
+    )
 
 
-def _unpack(parts: Mapping[str, torch.Tensor], divides: bool) -> QuantisedMatrix:
+def _unpack(parts: Mapping[str, torch.Tensor], region: Region, divides: bool) -> QuantisedMatrix:
     scales, outer = parts["scales"].float(), parts["outer"].reshape(1, 1)
     if not bool(outer > 0):
         raise ValueError(f"the scale of the whole matrix is {float(outer)}")

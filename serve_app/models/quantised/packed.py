@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-import torch
-
-from serve_app.codes.matrix import QuantisedMatrix
 from serve_app.config.quantization import GPU
 from serve_app.models.errors import ModelLoadError
+from serve_app.models.quantised.share import Layout, Region, Unpack, UnpackPart, whole_units, within
+from serve_app.models.split.cut import Cut
 from serve_app.models.stored import StoredTensor
 
 Stored = Mapping[str, StoredTensor]  # by name
@@ -37,7 +36,10 @@ class PackedTensor:
     name: str  # of the weight, as a checkpoint that is not quantised has it
     shape: tuple[int, int]  # of the matrix, or of one expert's
     parts: Stored  # by the names that `unpack` uses; with the experts as their first dimension, if any
-    unpack: Callable[[Mapping[str, torch.Tensor]], QuantisedMatrix]  # of one matrix
+    unpack: Unpack  # of one matrix
+    # Where the rows of a matrix, and its columns, lie in `parts`; empty: they cannot be read apart.
+    rows: Layout = field(default_factory=dict)
+    columns: Layout = field(default_factory=dict)
     transposed: bool = False  # the model's weight has the columns of the matrix first
     experts: int | None = None
     scheme: Scheme | None = None  # of codes that lie in one tensor with their scales
@@ -47,6 +49,26 @@ class PackedTensor:
         """Of the weight in the model."""
         shape = self.shape[::-1] if self.transposed else self.shape
         return shape if self.experts is None else (self.experts, *shape)
+
+    def part(self, cut: Cut) -> PackedTensor:
+        """A part of the weight. `cut`: of the weight in the model."""
+        lead = 0 if self.experts is None else 1
+        if cut.dim < lead:
+            parts = {role: each.part(cut) for role, each in self.parts.items()}
+            return replace(self, parts=parts, experts=cut.size)
+        axis = (cut.dim - lead) ^ self.transposed
+        layout, size = (self.rows, self.columns)[axis], self.shape[axis]
+        read = whole_units(layout, cut.ranges, size)
+        parts = {
+            role: each.part(layout[role].of(read, each, lead)) if role in layout else each
+            for role, each in self.parts.items()
+        }
+        whole = Region.of(self.shape)
+        region = Region(read, whole.columns) if axis == 0 else Region(whole.rows, read)
+        unpack = UnpackPart(self.unpack, region, axis, within(cut.ranges, read), cut.size)
+        scheme = self.scheme and replace(self.scheme, scales=self.scheme.scales * cut.size // size)
+        shape = (cut.size, self.shape[1]) if axis == 0 else (self.shape[0], cut.size)
+        return replace(self, shape=shape, parts=parts, unpack=unpack, scheme=scheme)
 
     def converted(self, dtype: str, item_bytes: int) -> StoredTensor:
         """The header of the weight in plain numbers; its bytes are nowhere."""
@@ -80,7 +102,7 @@ class PackedTensor:
         codes, scales = self.parts.get("codes") or self.parts.get("blocks"), self.parts.get("scales")
         if codes is None or scales is None or codes.dtype.startswith("F"):
             return None
-        return Scheme(-(-codes.num_bytes * 8 // math.prod(self.full_shape)), scales.num_values)
+        return Scheme(round(codes.num_bytes * 8 / math.prod(self.full_shape)), scales.num_values)
 
 
 class Reader(Protocol):

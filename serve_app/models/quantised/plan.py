@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +15,8 @@ import torch
 
 from serve_app.models.errors import ModelLoadError
 from serve_app.models.quantised.packed import PackedTensor, Reader, refused
-from serve_app.models.stored import StoredTensor, stored_tensors
+from serve_app.models.split.cut import CutOf
+from serve_app.models.stored import StoredTensor, parts_of, stored_tensors
 
 _NUMBERS: Final = frozenset({"F64", "F32", "F16", "BF16"})
 _INTEGERS: Final = frozenset({"I64", "I32", "BOOL"})  # of buffers
@@ -65,6 +66,15 @@ class Plan:
             else:
                 plain.append(tensor)
         return cls(tuple(found), tuple(plain), tuple(activations), tuple(cache))
+
+    def part(self, cut_of: CutOf) -> Plan:
+        """What a rank loads, of whose tensors it keeps these cuts."""
+        packed = ((each, cut_of(each.name, each.full_shape)) for each in self.packed)
+        return replace(
+            self,
+            packed=tuple(each if cut is None else each.part(cut) for each, cut in packed),
+            plain=tuple(parts_of(self.plain, cut_of)),
+        )
 
     def lines(self, label: str, dtype: torch.dtype, *, keep_codes: bool = False) -> Iterator[str]:
         """What the operator should know about the load in `dtype`, of codes or of weights converted to it."""

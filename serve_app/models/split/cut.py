@@ -1,19 +1,13 @@
-"""The part of one tensor that a rank keeps, and reading no more than that part."""
+"""The part of one tensor that a rank keeps: ranges of one of its dimensions. Does not use torch itself."""
 
 from __future__ import annotations
 
-import math
-import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from types import EllipsisType
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-import torch
-
-from serve_app.codes.pages import new_tensor
-from serve_app.models.stored import StoredTensor
-from serve_app.models.streamed import TYPES
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,83 +18,36 @@ class Cut:
     ranges: tuple[tuple[int, int], ...]
     size: int
 
+    @property
+    def taken(self) -> int:
+        """The entries of the ranges."""
+        return sum(end - start for start, end in self.ranges)
+
     def shape(self, whole: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of the part of a tensor of shape `whole`."""
         return *whole[: self.dim], self.size, *whole[self.dim + 1 :]
 
     def of(self, whole: torch.Tensor) -> torch.Tensor:
         """The part of a tensor, in memory of its own."""
-        part = torch.zeros(self.shape(tuple(whole.shape)), dtype=whole.dtype, device=whole.device)
+        part = whole.new_zeros(self.shape(tuple(whole.shape)))
         at = 0
         for start, end in self.ranges:
             part.narrow(self.dim, at, end - start).copy_(whole.narrow(self.dim, start, end - start))
             at += end - start
         return part
 
-    def read(self, stored: StoredTensor) -> torch.Tensor:
-        """The part of a stored tensor; no other bytes are read. Raises OSError if the file ends too early."""
-        dtype = TYPES[stored.dtype]
-        part = new_tensor(self.shape(stored.shape), dtype, torch.device("cpu"))
-        if not part.numel():
-            return part
-        if sum(end - start for start, end in self.ranges) < self.size:
-            part.zero_()
-        memory = part.view(-1).view(torch.uint8).numpy().data
-        inner = math.prod(stored.shape[self.dim + 1 :]) * dtype.itemsize
-        row = stored.shape[self.dim] * inner
-        file = os.open(stored.path, os.O_RDONLY)
-        try:
-            for outer in range(math.prod(stored.shape[: self.dim])):
-                at = outer * self.size * inner
-                for start, end in self.ranges:
-                    length = (end - start) * inner
-                    _read(file, memory[at : at + length], stored.start + outer * row + start * inner, stored)
-                    at += length
-        finally:
-            os.close(file)
-        return part
+    def place(self, number: int) -> int:
+        """The entry of the whole that is the entry `number` of the part. Raises IndexError for one of the
+        zeros."""
+        for start, end in self.ranges:
+            if number < end - start:
+                return start + number
+            number -= end - start
+        raise IndexError("no entry of the whole")
 
 
-def _read(file: int, into: memoryview, offset: int, stored: StoredTensor) -> None:
-    done = 0
-    while done < len(into):
-        count = os.preadv(file, [into[done:]], offset + done)
-        if not count:
-            raise OSError(f"{stored.path} ends within {stored.name}")
-        done += count
-
-
-class Loadable(Protocol):
-    """Stands for a tensor where transformers loads a `state_dict`; see `StreamedTensor`."""
-
-    def to(self, device: object = None, dtype: torch.dtype | None = None) -> torch.Tensor: ...
-
-
-class PartOfStored:
-    """As `StreamedTensor`, for a part of a stored tensor."""
-
-    def __init__(self, stored: StoredTensor, cut: Cut, device: torch.device) -> None:
-        self._stored, self._cut, self._device = stored, cut, device
-
-    def __getitem__(self, whole: EllipsisType) -> PartOfStored:
-        return self
-
-    def to(self, device: object = None, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """The part on our device, whatever `device` is. Raises OSError."""
-        return self._cut.read(self._stored).to(self._device).to(dtype)
-
-
-class PartOfLoaded:
-    """As `PartOfStored`, for a tensor that has to be loaded as a whole, as codes are."""
-
-    def __init__(self, whole: Loadable, cut: Cut) -> None:
-        self._whole, self._cut = whole, cut
-
-    def __getitem__(self, whole: EllipsisType) -> PartOfLoaded:
-        return self
-
-    def to(self, device: object = None, dtype: torch.dtype | None = None) -> torch.Tensor:
-        return self._cut.of(self._whole.to(device, dtype))
+# A checkpoint's tensor by its name and shape -> the part that a rank keeps; None: all of it.
+CutOf = Callable[[str, tuple[int, ...]], Cut | None]
 
 
 def even(size: int, rank: int, ranks: int) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,12 +18,8 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from serve_app.models.errors import ModelLoadError
-from serve_app.models.quantised.converted import ConvertedTensor
-from serve_app.models.quantised.packed import PackedTensor
-from serve_app.models.split.cut import Cut, PartOfLoaded, PartOfStored, even, joined
+from serve_app.models.split.cut import Cut, even, joined
 from serve_app.models.split.sizes import WIDTHS, indivisible
-from serve_app.models.stored import StoredTensor
-from serve_app.models.streamed import StreamedTensor
 
 KEYS_VALUES: Final = ("k_proj", "v_proj")
 SIDE_BY_SIDE: Final = ("qkv_proj", "gate_up_proj")
@@ -89,27 +85,8 @@ class Split:
         kv_heads = int(getattr(text, "num_key_value_heads", None) or heads)
         return cls(rank, ranks, config, int(text.vocab_size), heads, kv_heads, summed, dims)
 
-    def tensors(
-        self,
-        loadable: Mapping[str, StreamedTensor | ConvertedTensor],
-        plain: Iterable[StoredTensor],
-        packed: Iterable[PackedTensor],
-        device: torch.device,
-    ) -> dict[str, object]:
-        """A `state_dict` for transformers with the rank's parts of `loadable`, whose tensors are stored as
-        `plain` and `packed`."""
-        found: dict[str, object] = dict(loadable)
-        for each in plain:
-            if cut := self.cut_of(each.name, each.shape):
-                whole = PartOfLoaded(loadable[each.name], cut)  # rows that lie in another order
-                found[each.name] = whole if each.changes else PartOfStored(each, cut, device)
-        for codes in packed:
-            if cut := self.cut_of(codes.name, codes.full_shape):
-                found[codes.name] = PartOfLoaded(loadable[codes.name], cut)
-        return found
-
     def cut_of(self, name: str, shape: tuple[int, ...]) -> Cut | None:
-        """The part of the checkpoint's tensor `name`; None: all of it."""
+        """As `CutOf`, of the tensors of a checkpoint."""
         if any(part in name for part in OTHER_PARTS):
             return None
         if name.endswith(VOCABULARY):

@@ -107,7 +107,7 @@ def test_the_machine_holds_less_than_a_file_of_them(tmp_path: Path) -> None:
     assert len(files) > 3
     gone = torch.device("meta")  # takes no memory of the machine, as a GPU
     tensors: dict[str, StreamedTensor] = {each.name: Watched(each, gone) for each in stored_tensors(tmp_path)}
-    assert tensors.keys() == streamed_tensors(tmp_path, gone).keys()
+    assert tensors.keys() == streamed_tensors(stored_tensors(tmp_path), gone).keys()
     before = psutil.Process().memory_info().rss
     type(model).from_pretrained(None, config=config, state_dict=tensors, dtype=torch.bfloat16)
     assert Watched.peak

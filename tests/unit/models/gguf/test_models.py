@@ -124,7 +124,7 @@ def test_the_check_counts_codes_where_a_device_has_a_product_for_them(kind: Type
     stored = StoredTensor("w", kind.name, (rows, columns), Path(), 0, blocks.nbytes)
     found = Gguf.of({"types": [kind.name]}).find("w", {"w": stored})
     assert found is not None
-    matrix = unpack({"blocks": torch.from_numpy(blocks)}, kind.name)
+    matrix = unpack({"blocks": torch.from_numpy(blocks)}, kind=kind.name)
     for device, held in (
         ("cpu", load_codes_on_cpu(matrix, None, torch.bfloat16)),
         ("cuda", gpu_codes_of(matrix)),
@@ -143,7 +143,7 @@ def test_each_type_means_what_the_package_reads_for_any_bytes(
     want = torch.from_numpy(dequantize(blocks.reshape(7, -1), kind).copy())
     for at_once in (AT_ONCE, 9):  # all rows, or three at a time
         monkeypatch.setattr("serve_app.models.quantised.gguf.AT_ONCE", at_once)
-        found = unpack({"blocks": torch.from_numpy(blocks)}, kind.name)
+        found = unpack({"blocks": torch.from_numpy(blocks)}, kind=kind.name)
         assert torch.equal(found.dequantise(torch.float32), want)
 
 

@@ -16,10 +16,11 @@ from serve_app.engine.batch import build_batch
 from serve_app.engine.sequence import Chunk
 from serve_app.models.errors import ModelLoadError
 from serve_app.models.loader import load_model
-from serve_app.models.split.cut import Cut, PartOfStored
+from serve_app.models.split.cut import Cut
 from serve_app.models.split.sizes import indivisible
 from serve_app.models.split.split import Split
 from serve_app.models.stored import stored_tensors
+from serve_app.models.streamed import read_tensor
 from tests.support.packers import fp8, gptq
 from tests.support.quantised import Packer, checkpoint
 from tests.support.ranks import Divided, RankThread, divided_config, runners, save
@@ -132,7 +133,7 @@ def test_a_part_of_a_file_is_that_part_of_its_tensor(seed: int, tmp_path: Path) 
     size = sum(end - start for start, end in ranges) + rng.randint(0, 2)
     cut = Cut(dim, ranges, size)
     stored = next(each for each in stored_tensors(tmp_path) if each.name == "x")
-    assert torch.equal(PartOfStored(stored, cut, CPU)[...].to(), cut.of(tensors["x"]))
+    assert torch.equal(read_tensor(stored.part(cut)), cut.of(tensors["x"]))
     rows = [slice(None)] * dim
     taken = torch.cat([tensors["x"][*rows, slice(*each)] for each in ranges], dim)
     got = cut.of(tensors["x"])
@@ -146,7 +147,7 @@ def test_a_file_that_ends_early_is_not_padded(tmp_path: Path) -> None:
     file = stored.path
     file.write_bytes(file.read_bytes()[:-100])
     with pytest.raises(OSError, match="ends within x"):
-        Cut(1, ((4, 8),), 4).read(stored)
+        read_tensor(stored.part(Cut(1, ((4, 8),), 4)))
 
 
 @pytest.mark.parametrize(
