@@ -23,7 +23,9 @@ from serve_app.engine.loop import OnOutputs
 from serve_app.engine.machine import prepare
 from serve_app.engine.model.forward import UnsupportedModel
 from serve_app.engine.model.memory import CacheTooSmall
-from serve_app.engine.ranks.followers import Followers, RankRefused
+from serve_app.engine.ranks.followers import Followers
+from serve_app.engine.ranks.launcher import Launcher
+from serve_app.engine.ranks.meeting import RankRefused
 from serve_app.models.errors import ModelLoadError
 from serve_app.models.fingerprint import fingerprint
 from serve_app.models.generation_defaults import generation_defaults
@@ -57,9 +59,12 @@ class LoadedReplica:
     followers: Followers | None  # the other ranks of a model that is divided
 
 
-def load(config: ModelConfig, progress: Progress) -> LoadedReplica:
-    """Load the model of `config`. Raises ModelLoadError; its message says what to do next."""
-    halves = load_halves(config, progress)
+def load(config: ModelConfig, progress: Progress, launcher: Launcher | None = None) -> LoadedReplica:
+    """Load the model of `config`. `launcher`: of its other ranks; None: they are child processes.
+
+    Raises ModelLoadError; its message says what to do next.
+    """
+    halves = load_halves(config, progress, launcher)
     try:
         return _put_together(config, progress, *halves)
     except BaseException:
@@ -147,13 +152,13 @@ def load_engine(config: ModelConfig, progress: Progress) -> tuple[Engine, Loaded
 
 
 def load_halves(
-    config: ModelConfig, progress: Progress
+    config: ModelConfig, progress: Progress, launcher: Launcher | None = None
 ) -> tuple[Engine, LoadedModel, Tokenizer, Followers | None]:
     """Load both halves at once: the tokenizer in a thread, while the weights are read and packed."""
     folder, _ = locate(config.source, config.revision, progress)
     # Load the folder that was found, without a second look-up.
     config = config.model_copy(update={"source": str(folder), "revision": None})
-    followers = start_followers(config)
+    followers = start_followers(config, launcher)
     try:
         engine, model, tokenizer = _load_own(config, folder, followers, progress)
         if followers is not None:
@@ -175,7 +180,8 @@ def _load_own(
     """What this process holds of the replica."""
     with ThreadPoolExecutor(1, "tokens") as thread:
         tokenizer = thread.submit(load_tokenizer, config, folder)
-        model = load_model(config, progress, fast_bfloat16=prepare(config, progress))
+        ranks = 1 if followers is None else followers.beside
+        model = load_model(config, progress, fast_bfloat16=prepare(config, progress, ranks))
         tokens = thread.submit(lambda: _grammar_tokens(tokenizer.result(), model, model.vocab_size))
 
         def make_grammars(vocab_size: int) -> GrammarQueue | None:
@@ -190,7 +196,7 @@ def _load_own(
                 return None
 
         try:
-            part = None if followers is None else part_of(model, followers.join(model.device))
+            part = None if followers is None else part_of(config, model, followers.join(model.device))
             engine = assemble(
                 model.module,
                 dtype=model.dtype,

@@ -18,6 +18,7 @@ from typing import Final, Protocol
 
 from serve_app.config import ModelConfig
 from serve_app.engine.finish import EngineDead
+from serve_app.engine.ranks.launcher import Launcher
 from serve_app.errors import (
     DeadlineExceeded,
     GenerationFailed,
@@ -98,12 +99,14 @@ class ModelServer:
         self._stopping = False
 
     @classmethod
-    async def start(cls, config: ModelConfig, progress: Callable[[str], None]) -> ModelServer:
-        """Load the model, warm it up and start stepping.
+    async def start(
+        cls, config: ModelConfig, progress: Callable[[str], None], launcher: Launcher | None = None
+    ) -> ModelServer:
+        """Load the model, warm it up and start stepping. `launcher`: as of `load`.
 
         Raises ModelLoadError; its message says what to do next.
         """
-        loaded = await asyncio.to_thread(load, config, progress)
+        loaded = await asyncio.to_thread(load, config, progress, launcher)
         server = cls(loaded)
         await asyncio.to_thread(server._driver.start)
         progress(f"{config.name}: ready")

@@ -66,6 +66,7 @@ class RankThread(RankGroup):
 
     def __init__(self, threads: RankThreads, rank: int) -> None:
         self.rank, self.size, self._device = rank, threads.ranks, torch.device("cpu")
+        self.beside = threads.ranks
         self._threads = threads
 
     def _gather(self, part: torch.Tensor) -> torch.Tensor:

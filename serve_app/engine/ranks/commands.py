@@ -143,7 +143,7 @@ class Start(msgspec.Struct, array_like=True, tag="start"):
 
     config: bytes  # JSON of a ModelConfig
     rank: int
-    meeting: str  # a file, see `RankGroup`
+    hosts: list[str]  # the address of each rank's machine
 
 
 class Stop(msgspec.Struct, array_like=True, tag="stop"):

@@ -1,4 +1,4 @@
-"""The other ranks as rank 0 has them: child processes, which are lost together.
+"""The other ranks as rank 0 has them: processes that are lost together.
 
 A rank that is gone, or shows no sign of life, ends all of them. Whatever waits for it in this process then
 fails at once.
@@ -7,14 +7,9 @@ fails at once.
 from __future__ import annotations
 
 import logging
-import shutil
-import socket
-import subprocess
-import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Final
 
 import torch
@@ -23,64 +18,67 @@ from serve_app.engine.model.isolation import DeviceBroken
 from serve_app.engine.pipe import Pipe, frame
 from serve_app.engine.ranks.commands import Command, Reply, Start, Stop
 from serve_app.engine.ranks.group import RankGroup
+from serve_app.engine.ranks.launcher import Launcher
 from serve_app.engine.ranks.life import Watch
+from serve_app.engine.ranks.meeting import Meeting, RankRefused
+from serve_app.engine.ranks.store import new_store, serve_store
 
 log = logging.getLogger(__name__)
 
 END_S: Final = 5.0  # for a follower to end by itself
 
 
-class RankRefused(Exception):
-    """A rank cannot load its part of the model; the message says why."""
-
-
 class Followers:
     """The ranks from 1 on. As `leader.Others`, for one thread; `close` and `when_lost` are for any."""
 
-    def __init__(
-        self, command: Sequence[str], config: bytes, environments: Sequence[Mapping[str, str]]
-    ) -> None:
-        """Start a process with each of `environments`: `command`, followed by the numbers of two sockets.
+    def __init__(self, launcher: Launcher, config: bytes, size: int) -> None:
+        """Let `launcher` start ranks 1 to `size` - 1, and wait until they are connected. They load then.
 
-        `config`: for `Start`.
+        `config`: for `Start`. Raises RankRefused, with the ranks that are missing.
         """
         self.group: RankGroup | None = None
+        self._launcher = launcher
         self._lost: str | None = None
         self._losing = threading.Lock()
         self._tell: Callable[[str], None] = lambda reason: None
         self._number = 0  # of the last command
-        self._folder = Path(tempfile.mkdtemp(prefix="serve-app-ranks-"))
-        self._size, meeting = 1 + len(environments), str(self._folder / "meeting")
-        self._children: dict[int, subprocess.Popen[bytes]] = {}
+        ranks = range(1, size)
+        try:
+            with Meeting(launcher.host) as meeting:
+                launcher.start(ranks, meeting.invitation)
+                self._found = meeting.gather(ranks, ended=launcher.ended, place=launcher.place)
+        except BaseException:
+            launcher.end()
+            raise
+        for rank, each in sorted(self._found.items()):
+            log.info("rank %d: %s at %s", rank, launcher.place(rank), each.host)
+        self._hosts = [launcher.host, *(self._found[rank].host for rank in ranks)]
+        self._store = new_store()
         self._pipes: dict[int, Pipe[Reply, Command]] = {}
-        lives: dict[int, socket.socket] = {}
-        for rank, environment in enumerate(environments, 1):
-            (work, its_work), (lives[rank], its_life) = socket.socketpair(), socket.socketpair()
-            with its_work, its_life:
-                its = [its_work.fileno(), its_life.fileno()]
-                self._children[rank] = subprocess.Popen(
-                    [*command, *map(str, its)],
-                    stdin=subprocess.DEVNULL,
-                    pass_fds=its,
-                    env=dict(environment),
-                )
-            self._pipes[rank] = Pipe(work, Reply)
-        self._lives = lives
-        self._watch = Watch(lives, self._on_lost)
+        self._watch = Watch({rank: each.life for rank, each in self._found.items()}, self._on_lost)
         self._watch.start()
-        for rank, pipe in self._pipes.items():
+        for rank, each in self._found.items():
+            serve_store(self._store, each.store)
+            pipe = self._pipes[rank] = Pipe(each.work, Reply)
             with suppress(OSError):  # the reply says that it is gone
-                pipe.send(Start(config, rank, meeting))
+                pipe.send(Start(config, rank, self._hosts))
 
     @property
     def pids(self) -> dict[int, int]:
-        """The process of each rank."""
-        return {rank: child.pid for rank, child in self._children.items()}
+        """The process of each rank, on its machine."""
+        return {rank: each.pid for rank, each in self._found.items()}
+
+    @property
+    def beside(self) -> int:
+        """The number of ranks on this machine, with rank 0."""
+        return self._hosts.count(self._hosts[0])
 
     def join(self, device: torch.device) -> RankGroup:
         """Wait until every rank has loaded its part, then join them. Raises RankRefused."""
         self._await("loaded")
-        self.group = RankGroup(0, self._size, self._folder / "meeting", device)
+        self.group = RankGroup(
+            *(0, len(self._hosts), self._store, device), host=self._hosts[0], beside=self.beside
+        )
         return self.group
 
     def await_ready(self) -> None:
@@ -132,10 +130,8 @@ class Followers:
             with suppress(OSError):
                 pipe.send(Stop())
             pipe.close()
-        for child in self._children.values():
-            with suppress(subprocess.TimeoutExpired):
-                child.wait(END_S)
-        self._kill()
+        self._launcher.end(END_S)
+        self._let_go()
 
     def _await(self, point: str) -> None:
         for rank, pipe in self._pipes.items():
@@ -154,16 +150,13 @@ class Followers:
             self._lost = reason
         log.critical("%s; all ranks of the model end", reason)
         self._watch.end()
-        self._kill()
+        self._launcher.end()
+        self._let_go()
         self._tell(reason)
 
-    def _kill(self) -> None:
-        for child in self._children.values():
-            child.kill()
-        for child in self._children.values():
-            child.wait()
+    def _let_go(self) -> None:
+        """Wake what still waits for a rank in this process."""
         if self.group is not None:
             self.group.abort()
-        for each in self._lives.values():
+        for each in self._found.values():
             each.close()
-        shutil.rmtree(self._folder, ignore_errors=True)

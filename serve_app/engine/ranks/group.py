@@ -7,34 +7,46 @@ bits, and a row's sum depends on no other row. Depends on tensors alone.
 from __future__ import annotations
 
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, Final
 from zlib import crc32
 
 import torch
 import torch.distributed
 
+from serve_app.engine.ranks.launcher import LOOPBACK
 from serve_app.engine.torch_cpu import few_threads
 
 dist: Final[Any] = torch.distributed  # its declarations leave out some of what it has
 # Of torch's own. A rank that is lost is noticed earlier, by its watch.
 LIMIT: Final = timedelta(hours=1)
-JOIN: Final = timedelta(seconds=120)
-HOST: Final = "127.0.0.1"
+LOOK: Final = timedelta(seconds=1)  # between looks whether another rank is lost
 MANY: Final = 2**18  # numbers for which bytes on the way take longer than another message
 
 
 class RankGroup:
-    """This process's place among the ranks of a model on one machine. All ranks make the same calls."""
+    """This process's place among the ranks of a model. All ranks make the same calls."""
 
-    def __init__(self, rank: int, size: int, meeting: Path, device: torch.device) -> None:
-        """Returns when all ranks are here. `meeting`: a new file, the same for all of them, in a folder that
-        other users cannot write to."""
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        store: Any,
+        device: torch.device,
+        *,
+        host: str = LOOPBACK,
+        beside: int | None = None,
+    ) -> None:
+        """Returns when all ranks are here.
+
+        `store`: torch's, the same for all of them. `host`: the address of this machine at which the others
+        reach it. `beside`: the number of ranks on this machine; None: all.
+        """
         self.rank, self.size, self._device = rank, size, device
-        store = dist.FileStore(str(meeting), size)
-        store.set_timeout(JOIN)
+        self.beside = size if beside is None else beside
+        self._is_lost = False
+        self._store = store  # torch keeps only the part of it that is not Python
         options = dist.ProcessGroupGloo._Options()
-        options._devices = [dist.ProcessGroupGloo.create_device(hostname=HOST)]
+        options._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
         options._timeout = LIMIT
         self._hosts: Any = dist.ProcessGroupGloo(dist.PrefixStore("hosts", store), rank, size, options)
         self._devices: Any = self._hosts
@@ -63,7 +75,7 @@ class RankGroup:
 
     def of_first(self, tensor: torch.Tensor) -> None:
         """Overwrite `tensor`, contiguous and on the device, by that of rank 0."""
-        self._devices.broadcast([tensor], dist.BroadcastOptions()).wait()
+        self._finish(self._devices.broadcast([tensor], dist.BroadcastOptions()))
 
     def meet(self) -> None:
         """Wait for all ranks."""
@@ -72,16 +84,16 @@ class RankGroup:
     def smallest(self, number: int) -> int:
         """The smallest of all ranks' numbers, on the host."""
         own, every = torch.tensor([number]), torch.empty(self.size, dtype=torch.int64)
-        self._hosts._allgather_base(every, own).wait()
+        self._wait(self._hosts._allgather_base(every, own))
         return int(every.min())
 
     def share(self, free_bytes: int) -> int:
         """The free memory for which every rank may plan; ranks on CPUs share the memory of their machine."""
-        return self.smallest(free_bytes // self.size if self._device.type == "cpu" else free_bytes)
+        return self.smallest(free_bytes // self.beside if self._device.type == "cpu" else free_bytes)
 
     def abort(self) -> None:
-        """End whatever waits for another rank, in any thread, when the other ranks have ended. Between CPUs
-        their closed connections do so."""
+        """End whatever waits for another rank, in any thread, when a rank is lost."""
+        self._is_lost = True
         if self._devices is not self._hosts:
             self._devices.abort()
 
@@ -90,16 +102,38 @@ class RankGroup:
         number = crc32(words.encode())
         return self.smallest(number) == -self.smallest(-number)
 
+    def _finish(self, work: Any) -> None:
+        """Wait for a collective of the devices; a GPU may still run it then."""
+        if self._devices is self._hosts:
+            self._wait(work)
+        else:
+            work.wait()
+
+    def _wait(self, work: Any) -> None:
+        """Wait for a collective of the hosts. Raises RuntimeError if a rank is lost.
+
+        If a process ends, its connections close and collectives fail. Those of a lost machine stay open.
+        """
+        while not self._is_lost:
+            try:
+                work.wait(LOOK)
+                return
+            except RuntimeError:
+                if work.is_completed():
+                    work.wait()  # raises what it has failed by
+                    return
+        raise RuntimeError("another rank is lost")
+
     def _exchange(self, parts: torch.Tensor) -> torch.Tensor:
         """[ranks, N], a part for each rank -> [ranks, N], the parts that they have for this one."""
         theirs = torch.empty_like(parts)
-        self._devices.alltoall_base(theirs, parts, [], [], dist.AllToAllOptions()).wait()
+        self._finish(self._devices.alltoall_base(theirs, parts, [], [], dist.AllToAllOptions()))
         return theirs
 
     def _gather(self, part: torch.Tensor) -> torch.Tensor:
         """[...] -> [ranks, ...], in memory of its own."""
         every = part.new_empty(self.size * part.numel())
-        self._devices._allgather_base(every, part.reshape(-1)).wait()
+        self._finish(self._devices._allgather_base(every, part.reshape(-1)))
         return every.view(self.size, *part.shape)
 
 

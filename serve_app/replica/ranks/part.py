@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 from pathlib import Path
+from typing import Final
 
 from serve_app.config import ModelConfig
 from serve_app.engine.assemble import Part, make_runner
@@ -17,50 +17,90 @@ from serve_app.engine.ranks.follower import Follower
 from serve_app.engine.ranks.followers import Followers
 from serve_app.engine.ranks.gpus import TooFewGpus, environment_of
 from serve_app.engine.ranks.group import RankGroup
+from serve_app.engine.ranks.launcher import ChildProcesses, Launcher
 from serve_app.engine.ranks.life import FollowerLife
+from serve_app.engine.ranks.meeting import Connections, RankRefused
+from serve_app.engine.ranks.store import RemoteStore
 from serve_app.models.errors import ModelLoadError
+from serve_app.models.fingerprint import fingerprint
 from serve_app.models.loader import LoadedModel, load_model
 
-_COMMAND = (sys.executable, "-m", "serve_app.replica.ranks.follower")
+_COMMAND: Final = (sys.executable, "-m", "serve_app.replica.ranks.follower")
 
 
-def start_followers(config: ModelConfig) -> Followers | None:
+def start_followers(config: ModelConfig, launcher: Launcher | None = None) -> Followers | None:
     """The other ranks of a model, which load their parts from now on; None: there are none.
 
-    Raises ModelLoadError if this process sees too few GPUs.
+    Without a `launcher` they are child processes. Raises ModelLoadError if this process sees too few GPUs, or
+    if a rank does not start.
     """
     ranks = config.tensor_parallel
     if ranks == 1:
         return None
     try:
-        environments = [environment_of(rank, ranks, config.device) for rank in range(1, ranks)]
+        return Followers(launcher or _children(config), config.model_dump_json().encode(), ranks)
+    except RankRefused as error:
+        raise ModelLoadError(f"{config.name}: {error}") from error
+
+
+def _children(config: ModelConfig) -> ChildProcesses:
+    ranks = config.tensor_parallel
+    try:
+        environments = {rank: environment_of(rank, ranks, config.device) for rank in range(1, ranks)}
     except TooFewGpus as error:
         raise ModelLoadError(
             f"{config.name}: tensor_parallel {ranks} takes as many GPUs, and this replica has {error}; write "
             f"`num_gpus: {ranks}` in ray_actor_options"
         ) from error
-    return Followers(_COMMAND, config.model_dump_json().encode(), environments)
+    return ChildProcesses(_COMMAND, environments)
 
 
-def part_of(model: LoadedModel, group: RankGroup) -> Part:
-    """What a loaded module is among `group`. Raises ValueError for a whole model."""
+def part_of(config: ModelConfig, model: LoadedModel, group: RankGroup) -> Part:
+    """What a loaded module is among `group`.
+
+    Raises ValueError for a whole model, and if a rank on another machine has loaded other files.
+    """
     if model.split is None:
         raise ValueError(f"{model.name} is not divided")
+    if group.beside < group.size and not group.same(_files(config, model)):
+        raise ValueError(
+            "its ranks have different weights, settings or packages on different machines; name a commit in "
+            "`revision`, or a folder on a shared volume in `source`"
+        )
     return Part(group, model.split, model.split.summed, model.split.vocab_size)
 
 
-def serve_part(work: socket.socket, life: FollowerLife) -> int:
-    """Load the part that rank 0 asks for, then run its commands; returns the exit status."""
-    pipe: Pipe[Command, Reply] = Pipe(work, Command)
+def _files(config: ModelConfig, model: LoadedModel) -> str:
+    """A digest of what every rank reads by itself."""
+    read = config.model_copy(update={"adapters": {}, "chat_template": None})
+    return fingerprint(read, model.folder, str(model.dtype), codes=model.codes)
+
+
+def serve_part(
+    connections: Connections, life: FollowerLife, source: str = "", revision: str | None = None
+) -> int:
+    """Load the part that rank 0 asks for, then run its commands; returns the exit status.
+
+    `source`, `revision`: as of `follow`.
+    """
+    pipe: Pipe[Command, Reply] = Pipe(connections.work, Command)
     start = pipe.receive()
     if not isinstance(start, Start):
         return 1
     config = ModelConfig.model_validate_json(start.config)
+    if source and not Path(config.source).is_dir():
+        config = config.model_copy(update={"source": source, "revision": revision})
+    host = start.hosts[start.rank]
+    beside = start.hosts.count(host)
     try:
-        model = load_model(config, _unheard, fast_bfloat16=prepare(config, _unheard), rank=start.rank)
+        model = load_model(config, _unheard, fast_bfloat16=prepare(config, _unheard, beside), rank=start.rank)
         pipe.send(Reply("loaded"))
-        group = RankGroup(start.rank, config.tensor_parallel, Path(start.meeting), model.device)
-        part = part_of(model, group)
+        group = RankGroup(
+            *(start.rank, len(start.hosts), RemoteStore(connections.store), model.device),
+            host=host,
+            beside=beside,
+        )
+        part = part_of(config, model, group)
         runner = make_runner(
             model.module,
             dtype=model.dtype,
