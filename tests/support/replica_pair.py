@@ -167,14 +167,16 @@ def is_alive(pid: int) -> bool:
 
 @asynccontextmanager
 async def replica_pair(url: str, config: ModelConfig, usage: Path, **options: Any) -> AsyncIterator[Pair]:
-    """Both applications on the running cluster, ready. `options`: of the two deployments, by their name."""
+    """Both applications on the running cluster, ready. `options`: of the two deployments, by their name, and
+    the number of `replicas`."""
+    replicas = options.get("replicas", 2)
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     async with httpx.AsyncClient(base_url=url, timeout=RESTART_S, limits=limits) as client:
         pair = Pair(url, client, usage, config)
-        await asyncio.to_thread(_deploy_model, pair.app, config, 2, **options.get("model", {}))
+        await asyncio.to_thread(_deploy_model, pair.app, config, replicas, **options.get("model", {}))
         await asyncio.to_thread(_deploy_gateway, usage, pair.grpc_port, **options.get("gateway", {}))
         try:
-            await pair.until(2)
+            await pair.until(replicas)
             await _until_ready(client)
             yield pair
         finally:

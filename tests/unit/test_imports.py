@@ -243,7 +243,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "model": {"adapter_affinity", "defaults", "logs", "memory", "replica_port"},
         "proxy": {"http10"},
         "environment": {"proxy"},
-        "rollout": {"serve_details"},
+        "rollout": {"model", "serve_details"},
         "control": {"logs", "memory", "model", "replica_port", "rollout", "serve_details"},
         "gateway": {
             *("adapter_affinity", "environment", "http10", "limiter"),

@@ -39,6 +39,8 @@ class Offer:
     is_shared: bool = False  # whether pay-per-token endpoints may use that application
     num_cpus: float = 0.5
     num_gpus: float = 0.0
+    bundles: tuple[dict[str, float], ...] = ()  # of a replica's placement group
+    strategy: str = ""  # of it: Ray's word
     replica_throughput: float | None = None  # tokens per second; None if not given
 
 

@@ -93,6 +93,8 @@ class Configurator:
             model=offer.config.model_dump(mode="json", exclude={"provisioned"}, exclude_defaults=True),
             num_cpus=offer.num_cpus,
             num_gpus=offer.num_gpus,
+            bundles=offer.bundles,
+            strategy=offer.strategy,
             min_replicas=found.min_replicas,
             max_replicas=found.max_replicas,
         )

@@ -45,6 +45,7 @@ def check_room(
     _check_units(needs, room, field)
     if room.nodes:
         for need in needs:
+            _check_nodes(need, room.nodes, field)
             _check_memory(need, room.nodes, least_memory(need.config), field)
 
 
@@ -54,8 +55,8 @@ def _replicas(spec: AppSpec | None) -> int:
 
 def _check_units(needs: list[_Need], room: Room, field: str) -> None:
     wanted = {
-        "CPU": sum(need.replicas * need.spec.num_cpus for need in needs),
-        "GPU": sum(need.replicas * need.spec.num_gpus for need in needs),
+        "CPU": sum(need.replicas * need.spec.all_cpus for need in needs),
+        "GPU": sum(need.replicas * need.spec.all_gpus for need in needs),
     }
     for kind, count in wanted.items():
         free = room.free.get(kind, 0.0)
@@ -65,6 +66,18 @@ def _check_units(needs: list[_Need], room: Room, field: str) -> None:
                 f"the new replicas need {count:g} {kind}s and {free:g} are free; ask for less, delete an "
                 f"endpoint, or add a node {_GROWS}",
             )
+
+
+def _check_nodes(need: _Need, nodes: tuple[NodeRoom, ...], field: str) -> None:
+    """The GPUs of one process are on one node."""
+    most = max(len(node.gpu_memory) for node in nodes)
+    if 0 < most < need.spec.num_gpus:
+        raise InvalidField(
+            field,
+            f"a replica of {need.config.name!r} needs {need.spec.num_gpus:g} GPUs on one node, and the node "
+            f"with the most has {most}; divide its ranks among nodes by `placement_group_bundles`, or choose "
+            f"a smaller `tensor_parallel` {_GROWS}",
+        )
 
 
 def _check_memory(need: _Need, nodes: tuple[NodeRoom, ...], least: int | None, field: str) -> None:

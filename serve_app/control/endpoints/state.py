@@ -22,6 +22,8 @@ class AppSpec:
     num_gpus: float
     min_replicas: int
     max_replicas: int
+    bundles: tuple[dict[str, float], ...] = ()  # of a replica's placement group
+    strategy: str = ""  # of it: Ray's word
 
     @property
     def size(self) -> tuple[int, int]:
@@ -29,7 +31,23 @@ class AppSpec:
 
     def runs_like(self, other: AppSpec) -> bool:
         """Whether both are the same except for name and size."""
-        return (self.model, self.num_cpus, self.num_gpus) == (other.model, other.num_cpus, other.num_gpus)
+        return self.fixed == other.fixed
+
+    @property
+    def fixed(self) -> dict[str, Any]:
+        """All that cannot change in place."""
+        one_machine = {"model": self.model, "num_cpus": self.num_cpus, "num_gpus": self.num_gpus}
+        return one_machine | ({"bundles": self.bundles, "strategy": self.strategy} if self.bundles else {})
+
+    @property
+    def all_gpus(self) -> float:
+        """The GPUs of a replica, on all of its machines."""
+        return sum(each.get("GPU", 0.0) for each in self.bundles) if self.bundles else self.num_gpus
+
+    @property
+    def all_cpus(self) -> float:
+        """The CPUs of a replica, on all of its machines."""
+        return sum(each.get("CPU", 0.0) for each in self.bundles) if self.bundles else self.num_cpus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

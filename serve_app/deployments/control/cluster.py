@@ -111,13 +111,14 @@ class RayCluster:
 def _application(spec: AppSpec) -> Any:
     """The application of `spec`. The code version covers every setting that cannot change in place."""
     config = ModelConfig.model_validate(spec.model)
-    fixed = {"model": spec.model, "num_cpus": spec.num_cpus, "num_gpus": spec.num_gpus}
-    version = hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()
+    version = hashlib.sha256(json.dumps(spec.fixed, sort_keys=True).encode()).hexdigest()
     options: dict[str, Any] = {"num_cpus": spec.num_cpus}
     if spec.num_gpus:
         options["num_gpus"] = spec.num_gpus
+    group: dict[str, Any] = {"placement_group_bundles": list(spec.bundles)} if spec.bundles else {}
+    group |= {"placement_group_strategy": spec.strategy} if spec.strategy else {}
     deployment = model_deployment(config).options(
-        **replicas(spec.min_replicas, spec.max_replicas), ray_actor_options=options
+        **replicas(spec.min_replicas, spec.max_replicas), ray_actor_options=options, **group
     )
     return ray_calls.pinned(deployment, version).bind(config)
 
@@ -153,6 +154,8 @@ def _declared(applications: Mapping[str, Any]) -> Iterator[Offer]:
             is_shared=bought is None,
             num_cpus=float(options.get("num_cpus", 0.5)),
             num_gpus=float(options.get("num_gpus", 0.0)),
+            bundles=tuple(entry.get("placement_group_bundles") or ()),
+            strategy=str(entry.get("placement_group_strategy") or ""),
             replica_throughput=None if bought is None else bought.replica_throughput,
         )
 

@@ -16,7 +16,8 @@ from serve_app.config import GatewayConfig, ModelConfig
 from serve_app.control.endpoints.state import RUN_TIME
 from serve_app.deployments import build
 from serve_app.deployments.deploy_file.problem import Place, Problem
-from serve_app.deployments.model.gpu import wrong_gpus
+from serve_app.deployments.model.deployment import MODEL_CPUS
+from serve_app.deployments.model.placement import CPU, GPU, bundles_of_ranks, wrong_gpus
 from serve_app.endpoints.catalogue import Catalogue, judging, suggestion
 from serve_app.endpoints.endpoint import Endpoint, Kind, ServedEntity
 from serve_app.endpoints.rules import SYSTEM_APP
@@ -194,25 +195,21 @@ def _ongoing(app: App, place: Place, raw: Mapping[str, Any]) -> Iterator[Problem
 def _gpus(app: App, place: Place, raw: Mapping[str, Any]) -> Iterator[Problem]:
     if not isinstance(app.config, ModelConfig):
         return
-    bundles = raw.get("placement_group_bundles")
-    if isinstance(bundles, list) and len(bundles) > 1:
-        yield place.at("placement_group_bundles").error(
-            f"reserves {len(bundles)} bundles for a replica, which is one process in the first of them; "
-            "remove it, and write num_cpus and num_gpus in ray_actor_options"
-        )
+    listed = raw.get("placement_group_bundles")
+    bundles = [each for each in listed if isinstance(each, Mapping)] if isinstance(listed, list) else []
+    spans = len(bundles) > 1
     options = raw.get("ray_actor_options")
     gpus = options.get("num_gpus") if isinstance(options, Mapping) else None
     here = place.at("ray_actor_options", "num_gpus")
-    reserved = (
-        bundles[0].get("GPU")
-        if isinstance(bundles, list) and bundles and isinstance(bundles[0], Mapping)
-        else None
-    )
-    if isinstance(gpus, int | float) and (wrong := wrong_gpus(app.config, gpus)):
+    if spans:
+        yield from _bundles(app.config, place.at("placement_group_bundles"), bundles, options)
+    reserved = bundles[0].get(GPU) if bundles and not spans else None
+    taken = gpus or 0 if spans else gpus
+    if isinstance(taken, int | float) and (wrong := wrong_gpus(app.config, taken, bundles)):
         yield here.error(wrong)
     elif isinstance(reserved, int | float) and (wrong := wrong_gpus(app.config, reserved)):
-        yield place.at("placement_group_bundles", 0, "GPU").error(wrong)
-    if app.config.device == "cuda" and not gpus:
+        yield place.at("placement_group_bundles", 0, GPU).error(wrong)
+    if app.config.device == "cuda" and not gpus and not spans:
         yield here.error(
             "`args.device` is cuda, and Ray shows a replica only GPUs it asks for; write `num_gpus: "
             f"{app.config.tensor_parallel}`"
@@ -220,6 +217,29 @@ def _gpus(app: App, place: Place, raw: Mapping[str, Any]) -> Iterator[Problem]:
     if app.config.device == "cpu" and gpus:
         yield here.warning(
             "takes a GPU that `args.device: cpu` leaves idle; remove it, or write `device: cuda`"
+        )
+
+
+def _bundles(
+    config: ModelConfig, here: Place, bundles: Sequence[Mapping[str, Any]], options: object
+) -> Iterator[Problem]:
+    """Several bundles, which are for the ranks of a model."""
+    if config.tensor_parallel == 1:
+        yield here.error(
+            f"reserves {len(bundles)} bundles for a replica, which is one process in the first of them; "
+            "remove it, and write num_cpus and num_gpus in ray_actor_options"
+        )
+        return
+    try:
+        bundles_of_ranks(config.tensor_parallel, bundles)
+    except ValueError as error:
+        yield here.error(str(error))
+    if config.device == "cuda" and not any(bundle.get(GPU) for bundle in bundles):
+        yield here.error("`args.device` is cuda, and no bundle has a GPU; write `GPU: 1` for each rank")
+    own = options.get("num_cpus", 1) if isinstance(options, Mapping) else MODEL_CPUS
+    if isinstance(own, int | float) and bundles[0].get(CPU, 0) < own:
+        yield here.at(0, CPU).error(
+            f"must be {own:g} or more: the first bundle has the replica's own process, with its num_cpus"
         )
 
 

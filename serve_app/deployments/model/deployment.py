@@ -12,6 +12,7 @@ from serve_app.config import ModelConfig
 from serve_app.deployments.defaults import DRAIN_S, HEALTH, OPEN_BESIDES, SURGE_PERCENT
 from serve_app.deployments.model.replica import ModelReplica
 
+MODEL_CPUS: Final = 0.5  # of a replica, unless the deploy file names a number
 BY_LOAD: Final = "serve_app.deployments.model.scaling:ByLoad"
 UPSCALE_DELAY_S: Final = 10.0
 DOWNSCALE_DELAY_S: Final = 300.0
@@ -34,7 +35,7 @@ def model_deployment(config: ModelConfig) -> Deployment:
         graceful_shutdown_timeout_s=DRAIN_S,
         max_surge_percent=SURGE_PERCENT,
         **HEALTH,
-        ray_actor_options={"num_cpus": 0.5},
+        ray_actor_options={"num_cpus": MODEL_CPUS},
     )
 
 

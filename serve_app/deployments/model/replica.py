@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import ray
@@ -24,6 +25,7 @@ from serve_app.deployments import adapter_affinity
 from serve_app.deployments.logs import log_as_json, to_terminal, warnings_shown
 from serve_app.deployments.memory import MemoryGuard, be_expendable
 from serve_app.deployments.model.gpu import with_gpu_share
+from serve_app.deployments.model.ranks import actor_ranks, own_bundles
 from serve_app.deployments.model.settler import Settler
 from serve_app.deployments.model.workload import Workload
 from serve_app.deployments.replica_port import keep_private
@@ -61,9 +63,10 @@ class ModelReplica:
             with collects_later():
                 from serve_app.replica import served_model
 
-            start = served_model.start
             report("imported torch and transformers")
-        config = with_gpu_share(config, ray.get_runtime_context().get_assigned_resources())
+            start = partial(served_model.start, launcher=actor_ranks(config))
+        assigned = ray.get_runtime_context().get_assigned_resources()
+        config = with_gpu_share(config, assigned, own_bundles())
         with warnings_shown(to_terminal):
             self._server = await start(config, report)
         self._workload = Workload()

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+import ray
 from ray import serve
 from ray.exceptions import RayError
 from ray.serve.context import _get_global_client
@@ -40,6 +41,10 @@ class ServeCluster:
     def states(self) -> Mapping[str, tuple[str, str]]:
         """Application -> (its status in Serve, its problem or "")."""
         return {name: (app["status"], reason(app)) for name, app in details().items()}
+
+    def gpus(self) -> list[float]:
+        """The GPUs of each living machine of the cluster."""
+        return [float(node["Resources"].get("GPU", 0)) for node in ray.nodes() if node["Alive"]]
 
     def routed(self, gateways: Iterable[str]) -> frozenset[str] | None:
         """The applications to which the gateways of these applications route; None: not known yet."""

@@ -13,9 +13,11 @@ A model whose `args` changed stays one application: Serve starts its new replica
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
+
+from serve_app.deployments.model.placement import no_place
 
 File: TypeAlias = Mapping[str, Any]  # a deploy file: `ServeDeploySchema` as plain values
 
@@ -71,6 +73,17 @@ def plan(running: File, wanted: File) -> list[RolloutStep]:
             RolloutStep("the gateway" if steps else whole, wanted, tuple(after), replaces=bool(before))
         )
     return steps
+
+
+def without_place(file: File, nodes: Sequence[float]) -> Iterator[str]:
+    """The deployments that fit on no machine of the cluster, and what to write. `nodes`: as of `no_place`."""
+    for name, app in _apps(file).items():
+        for each in app.get("deployments") or ():
+            gpus = (each.get("ray_actor_options") or {}).get("num_gpus") or 0
+            bundles = each.get("placement_group_bundles") or ()
+            wrong = no_place(gpus, bundles, each.get("placement_group_strategy") or "", nodes)
+            if wrong is not None and (each.get("num_replicas") != 0):
+                yield f"application {name}: {each.get('name')} asks for {wrong}"
 
 
 def _apps(file: File) -> dict[str, Mapping[str, Any]]:

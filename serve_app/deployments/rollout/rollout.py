@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from serve_app.deployments.rollout.cluster import ServeCluster, as_ray_has_it
-from serve_app.deployments.rollout.plan import File, RolloutStep, plan
+from serve_app.deployments.rollout.plan import File, RolloutStep, plan, without_place
 
 POLL_S: Final = 0.1
 TIMEOUT_S: Final = 3_600.0  # of a step: a model may be downloaded, and an old answer may be long
@@ -37,6 +37,8 @@ def rollout(
     Returns when all of `wanted` runs, and the deletion of other applications has begun. Raises RolloutFailed.
     """
     cluster = ServeCluster()
+    if problems := list(without_place(wanted, cluster.gpus())):
+        raise RolloutFailed("nothing has changed: " + "; ".join(problems))
     steps = plan(cluster.running(), as_ray_has_it(wanted))
     apply(steps, cluster, say, timeout_s=timeout_s, cancelled=cancelled)
 

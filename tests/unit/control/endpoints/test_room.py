@@ -69,9 +69,23 @@ def test_on_a_gpu_its_own_memory_counts(gpus: float, share: float | None, fits: 
 def test_each_rank_of_a_replica_has_a_gpu_for_its_part() -> None:
     divided = replace(spec(gpus=2.0), model={**spec().model, "tensor_parallel": 2})
     check(divided, nodes=(NodeRoom(0, (2 * GIB, 2 * GIB)),))
-    for gpus in ((2 * GIB,), (2 * GIB - 1, 2 * GIB - 1)):
-        with pytest.raises(InvalidField, match=r"needs at least 4\.0 GiB of memory"):
-            check(divided, nodes=(NodeRoom(0, gpus),))
+    with pytest.raises(InvalidField, match=r"needs at least 4\.0 GiB of memory"):
+        check(divided, nodes=(NodeRoom(0, (2 * GIB - 1, 2 * GIB - 1)),))
+
+
+def test_the_gpus_of_one_process_are_on_one_node() -> None:
+    divided = replace(spec(gpus=2.0), model={**spec().model, "tensor_parallel": 2})
+    nodes = (NodeRoom(0, (2 * GIB,)), NodeRoom(0, (2 * GIB,)))
+    with pytest.raises(InvalidField, match=r"needs 2 GPUs on one node, .* most has 1; .*_group_bundles"):
+        check(divided, nodes=nodes)
+    bundle = {"CPU": 1.0, "GPU": 1.0}
+    check(replace(divided, num_gpus=1.0, bundles=(bundle, bundle)), nodes=nodes)
+
+
+def test_all_bundles_of_a_replica_count() -> None:
+    spread = replace(spec(gpus=1.0), bundles=({"CPU": 1.0, "GPU": 1.0},) * 9)
+    with pytest.raises(InvalidField, match="need 9 GPUs and 8 are free"):
+        check(spread)
 
 
 @pytest.mark.parametrize("kind", ["CPU", "GPU"])

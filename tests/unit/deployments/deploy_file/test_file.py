@@ -326,6 +326,34 @@ MISTAKES = {
         "applications[2].deployments[0].placement_group_bundles",
         "reserves 2 bundles for a replica",
     ),
+    "bundles that are not as many GPUs as ranks": (
+        "device: cpu}",
+        "device: cuda, tensor_parallel: 4, source: no/where}\n  deployments: [{name: Model, "
+        "ray_actor_options: {num_gpus: 1}, placement_group_bundles: [{CPU: 1, GPU: 1}, {GPU: 1}]}]",
+        "applications[2].deployments[0].placement_group_bundles",
+        "have 1, 1 GPUs, and each of the 4 ranks",
+    ),
+    "all GPUs for the first rank of several bundles": (
+        "device: cpu}",
+        "device: cuda, tensor_parallel: 2, source: no/where}\n  deployments: [{name: Model, "
+        "ray_actor_options: {num_gpus: 2}, placement_group_bundles: [{CPU: 1, GPU: 1}, {GPU: 1}]}]",
+        "applications[2].deployments[0].ray_actor_options.num_gpus",
+        "write `num_gpus: 1`",
+    ),
+    "bundles without a GPU": (
+        "device: cpu}",
+        "device: cuda, tensor_parallel: 2, source: no/where}\n  deployments: [{name: Model, "
+        "placement_group_bundles: [{CPU: 1}, {CPU: 1}]}]",
+        "applications[2].deployments[0].placement_group_bundles",
+        "no bundle has a GPU",
+    ),
+    "a first bundle without the CPUs of the replica": (
+        "device: cpu}",
+        "device: cpu, tensor_parallel: 2, source: no/where}\n  deployments: [{name: Model, "
+        "ray_actor_options: {num_cpus: 4}, placement_group_bundles: [{CPU: 1}, {CPU: 1}]}]",
+        "applications[2].deployments[0].placement_group_bundles[0].CPU",
+        "must be 4 or more",
+    ),
     "a bundle of more GPUs than a replica can use": (
         "device: cpu}",
         "device: cuda}\n  deployments: [{name: Model, ray_actor_options: {num_gpus: 1}, "

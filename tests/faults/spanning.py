@@ -1,0 +1,198 @@
+"""Replicas whose two ranks lie on two nodes, a mixed load, and the loss of a rank. Run by `test_spanning.py`.
+
+    python -m tests.faults.spanning placed FOLDER
+    python -m tests.faults.spanning killed|frozen|orphaned|removed FOLDER ROUNDS
+
+It is a process of its own, since a process can have one connection to one Ray cluster. The gateway is on the
+first node. `placed`: Ray's own tables show the ranks where the deployment asks for them, and they answer.
+`killed`, `frozen`: SIGKILL or SIGSTOP for the process of a rank. `orphaned`: SIGKILL for a replica, which its
+other rank must not outlive. `removed`: a node is taken away, and a new one comes. Exits with 0 if no client
+noticed, and nothing remained.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+from tests.support.asks import connected
+from tests.support.mixed_streams import ASKS, MixedStreams
+from tests.support.ray_cluster import free_port
+from tests.support.replica_pair import MODEL, Pair, is_alive, model_config, replica_pair, wide_demo
+from tests.support.several_ranks import divided_among
+
+GATEWAY: Final = "gateway_node"  # custom resources: who may live where
+RANK: Final = "rank_slot"
+STORE_BYTES: Final = 80 * 2**20
+LOST_S: Final = 10.0  # for a replica to end as a whole
+RESTART_S: Final = 120.0
+STREAMS: Final = 16
+AFTER_S: Final = 2.0  # that the load goes on
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The processes of a replica, and their nodes, by Ray's own account."""
+
+    replica: int
+    other: int
+    nodes: tuple[str, str]
+    bundles: tuple[str, ...]  # the nodes of its placement group's bundles
+
+
+def found() -> list[Ranks]:
+    """The living replicas of the model that have both of their ranks."""
+    from ray._private.state import actors
+    from ray.util import placement_group_table
+
+    alive = {each["Name"]: each for each in actors().values() if each["State"] == "ALIVE" and each["Name"]}
+    groups = {each["name"]: each for each in placement_group_table().values() if each["state"] == "CREATED"}
+    whole = []
+    for name, actor in alive.items():
+        replica, mark, number = name.rpartition("#rank")
+        if not mark or replica not in alive or replica not in groups:
+            continue
+        assert number == "1"
+        first, nodes = alive[replica], groups[replica]["bundles_to_node_id"]
+        whole.append(
+            Ranks(
+                first["Pid"],
+                actor["Pid"],
+                (first["Address"]["NodeID"], actor["Address"]["NodeID"]),
+                tuple(nodes[index] for index in sorted(nodes)),
+            )
+        )
+    return whole
+
+
+async def until_whole(pair: Pair, replicas: int) -> list[Ranks]:
+    pids = await pair.until(replicas)
+    async with asyncio.timeout(RESTART_S):
+        while len(seen := [each for each in found() if each.replica in pids]) < replicas:
+            await asyncio.sleep(0.1)
+    return seen
+
+
+async def until_gone(*pids: int, wait_s: float = LOST_S) -> float:
+    """Wait until these processes have ended; returns the seconds."""
+    began = time.monotonic()
+    async with asyncio.timeout(wait_s):
+        while any(map(is_alive, pids)):
+            await asyncio.sleep(0.05)
+    return time.monotonic() - began
+
+
+async def lose_ranks(how: str, pair: Pair, cluster: Any, rounds: int) -> None:
+    draw, since = random.Random(54), time.time()
+    async with connected(pair.url, pair.grpc, MODEL) as client:
+        load = MixedStreams(client, ASKS[:STREAMS])
+        await load.learn()
+        for number in range(rounds):
+            lost = draw.choice(sorted(await until_whole(pair, 2), key=lambda each: each.replica))
+            async with load.running():
+                await asyncio.sleep(draw.uniform(0.2, AFTER_S))
+                if how == "removed":
+                    node = next(each for each in cluster.worker_nodes if each.node_id == lost.nodes[1])
+                    await asyncio.to_thread(cluster.remove_node, node, False)
+                elif how == "orphaned":
+                    os.kill(lost.replica, signal.SIGKILL)
+                else:
+                    os.kill(lost.other, signal.SIGKILL if how == "killed" else signal.SIGSTOP)
+                pair.killed.add(lost.replica)
+                took = await until_gone(lost.other)
+                ended = await until_gone(lost.replica, wait_s=RESTART_S)
+                if how == "removed":
+                    await asyncio.to_thread(add_node, cluster, 1)
+                await until_whole(pair, 2)
+                await asyncio.sleep(AFTER_S)
+            print(f"round {number}: rank gone after {took:.1f} s, replica after {ended:.1f} s", flush=True)
+    await pair.until_idle()
+    records = await pair.records(len(load.answers), since)
+    assert {record.outcome for record in records} == {"finished"}
+    made = sum(record.completion_tokens - record.discarded_tokens for record in records)
+    assert made == sum(answer.tokens for _, answer in load.answers)
+    moved = sum(record.migrations for record in records)
+    assert moved > 0
+    print(f"{len(records)} answers, {moved} moves: nobody noticed")
+
+
+async def show_placement(pair: Pair) -> Ranks:
+    (one,) = await until_whole(pair, 1)
+    assert one.nodes == one.bundles, one
+    assert len(set(one.nodes)) == 2
+    asked = {"model": MODEL, "prompt": "The capital of France", "max_tokens": 24, "temperature": 0}
+    asked |= {"ignore_eos": True}
+    answer = (await pair.client.post("/v1/completions", json=asked)).raise_for_status().json()
+    print(f"ranks on {one.nodes}, bundles on {one.bundles}: {answer['choices'][0]['text']!r}")
+    assert answer["usage"]["completion_tokens"] == 24
+    return one
+
+
+def add_node(cluster: Any, slots: int) -> None:
+    cluster.add_node(
+        num_cpus=2, resources={RANK: slots}, object_store_memory=STORE_BYTES, include_dashboard=False
+    )
+
+
+def main(how: str, folder: Path, rounds: int) -> None:
+    import ray  # after `tests.support.ray_cluster`, which sets its environment
+    from ray import serve
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(
+        initialize_head=True,
+        head_node_args={
+            "num_cpus": 4,
+            "resources": {GATEWAY: 1},
+            "object_store_memory": STORE_BYTES,
+            "include_dashboard": False,
+        },
+    )
+    # With a slot on each node, the loss of a node is that of one replica.
+    for _ in range(4 if how == "removed" else 2):
+        add_node(cluster, 1 if how == "removed" else 2)
+    ray.init(address=cluster.address, log_to_driver=False)
+    port = free_port()
+    serve.start(http_options={"host": "127.0.0.1", "port": port}, proxy_location="HeadOnly")
+    with divided_among(2):
+        config = model_config(wide_demo(folder / "model"))
+    places = {
+        "model": {
+            "ray_actor_options": {"num_cpus": 0.5},
+            "placement_group_bundles": [{"CPU": 0.5, RANK: 1}, {"CPU": 0.5, RANK: 1}],
+            "placement_group_strategy": "STRICT_SPREAD",
+        },
+        "gateway": {"ray_actor_options": {"num_cpus": 0.1, "resources": {GATEWAY: 0.1}}},
+    }
+
+    async def run() -> None:
+        replicas = 1 if how == "placed" else 2
+        url, usage = f"http://127.0.0.1:{port}", folder / "usage"
+        async with replica_pair(url, config, usage, replicas=replicas, **places) as pair:
+            if how != "placed":
+                await lose_ranks(how, pair, cluster, rounds)
+                return
+            shown = await show_placement(pair)
+        await until_gone(shown.replica, shown.other, wait_s=RESTART_S)  # as its application is deleted
+
+    try:
+        asyncio.run(run())
+        left = [each for each in psutil.process_iter(["cmdline"]) if "Rank.run" in str(each.info["cmdline"])]
+        assert not left, left
+    finally:
+        serve.shutdown()
+        ray.shutdown()
+        cluster.shutdown()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 1)
