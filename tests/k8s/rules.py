@@ -51,11 +51,23 @@ def _deploy_file(service: Object, config: Object) -> Iterator[str]:
     for app in raw.get("applications", []):
         for each in app.get("deployments", []):
             asked = each.get("ray_actor_options", {})
-            cpus, gpus = asked.get("num_cpus", 0), asked.get("num_gpus", 0)
-            if not any(cpus <= offer[0] and gpus <= offer[1] for offer in sizes.values()):
+            own = {"CPU": asked.get("num_cpus", 0), "GPU": asked.get("num_gpus", 0)}
+            bundles = each.get("placement_group_bundles") or [own]
+            for cpus, gpus in ((bundle.get("CPU", 0), bundle.get("GPU", 0)) for bundle in bundles):
+                if not any(cpus <= offer[0] and gpus <= offer[1] for offer in sizes.values()):
+                    yield (
+                        f"deploy.yaml: {app['name']}: {each['name']} asks for {cpus} CPUs and {gpus} GPUs, "
+                        f"and no worker group offers them ({sizes}); keep or add a group that requests as much"
+                    )
+            most = sum(
+                group["maxReplicas"] * group.get("numOfHosts", 1)
+                for name, group in groups(service).items()
+                if name != "head" and all(b.get("GPU", 0) <= sizes[name][1] for b in bundles)
+            )
+            if each.get("placement_group_strategy") == "STRICT_SPREAD" and most < len(bundles):
                 yield (
-                    f"deploy.yaml: {app['name']}: {each['name']} asks for {cpus} CPUs and {gpus} GPUs, and "
-                    f"no worker group offers them ({sizes}); keep or add a group that requests as much"
+                    f"deploy.yaml: {app['name']}: {each['name']} needs {len(bundles)} pods at once, and "
+                    f"there are {most} at most; raise maxReplicas or numOfHosts of their group"
                 )
 
 
