@@ -57,7 +57,8 @@ def _deploy_file(service: Object, config: Object) -> Iterator[str]:
                 if not any(cpus <= offer[0] and gpus <= offer[1] for offer in sizes.values()):
                     yield (
                         f"deploy.yaml: {app['name']}: {each['name']} asks for {cpus} CPUs and {gpus} GPUs, "
-                        f"and no worker group offers them ({sizes}); keep or add a group that requests as much"
+                        f"and no worker group offers them ({sizes}); keep or add a group that requests as "
+                        "much"
                     )
             most = sum(
                 group["maxReplicas"] * group.get("numOfHosts", 1)
