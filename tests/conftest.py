@@ -26,6 +26,7 @@ pytest_plugins = (
     "tests.support.databases",
     "tests.support.ray_cluster",
     "tests.support.served",
+    "tests.support.several_ranks",
     "tests.support.skipped",
     "tests.support.tiny_fixtures",
 )

@@ -26,9 +26,9 @@ from serve_app.config import EngineConfig, GatewayConfig, ModelConfig
 from serve_app.deployments.defaults import SURGE_PERCENT
 from serve_app.endpoints.endpoint import Endpoint, ServedEntity, Task
 from serve_app.endpoints.rules import app_name
-from serve_app.models.catalogue import demo_folder
 from serve_app.types import UsageRecord
 from tests.support.asks import DETOKENIZE, TEXT
+from tests.support.divisible import demo_path, demo_settings
 from tests.support.invariants import Served
 from tests.support.ray_cluster import free_port
 
@@ -41,7 +41,7 @@ POISON: Final = "poison"  # the name of the processor of `tests.support.poison`
 
 def wide_demo(folder: Path, name: str = "demo-chat") -> Path:
     """The demo model called `name`, copied to `folder`, with a window of WINDOW tokens."""
-    shutil.copytree(demo_folder(name), folder)
+    shutil.copytree(demo_path(name), folder)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": WINDOW}))
     return folder
@@ -51,13 +51,13 @@ def model_config(source: Path, **engine: Any) -> ModelConfig:
     """The demo model without guesses: with them, time decides what an event of a stream holds."""
     sizes: dict[str, Any] = {"ngram_draft": 0}
     sizes |= {"max_sequences": 64, "max_waiting": 256, "block_size": 32, "num_blocks": 1024}
+    settings: dict[str, Any] = {**demo_settings(), "source": str(source)}
     return ModelConfig(
         name=MODEL,
-        source=str(source),
         dtype="float32",
         threads=1,
-        adapters={"pirate": "demo:demo-lora"},
         engine=EngineConfig(**{**sizes, **engine}, logits_processors={POISON: "tests.support.poison:poison"}),
+        **settings,
     )
 
 
