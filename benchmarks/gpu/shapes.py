@@ -140,6 +140,17 @@ def llama_3_1_8b() -> PretrainedConfig:
     )
 
 
+def llama_3_3_70b() -> PretrainedConfig:
+    return _llama(
+        vocab_size=128_256,
+        hidden_size=8192,
+        intermediate_size=28_672,
+        num_hidden_layers=80,
+        num_attention_heads=64,
+        num_key_value_heads=8,
+    )
+
+
 def qwen3_32b() -> PretrainedConfig:
     return _qwen(
         vocab_size=151_936,
@@ -200,24 +211,30 @@ def deepseek_v2_lite() -> PretrainedConfig:
     )
 
 
+OF_GPT_OSS: Final = {
+    "vocab_size": 201_088,
+    "hidden_size": 2880,
+    "intermediate_size": 2880,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "num_experts_per_tok": 4,
+}
+
+
 def gpt_oss_20b() -> PretrainedConfig:
-    return _gpt_oss(
-        vocab_size=201_088,
-        hidden_size=2880,
-        intermediate_size=2880,
-        num_hidden_layers=24,
-        num_attention_heads=64,
-        num_key_value_heads=8,
-        head_dim=64,
-        num_local_experts=32,
-        num_experts_per_tok=4,
-    )
+    return _gpt_oss(num_hidden_layers=24, num_local_experts=32, **OF_GPT_OSS)
+
+
+def gpt_oss_120b() -> PretrainedConfig:
+    return _gpt_oss(num_hidden_layers=36, num_local_experts=128, **OF_GPT_OSS)
 
 
 SHAPES: Final[dict[str, Callable[[], PretrainedConfig]]] = {
     "tiny": tiny,
     "qwen3-0.6b": qwen3_0_6b,
     "llama-3.1-8b": llama_3_1_8b,
+    "llama-3.3-70b": llama_3_3_70b,
     "qwen3-32b": qwen3_32b,
     "tiny-mixture": tiny_mixture,
     "tiny-hybrid": tiny_hybrid,
@@ -227,6 +244,7 @@ SHAPES: Final[dict[str, Callable[[], PretrainedConfig]]] = {
     "deepseek-v2-lite": deepseek_v2_lite,
     "tiny-gpt-oss": tiny_gpt_oss,
     "gpt-oss-20b": gpt_oss_20b,
+    "gpt-oss-120b": gpt_oss_120b,
 }
 
 
