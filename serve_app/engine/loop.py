@@ -84,6 +84,11 @@ class EngineLoop:
         """The engine's counters and the age of the loop's last sign of life."""
         return replace(self._engine.stats(), heartbeat_age_s=time.monotonic() - self._beat)
 
+    @property
+    def is_dead(self) -> bool:
+        """Whether the engine has failed for good: every request is refused from now on."""
+        return self._dead
+
     def check_health(self, max_age_s: float) -> None:
         """Raise Unavailable if the thread is gone, or if it has work but made no step for `max_age_s`."""
         if self._dead or not self._thread.is_alive():

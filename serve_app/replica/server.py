@@ -269,6 +269,11 @@ class ModelServer:
     def stats(self) -> EngineStats:
         return self._driver.stats()
 
+    @property
+    def is_dead(self) -> bool:
+        """As of the engine's loop."""
+        return self._driver.is_dead
+
     def check_health(self) -> None:
         """Raise Unavailable if the engine has died or its heartbeat has stopped."""
         self._driver.check_health(HEARTBEAT_LIMIT_S)

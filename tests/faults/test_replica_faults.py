@@ -29,6 +29,7 @@ from serve_app.loopback import LOOPBACK
 from serve_app.types import Adapter, EngineStats, GenerateRequest, Prompt, Tensor, TokenDelta
 from tests.support.fake_server import FakeServer
 from tests.support.ray_cluster import Cluster
+from tests.support.replica_pair import is_alive
 from tests.support.streams import lists
 
 # One event loop for all: a Serve handle belongs to the loop that first used it.
@@ -99,6 +100,16 @@ async def patiently(backend: ServeBackend, asked: GenerateRequest) -> list[Token
             except Unavailable:
                 if not await backend.recovery([asked.model], WAIT_S):
                     raise
+
+
+async def processes(backend: ServeBackend) -> set[int]:
+    """Those of the replicas of `pair` that have answered."""
+    answers = await asyncio.gather(*(patiently(backend, request("tokens=1 first=0.1")) for _ in range(20)))
+    return {pid for deltas in answers for delta in deltas for pid in delta.token_ids}
+
+
+def files(folder: Path) -> list[Path]:
+    return list(folder.iterdir())
 
 
 async def rest(stream: AsyncIterator[list[TokenDelta]]) -> list[str]:
@@ -275,6 +286,22 @@ async def test_a_replica_whose_engine_hangs_is_replaced_and_its_request_refused_
     with pytest.raises((EngineRefused, Unavailable)):
         await hanging
     assert len(await patiently(backend, request("tokens=5"))) == 5
+
+
+async def test_a_replica_ends_with_its_engine_and_no_client_notices(
+    backend: ServeBackend, tmp_path: Path
+) -> None:
+    """Its queue is empty meanwhile, but it attracts no request that could be answered elsewhere."""
+    once = tmp_path / "once"
+    once.touch()
+    while len(before := await processes(backend)) < 2:
+        pass
+    asked = [request(f"tokens=5 dead={once}"), *(request("tokens=5") for _ in range(40))]
+    answers = await asyncio.gather(*(collect(backend, each) for each in asked))
+    assert all(len(deltas) == 5 for deltas in answers)
+    (dead,) = {pid for pid in before if once.with_suffix(f".{pid}") in files(tmp_path)}
+    assert {delta.token_ids for delta in answers[0]} == {(pid,) for pid in before - {dead}}
+    await until(lambda: not is_alive(dead))
 
 
 async def test_a_stopping_replica_finishes_what_it_has(backend: ServeBackend) -> None:

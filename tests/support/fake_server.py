@@ -1,6 +1,7 @@
 """A model server without a model: numbered tokens at a fixed pace, steered by the prompt.
 
 The prompt is `key=value` words: `tokens=20 step=0.01 first=0 die=1 sick=1 refuse=Overloaded`.
+With `dead=FILE` the engine fails for good if FILE is there; it moves FILE to the process id of the server.
 With `until=FILE` no token comes before FILE is there; with `hurry=FILE` there is no pause after it is.
 The text of token i is `"i "`; its id is the process id of the server.
 """
@@ -13,6 +14,7 @@ import signal
 import struct
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
 from msgspec import structs
@@ -58,6 +60,7 @@ class FakeServer:
         self._generated = 0
         self._stopped = False
         self._sick = False
+        self.is_dead = False
 
     @classmethod
     async def start(cls, config: ModelConfig, progress: Callable[[str], None]) -> FakeServer:
@@ -68,6 +71,11 @@ class FakeServer:
         text = request.prompt.text or " ".join(str(m["content"]) for m in request.prompt.messages or ())
         options = _options(text)
         self._obey(options)
+        with suppress(KeyError, FileNotFoundError):
+            os.rename(options["dead"], f"{options['dead']}.{os.getpid()}")
+            self.is_dead = True
+        if self.is_dead:
+            raise Unavailable("the engine is dead")
         if "sick" in options:  # the engine hangs: no token ever comes, and the heart stops
             self._sick = True
             await asyncio.Event().wait()

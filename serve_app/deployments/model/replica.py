@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
@@ -42,6 +44,8 @@ Start = Callable[[ModelConfig, Callable[[str], None]], Awaitable["ServedModel"]]
 
 STOPPING: Final = Unavailable("the model's replica is stopping; try again", retry_after_s=1.0)
 INTERNAL: Final = GenerationFailed("generation failed; the request may be retried")
+LOOK_S: Final = 0.25  # between looks whether the engine is dead
+LAST_WORDS_S: Final = 1.0  # for the ends of its requests to reach the gateways
 
 _stop = Replica._perform_graceful_shutdown
 
@@ -80,6 +84,7 @@ class ModelReplica:
             on_gone=self._settler.take,
         )
         self._is_leaving = False
+        threading.Thread(target=self._end_with_engine, name="end", daemon=True).start()
         if config.on_stop == "move":
             on_stop(self._leave)
 
@@ -87,6 +92,18 @@ class ModelReplica:
         """Hand this replica's requests to replicas that the gateways choose, since Serve is stopping it."""
         self._is_leaving = True
         self._sender.leave()
+
+    def _end_with_engine(self) -> None:
+        """In a thread: end this process if the engine is dead.
+
+        Serve would end it after three health checks. Until then its queue would be the shortest one, so
+        Serve would send it most of the requests, only for them to be refused.
+        """
+        while not self._server.is_dead:
+            time.sleep(LOOK_S)
+        logger.critical("the engine is dead, and its replica ends with it")
+        time.sleep(LAST_WORDS_S)
+        os._exit(1)
 
     async def generate(self, payload: bytes, ticket: bytes) -> bytes | None:
         """Answer one `GenerateRequest` through the channel that `ticket` opens.
@@ -103,7 +120,7 @@ class ModelReplica:
                 return encoder.encode(Refused(STOPPING.info(), is_leaving=True))
             await outlet.run(request.id, self._server.generate(request, outlet), request.record)
         except ServeError as error:
-            return _refused(error)
+            return encoder.encode(Refused(error.info(), is_leaving=self._server.is_dead))
         except Exception:
             logger.exception("a request failed")
             return _refused(INTERNAL)

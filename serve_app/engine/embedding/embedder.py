@@ -116,6 +116,11 @@ class Embedder:
                 heartbeat_age_s=time.monotonic() - self._beat,
             )
 
+    @property
+    def is_dead(self) -> bool:
+        """Whether the thread has failed for good: every request is refused from now on."""
+        return self._dead and not self._stopping
+
     def check_health(self, max_age_s: float) -> None:
         """Raise Unavailable if the thread is gone, or has work but has ended no step for `max_age_s`."""
         is_busy = bool(self._waiting or self._running)

@@ -113,6 +113,11 @@ class EmbeddingServer:
     def stats(self) -> EngineStats:
         return self._embedder.stats()
 
+    @property
+    def is_dead(self) -> bool:
+        """As of the embedder."""
+        return self._embedder.is_dead
+
     def check_health(self) -> None:
         """Raise Unavailable if the embedder's thread has died or its heartbeat has stopped."""
         self._embedder.check_health(HEARTBEAT_LIMIT_S)
