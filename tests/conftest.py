@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import logging
+import os
 import re
+import tempfile
 from collections.abc import Generator
 from pathlib import Path
 from typing import Final
 
+import certifi
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -32,9 +36,24 @@ pytest_plugins = (
 )
 
 
+_END: Final = "-----END CERTIFICATE-----\n"
+
+
 def pytest_configure(config: pytest.Config) -> None:
     if "not full" in str(config.option.markexpr):
         settings.load_profile("few")
+    if not config.getoption("base_url", None):
+        _trust_one_authority()
+
+
+def _trust_one_authority() -> None:
+    """A client of HTTP reads all authorities, which takes longer than most tests. These ask loopback."""
+    first, end, _ = certifi.contents().partition(_END)
+    file, path = tempfile.mkstemp(suffix=".pem")
+    with os.fdopen(file, "w") as authority:
+        authority.write(first + end)
+    atexit.register(Path(path).unlink, missing_ok=True)
+    os.environ["SSL_CERT_FILE"] = path
 
 
 # All tests of such a file need Ray.
@@ -60,6 +79,7 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.collect()
         gc.freeze()
+        gc.set_threshold(10_000, 20, 20)  # what tests leave in cycles is small, and looking for it is not
         gc.enable()
         _join_loggers()
 

@@ -114,7 +114,11 @@ def answers_are_described() -> Iterator[list[str]]:
     describe = app_module.describe  # type: ignore[attr-defined]
 
     def described_once(paths: Sequence[Path], config: GatewayConfig) -> Mapping[str, Any]:
-        key = config.model_dump_json()  # all that a document depends on
+        # All that a document depends on: apps, which are made for each gateway, are no part of it.
+        routes = [
+            (path.method, path.template, [(e.family, e.operation) for e in path.entries]) for path in paths
+        ]
+        key = repr((routes, config.v1_dialect, config.ovms))
         if key not in documents:
             documents[key] = Document(describe(paths, config))
         return documents[key].document

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import os
 import sys
 from collections.abc import Callable
@@ -33,4 +34,23 @@ def use_interpreter() -> bool:
         os.environ["TRITON_INTERPRET"] = "1"  # read when the kernels are defined
         if APART.is_dir() and str(APART) not in sys.path:
             sys.path.insert(0, str(APART))  # numpy 2.4 breaks the interpreter of torch 2.11's own, 3.6
+        _patch_quickly()
     return importlib.util.find_spec("triton") is not None
+
+
+def _patch_quickly() -> None:
+    """The interpreter looks for the language's functions before each launch, which takes longer than most."""
+    try:
+        from triton.runtime import interpreter
+    except ImportError:
+        return
+    found: dict[object, list[tuple[str, object]]] = {}
+
+    def patch(package: object, builder: object, scope: interpreter._LangPatchScope) -> None:
+        if package not in found:
+            found[package] = [each for each in inspect.getmembers(package) if is_builtin(each[1])]
+        for name, member in found[package]:
+            interpreter._patch_attr(package, name, member, builder, scope)
+
+    is_builtin = interpreter.tl.core.is_builtin
+    interpreter._patch_builtin = patch
