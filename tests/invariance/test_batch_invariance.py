@@ -16,14 +16,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from serve_app.config import EngineConfig, ModelConfig
-from serve_app.engine.assemble import assemble
 from serve_app.engine.engine import Engine
 from serve_app.engine.grammar_queue import GrammarQueue
 from serve_app.types import Beam, EarlyStopping, EngineRequest, FinishReason, PositionLogprobs, SamplingParams
+from tests.support.engines import WINDOW, engine_over
 
-WINDOW = 256
-EOS = (2,)
 VOCAB = 384
 
 
@@ -47,26 +44,9 @@ def attention(request: pytest.FixtureRequest) -> str:
 def new_engine(
     folder: Path, attention: str, grammars: GrammarQueue | None = None, **engine: object
 ) -> Engine:
-    settings = {"max_model_len": WINDOW, "num_blocks": 128, "block_size": 16} | engine
-    config = ModelConfig(
-        name="tiny",
-        source=str(folder),
-        attention=attention,  # type: ignore[arg-type]
-        threads=1,
-    )
-    # Some tests have blocks that are too small for a deploy file, to fill them soon.
-    config = config.model_copy(update={"engine": EngineConfig(**settings)})  # type: ignore[arg-type]
     module = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    return assemble(
-        module,
-        dtype=torch.float32,
-        device=torch.device("cpu"),
-        context_window=WINDOW,
-        eos_token_ids=EOS,
-        config=config,
-        progress=lambda _: None,
-        make_grammars=lambda vocab_size: grammars,
-    )
+    engine = {"max_model_len": WINDOW, **engine}
+    return engine_over(module, attention=attention, grammars=grammars, engine=engine)
 
 
 def settings(rng: random.Random) -> SamplingParams:

@@ -9,12 +9,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from serve_app.config import EngineConfig, ModelConfig
-from serve_app.engine.assemble import assemble
 from serve_app.engine.engine import Engine
 from serve_app.engine.kernels import native
 from serve_app.types import EngineRequest, SamplingParams
-from tests.invariance.test_batch_invariance import EOS, WINDOW, alone, mixed, requests
+from tests.invariance.test_batch_invariance import alone, mixed, requests
+from tests.support.engines import WINDOW, engine_over
+from tests.support.several_ranks import ranks
 
 DTYPES = [torch.float32, torch.bfloat16]
 BROKEN = 300  # a token whose embedding is not a number
@@ -23,31 +23,11 @@ BROKEN = 300  # a token whose embedding is not a number
 def new_engine(folder: Path, dtype: torch.dtype, *, broken: bool = False, **engine: object) -> Engine:
     if native() is None:
         pytest.skip("exact with the kernels of ours alone: torch's own round by the shape of the batch")
-    settings = {
-        "max_model_len": WINDOW,
-        "num_blocks": 128,
-        "block_size": 16,
-        "kv_cache_dtype": "int8",
-    } | engine
-    config = ModelConfig(
-        name="tiny",
-        source=str(folder),
-        threads=1,
-        engine=EngineConfig(**settings),  # type: ignore[arg-type]
-    )
     module = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
     if broken:
         with torch.no_grad():
             module.get_input_embeddings().weight[BROKEN] = float("nan")
-    return assemble(
-        module,
-        dtype=dtype,
-        device=torch.device("cpu"),
-        context_window=WINDOW,
-        eos_token_ids=EOS,
-        config=config,
-        progress=lambda _: None,
-    )
+    return engine_over(module, engine={"max_model_len": WINDOW, "kv_cache_dtype": "int8", **engine})
 
 
 def greedy(name: str, tokens: tuple[int, ...], count: int) -> EngineRequest:
@@ -87,8 +67,9 @@ def test_a_prefix_that_is_found_and_an_answer_that_goes_on_change_nothing(
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_a_request_that_is_not_a_number_fails_alone_and_leaves_nothing_in_its_blocks(
-    folder: Path, dtype: torch.dtype
+    folder: Path, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("serve_app.models.loader.check_finite", lambda module, folder: None)
     sound = greedy("sound", tuple(range(20, 50)), 12)
     want = alone(new_engine(folder, dtype), sound).tokens
     engine = new_engine(folder, dtype, broken=True, num_blocks=10, max_model_len=128, prefix_cache=False)
@@ -107,11 +88,15 @@ def test_a_request_that_is_not_a_number_fails_alone_and_leaves_nothing_in_its_bl
 
 
 def test_the_same_bytes_hold_twice_the_tokens(folder: Path) -> None:
-    """Exactly: a token of the tiny model, of 2 layers, 2 heads and 16 numbers, has 256 bytes or 160."""
+    """Exactly: a token of the tiny model, of 2 layers, 2 heads and 16 numbers, has 256 bytes or 160.
+
+    The bytes are those of one rank, which has its part of the heads.
+    """
     blocks = {}
     for kept in ("auto", "int8"):
         engine = new_engine(
             folder, torch.bfloat16, kv_cache_dtype=kept, num_blocks=None, kv_cache_bytes=1 << 20
         )
         blocks[kept] = engine.stats().blocks_total
-    assert blocks == {"auto": (1 << 20) // (16 * 256), "int8": (1 << 20) // (16 * 160)}
+    size = (1 << 20) * ranks() // 16
+    assert blocks == {"auto": size // 256, "int8": size // 160}

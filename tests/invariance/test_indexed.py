@@ -15,13 +15,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from serve_app.config import EngineConfig, ModelConfig
-from serve_app.engine.assemble import assemble
+from serve_app.config import ModelConfig
 from serve_app.engine.engine import Engine
 from serve_app.engine.estimate import Estimate
 from serve_app.types import EngineRequest
 from tests.invariance.test_states import REQUESTS
-from tests.support.engine_answers import OUTPUT, VOCAB, Told, answers, request
+from tests.support.engine_answers import OUTPUT, VOCAB, Told, answers, engine_of, request
 from tests.support.tiny_models import MLA, make_model, tiny_config
 
 TOPK: Final = 8  # tokens that a row sees, of up to 82
@@ -42,17 +41,7 @@ def model(kind: str, **settings: int) -> PreTrainedModel:
 
 
 def new_engine(kind: str, **settings: object) -> Engine:
-    engine = EngineConfig.model_validate({"num_blocks": 128, "block_size": 16, **settings})
-    config = ModelConfig(name="tiny", source="tiny", attention="cpu", threads=1)
-    return assemble(
-        copy.deepcopy(model(kind)),
-        dtype=torch.float32,
-        device=torch.device("cpu"),
-        context_window=256,
-        eos_token_ids=(2,),
-        config=config.model_copy(update={"engine": engine}),
-        progress=lambda _: None,
-    )
+    return engine_of(model(kind), **settings)
 
 
 def logits(module: PreTrainedModel, tokens: tuple[int, ...], answer: list[int]) -> torch.Tensor:

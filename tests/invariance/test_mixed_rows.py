@@ -25,12 +25,15 @@ from serve_app.engine.grammar_queue import GrammarQueue
 from serve_app.engine.kernels import native
 from serve_app.engine.model.lora import LowRank
 from serve_app.engine.request.processors import LogitsProcessor
-from serve_app.replica.build import load_engine
+from serve_app.models.files import eos_token_ids
+from serve_app.replica.build import load_engine, load_tokenizer
 from serve_app.types import EngineRequest, ProcessorCall
 from tests.invariance.test_batch_invariance import MIXES as ALL_MIXES
 from tests.invariance.test_batch_invariance import VOCAB, Answer, alone, mixed, new_engine, requests
 from tests.invariance.test_constrained_rows import REGEXES
 from tests.support.adapters import matrices
+from tests.support.divisible import demo_path, demo_settings
+from tests.support.engines import divided_engine
 from tests.support.tiny_llama import tiny_tokenizer
 
 SCHEMA = '{"type":"object","properties":{"a":{"type":"integer"},"b":{"enum":["x","yes"]}},"required":["a"]}'
@@ -124,17 +127,35 @@ def demo_engine(**engine: object) -> Engine:
     config = ModelConfig(
         name="demo-chat",
         dtype="float32",
+        device="cpu",
         threads=1,
-        engine=EngineConfig(**settings, logits_processors=PROCESSORS),  # type: ignore[arg-type]
+        engine=EngineConfig(**settings, logits_processors=PROCESSORS),
+        **demo_settings(),
     )
-    return adapted(load_engine(config, lambda _: None)[0])
+    if config.tensor_parallel == 1:
+        return adapted(load_engine(config, lambda _: None)[0])
+    tokenizer = load_tokenizer(config, demo_path())
+    ends = eos_token_ids(demo_path(), tokenizer.vocab_size)
+
+    def grammars(vocab_size: int) -> GrammarQueue:
+        own = tokenizer.vocab_size
+        return GrammarQueue(
+            grammar_tokenizer(
+                tokenizer.to_json(), vocab_size=vocab_size, own_vocab_size=own, eos_token_ids=ends
+            )
+        )
+
+    return adapted(divided_engine(config, 256, ends, grammars))
 
 
 @pytest.fixture(scope="module", params=[pytest.param("tiny", marks=pytest.mark.full), "demo-chat"])
 def make(request: pytest.FixtureRequest, folder: Path) -> NewEngine:
     """Makes engines over the same model."""
-    if request.param == "demo-chat":
-        return demo_engine
+    return demo_engine if request.param == "demo-chat" else tiny_engines(folder)
+
+
+def tiny_engines(folder: Path) -> NewEngine:
+    """Makes engines over the tiny model in `folder`."""
     backend = tiny_tokenizer().backend_tokenizer
     tokens = grammar_tokenizer(
         backend.to_str(), vocab_size=VOCAB, own_vocab_size=backend.get_vocab_size(), eos_token_ids=[2]

@@ -9,13 +9,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from serve_app.config import EngineConfig, ModelConfig
-from serve_app.engine.assemble import assemble
 from serve_app.engine.engine import Engine
 from serve_app.engine.kernels import native
 from serve_app.engine.kernels.quantized import Quantization
 from serve_app.types import EngineRequest, SamplingParams
-from tests.invariance.test_batch_invariance import EOS, WINDOW, alone, mixed, requests
+from tests.invariance.test_batch_invariance import alone, mixed, requests
+from tests.support.engines import WINDOW, engine_over
 
 
 @pytest.fixture(params=Quantization)
@@ -27,23 +26,8 @@ def kind(request: pytest.FixtureRequest) -> Quantization:
 def new_engine(folder: Path, kind: Quantization, **engine: int) -> Engine:
     if native() is None:
         pytest.skip("exact with the kernels of ours alone: torch's own round by the shape of the batch")
-    settings = {"max_model_len": WINDOW, "num_blocks": 128, "block_size": 16} | engine
-    config = ModelConfig(
-        name="tiny",
-        source=str(folder),
-        quantization=kind.value,
-        threads=1,
-        engine=EngineConfig(**settings),  # type: ignore[arg-type]
-    )
-    return assemble(
-        AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval(),
-        dtype=torch.float32,
-        device=torch.device("cpu"),
-        context_window=WINDOW,
-        eos_token_ids=EOS,
-        config=config,
-        progress=lambda _: None,
-    )
+    module = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    return engine_over(module, quantization=kind.value, engine={"max_model_len": WINDOW, **engine})
 
 
 def test_prompts_give_the_same_tokens_alone_in_a_mix_and_preempted(folder: Path, kind: Quantization) -> None:

@@ -45,6 +45,7 @@ from serve_app.types import (
 )
 from tests.invariance.test_mixed_rows import PROCESSORS
 from tests.support.adapters import matrices, original, shapes_of, task
+from tests.support.divisible import demo_path, demo_settings
 from tests.support.sink import Sink
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -197,8 +198,8 @@ def settings(**engine: Any) -> ModelConfig:
         dtype="float32",
         threads=1,
         max_output_tokens=70,
-        adapters={"pirate": "demo:demo-lora"},
         engine=EngineConfig(**{**wanted, **engine}),
+        **demo_settings(),
     )
 
 
@@ -410,8 +411,7 @@ async def test_answers_go_on_where_more_is_guessed_ahead(first: ModelServer, see
 
 
 async def test_a_clients_own_adapter_comes_along(first: ModelServer, second: ModelServer) -> None:
-    folder = "serve_app/models/demo/demo-chat"
-    own = task(7, matrices(shapes_of(original(folder)), seed=4, rank=2, size=0.1))
+    own = task(7, matrices(shapes_of(original(demo_path())), seed=4, rank=2, size=0.1))
     wanted = request(adapter=own, salt="tenant")
     answer = await ask(first, wanted)
     rest = await ask(second, moved(wanted, first.info.weights, answer[:5]))

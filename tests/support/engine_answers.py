@@ -8,13 +8,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-import torch
 from transformers import PreTrainedModel
 
-from serve_app.config import EngineConfig, ModelConfig
-from serve_app.engine.assemble import assemble
 from serve_app.engine.engine import Engine
 from serve_app.types import EngineRequest, SamplingParams
+from tests.support.engines import engine_over
 
 BLOCK: Final = 16
 VOCAB: Final = 96
@@ -35,17 +33,7 @@ class Told:
 
 def engine_of(model: PreTrainedModel, quantization: str = "none", **settings: object) -> Engine:
     """A new engine over a copy of a float32 model, on the fastest paths of a CPU."""
-    engine = EngineConfig.model_validate({"num_blocks": 128, "block_size": BLOCK, **settings})
-    config = ModelConfig(name="tiny", source="tiny", attention="cpu", threads=1, quantization=quantization)
-    return assemble(
-        copy.deepcopy(model),
-        dtype=torch.float32,
-        device=torch.device("cpu"),
-        context_window=256,
-        eos_token_ids=(2,),
-        config=config.model_copy(update={"engine": engine}),
-        progress=lambda _: None,
-    )
+    return engine_over(copy.deepcopy(model), attention="cpu", quantization=quantization, engine=settings)
 
 
 def answers(engine: Engine, asked: Iterable[EngineRequest]) -> dict[tuple[str, int], Told]:

@@ -12,11 +12,14 @@ from serve_app.config import EngineConfig
 from serve_app.engine.attention.cpu import CpuAttention
 from serve_app.engine.batch import build_batch
 from serve_app.engine.cpu.fused import accelerate_cpu
+from serve_app.engine.model.isolation import Runner
 from serve_app.engine.model.runner import ModelRunner
 from serve_app.engine.sequence import Chunk
 from serve_app.engine.weights.format import WeightFormat
 from serve_app.engine.weights.plain import PLAIN
+from tests.support.engines import divided_runner
 from tests.support.families import small_config
+from tests.support.several_ranks import ranks
 from tests.support.tiny_models import enlarge, make_sequence
 
 BLOCK = 16
@@ -34,14 +37,17 @@ def mixture(family: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
 
 def runner_of(
     model: PreTrainedModel, weights: WeightFormat = PLAIN, dtype: torch.dtype = torch.float32
-) -> ModelRunner:
+) -> Runner:
     """`model`, which changes, as the engine runs it."""
+    config = EngineConfig(block_size=BLOCK, num_blocks=256)
+    if ranks() > 1:
+        return divided_runner(model, weights.name, config)
     return ModelRunner(
         accelerate_cpu(model, dtype, weights=weights),
         backend=CpuAttention(),
         dtype=dtype,
         device=torch.device("cpu"),
-        config=EngineConfig(block_size=BLOCK, num_blocks=256),
+        config=config,
     )
 
 
@@ -49,15 +55,13 @@ def texts(count: int, rng: random.Random, vocab: int = 96) -> list[list[int]]:
     return [[rng.randrange(3, vocab) for _ in range(rng.randint(1, LONGEST))] for _ in range(count)]
 
 
-def alone(runner: ModelRunner, text: Sequences[int]) -> torch.Tensor:
+def alone(runner: Runner, text: Sequences[int]) -> torch.Tensor:
     """[T, V]: a text in one step of its own."""
     sequence = make_sequence("", list(text), list(range(LONGEST // BLOCK + 1)))
     return runner.run(build_batch([Chunk(sequence, 0, len(text), 0)], BLOCK, runner.device))
 
 
-def in_crowd(
-    runner: ModelRunner, all_texts: Sequences[Sequences[int]], rng: random.Random
-) -> list[torch.Tensor]:
+def in_crowd(runner: Runner, all_texts: Sequences[Sequences[int]], rng: random.Random) -> list[torch.Tensor]:
     """[T, V] of each text, all of them in pieces of random sizes: decodes and prompts in random steps."""
     blocks = LONGEST // BLOCK + 1
     sequences = [

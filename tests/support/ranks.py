@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,14 +16,19 @@ import torch
 from transformers import PreTrainedModel
 
 from serve_app.config import EngineConfig, ModelConfig
-from serve_app.engine.assemble import Part, make_runner
+from serve_app.engine.assemble import make_runner
 from serve_app.engine.engine import Engine
 from serve_app.engine.model.runner import ModelRunner
+from serve_app.engine.pipe import Pipe, frame
+from serve_app.engine.ranks.commands import Command, Reply
+from serve_app.engine.ranks.follower import Follower
 from serve_app.engine.ranks.followers import Followers
 from serve_app.engine.ranks.group import RankGroup
-from serve_app.models.loader import load_model
+from serve_app.engine.ranks.life import FollowerLife
+from serve_app.models.loader import LoadedModel, load_model
 from serve_app.models.split.split import Split
 from serve_app.replica.build import load_halves
+from serve_app.replica.ranks.part import part_of
 
 T = TypeVar("T")
 MEET_S = 60.0
@@ -50,8 +57,12 @@ class RankThreads:
         try:
             return work(RankThread(self, rank))
         except BaseException:
-            self._barrier.abort()
+            self.abort()
             raise
+
+    def abort(self) -> None:
+        """End whatever waits for another rank."""
+        self._barrier.abort()
 
     def gather(self, rank: int, part: torch.Tensor) -> list[torch.Tensor]:
         self._parts[rank] = part.clone()
@@ -69,11 +80,88 @@ class RankThread(RankGroup):
         self.beside = threads.ranks
         self._threads = threads
 
-    def _gather(self, part: torch.Tensor) -> torch.Tensor:
-        return torch.stack(self._threads.gather(self.rank, part))
+    def of_first(self, tensor: torch.Tensor) -> None:
+        tensor.copy_(self._threads.gather(self.rank, tensor)[0])
 
     def smallest(self, number: int) -> int:
         return int(min(self._threads.gather(self.rank, torch.tensor([number]))))
+
+    def _exchange(self, parts: torch.Tensor) -> torch.Tensor:
+        return torch.stack([each[self.rank] for each in self._threads.gather(self.rank, parts)])
+
+    def _gather(self, part: torch.Tensor) -> torch.Tensor:
+        return torch.stack(self._threads.gather(self.rank, part))
+
+
+class RankFollowers:
+    """As `leader.Others`: the ranks from 1 on, in threads that end when nothing refers to this object."""
+
+    def __init__(self, threads: RankThreads, config: ModelConfig, context_window: int) -> None:
+        """They load their parts of `config` from now on, and then meet rank 0."""
+        self._number = 0
+        self._changed = threading.Condition()
+        self._failures: dict[int, int] = {}  # the last command that failed, by rank
+        self._pipes: list[Pipe[Reply, Command]] = []
+        for rank in range(1, threads.ranks):
+            own, its = socket.socketpair()
+            self._pipes.append(Pipe(own, Reply))
+            life = _RankLife(rank, self._changed, self._failures)
+            what = threads, RankThread(threads, rank), config, context_window, its, life
+            threading.Thread(target=_follow, args=what, daemon=True).start()
+        weakref.finalize(self, _close, self._pipes)
+
+    def await_ready(self) -> None:
+        """They have met this rank when their caches were sized."""
+
+    def send(self, command: Command) -> None:
+        self._number += 1
+        data = frame(command)
+        for pipe in self._pipes:
+            pipe.send_frame(data)
+
+    def check(self) -> None:
+        """None of them is lost."""
+
+    def agree(self, error: Exception) -> None:
+        wanted = dict.fromkeys(range(1, len(self._pipes) + 1), self._number)
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._failures == wanted, MEET_S):
+                raise AssertionError("a command failed in some ranks alone") from error
+
+
+class _RankLife(FollowerLife):
+    """Tells in memory which command has failed."""
+
+    def __init__(self, rank: int, changed: threading.Condition, failures: dict[int, int]) -> None:
+        self._rank, self._changed, self._failures = rank, changed, failures
+
+    def failed(self, number: int) -> None:
+        with self._changed:
+            self._failures[self._rank] = number
+            self._changed.notify_all()
+
+
+def _follow(
+    threads: RankThreads,
+    rank: RankThread,
+    config: ModelConfig,
+    context_window: int,
+    its: socket.socket,
+    life: FollowerLife,
+) -> None:
+    with its:
+        try:
+            runner, model = runner_of(config, rank, context_window)
+        except BaseException:
+            threads.abort()
+            raise
+        pipe: Pipe[Command, Reply] = Pipe(its, Command)
+        Follower(runner, rank, pipe, life, part_of(config, model, rank).cuts).serve()
+
+
+def _close(pipes: list[Pipe[Reply, Command]]) -> None:
+    for pipe in pipes:
+        pipe.close()
 
 
 @dataclass(frozen=True)
@@ -115,22 +203,34 @@ def runners(
 
     def load(rank: RankThread) -> Divided:
         config = divided_config(folder, ranks, dtype=dtype, **engine)
-        with _loads:
-            model = load_model(config, lambda _: None, rank=rank.rank)
+        runner, model = runner_of(config, rank)
         assert model.split is not None
-        part = Part(rank, model.split, model.split.summed, model.split.vocab_size)
-        runner = make_runner(
-            model.module,
-            dtype=model.dtype,
-            device=model.device,
-            context_window=model.context_window,
-            config=config,
-            progress=lambda _: None,
-            part=part,
-        )
         return Divided(runner, model.split, threads)
 
     return threads.run(load)
+
+
+def runner_of(
+    config: ModelConfig, rank: RankThread, context_window: int | None = None
+) -> tuple[ModelRunner, LoadedModel]:
+    """The runner of a rank, made while the other ranks make theirs."""
+    model = load_part(config, rank)
+    runner = make_runner(
+        model.module,
+        dtype=model.dtype,
+        device=model.device,
+        context_window=context_window or model.context_window,
+        config=config,
+        progress=lambda _: None,
+        part=part_of(config, model, rank),
+    )
+    return runner, model
+
+
+def load_part(config: ModelConfig, rank: RankThread) -> LoadedModel:
+    """Raises ModelLoadError."""
+    with _loads:
+        return load_model(config, lambda _: None, fast_bfloat16=True, rank=rank.rank)
 
 
 @contextmanager
