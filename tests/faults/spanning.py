@@ -6,8 +6,8 @@
 It is a process of its own, since a process can have one connection to one Ray cluster. The gateway is on the
 first node. `placed`: Ray's own tables show the ranks where the deployment asks for them, and they answer.
 `killed`, `frozen`: SIGKILL or SIGSTOP for the process of a rank. `orphaned`: SIGKILL for a replica, which its
-other rank must not outlive. `removed`: a node is taken away, and a new one comes. Exits with 0 if no client
-noticed, and nothing remained.
+other rank must not outlive. `removed`: the node of one rank is taken away, and a new one comes. Exits with 0
+if no client noticed, and nothing remained.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ import random
 import signal
 import sys
 import time
+from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
-
-import psutil
 
 from tests.support.asks import connected
 from tests.support.mixed_streams import ASKS, MixedStreams
@@ -33,7 +32,7 @@ from tests.support.several_ranks import divided_among
 GATEWAY: Final = "gateway_node"  # custom resources: who may live where
 RANK: Final = "rank_slot"
 STORE_BYTES: Final = 80 * 2**20
-LOST_S: Final = 10.0  # for a replica to end as a whole
+LOST_S: Final = 10.0  # for both ranks of a replica to end
 RESTART_S: Final = 120.0
 STREAMS: Final = 16
 AFTER_S: Final = 2.0  # that the load goes on
@@ -82,39 +81,42 @@ async def until_whole(pair: Pair, replicas: int) -> list[Ranks]:
     return seen
 
 
-async def until_gone(*pids: int, wait_s: float = LOST_S) -> float:
+async def until_gone(pids: Set[int]) -> float:
     """Wait until these processes have ended; returns the seconds."""
     began = time.monotonic()
-    async with asyncio.timeout(wait_s):
+    async with asyncio.timeout(LOST_S):
         while any(map(is_alive, pids)):
             await asyncio.sleep(0.05)
     return time.monotonic() - began
 
 
-async def lose_ranks(how: str, pair: Pair, cluster: Any, rounds: int) -> None:
-    draw, since = random.Random(54), time.time()
+async def lose_ranks(how: str, pair: Pair, cluster: Any, rounds: int) -> set[int]:
+    """Returns the processes of all ranks that there were at the start of a round or its end."""
+    draw, since, processes = random.Random(54), time.time(), set[int]()
     async with connected(pair.url, pair.grpc, MODEL) as client:
         load = MixedStreams(client, ASKS[:STREAMS])
         await load.learn()
         for number in range(rounds):
-            lost = draw.choice(sorted(await until_whole(pair, 2), key=lambda each: each.replica))
+            both = sorted(await until_whole(pair, 2), key=lambda each: each.replica)
+            lost = draw.choice(both)
             async with load.running():
                 await asyncio.sleep(draw.uniform(0.2, AFTER_S))
                 if how == "removed":
-                    node = next(each for each in cluster.worker_nodes if each.node_id == lost.nodes[1])
+                    place = lost.nodes[1 - number % 2]  # that of the other rank first
+                    node = next(each for each in cluster.worker_nodes if each.node_id == place)
                     await asyncio.to_thread(cluster.remove_node, node, False)
                 elif how == "orphaned":
                     os.kill(lost.replica, signal.SIGKILL)
                 else:
                     os.kill(lost.other, signal.SIGKILL if how == "killed" else signal.SIGSTOP)
                 pair.killed.add(lost.replica)
-                took = await until_gone(lost.other)
-                ended = await until_gone(lost.replica, wait_s=RESTART_S)
+                took = await until_gone({lost.replica, lost.other})
                 if how == "removed":
-                    await asyncio.to_thread(add_node, cluster, 1)
-                await until_whole(pair, 2)
+                    add_node(cluster, 1)  # here, since it sets a handler of signals
+                both += await until_whole(pair, 2)
                 await asyncio.sleep(AFTER_S)
-            print(f"round {number}: rank gone after {took:.1f} s, replica after {ended:.1f} s", flush=True)
+            processes |= {pid for each in both for pid in (each.replica, each.other)}
+            print(f"round {number}: both ranks gone after {took:.1f} s", flush=True)
     await pair.until_idle()
     records = await pair.records(len(load.answers), since)
     assert {record.outcome for record in records} == {"finished"}
@@ -123,9 +125,11 @@ async def lose_ranks(how: str, pair: Pair, cluster: Any, rounds: int) -> None:
     moved = sum(record.migrations for record in records)
     assert moved > 0
     print(f"{len(records)} answers, {moved} moves: nobody noticed")
+    return processes
 
 
-async def show_placement(pair: Pair) -> Ranks:
+async def show_placement(pair: Pair) -> set[int]:
+    """Returns the processes of the ranks."""
     (one,) = await until_whole(pair, 1)
     assert one.nodes == one.bundles, one
     assert len(set(one.nodes)) == 2
@@ -134,7 +138,7 @@ async def show_placement(pair: Pair) -> Ranks:
     answer = (await pair.client.post("/v1/completions", json=asked)).raise_for_status().json()
     print(f"ranks on {one.nodes}, bundles on {one.bundles}: {answer['choices'][0]['text']!r}")
     assert answer["usage"]["completion_tokens"] == 24
-    return one
+    return {one.replica, one.other}
 
 
 def add_node(cluster: Any, slots: int) -> None:
@@ -178,16 +182,14 @@ def main(how: str, folder: Path, rounds: int) -> None:
         replicas = 1 if how == "placed" else 2
         url, usage = f"http://127.0.0.1:{port}", folder / "usage"
         async with replica_pair(url, config, usage, replicas=replicas, **places) as pair:
-            if how != "placed":
-                await lose_ranks(how, pair, cluster, rounds)
-                return
-            shown = await show_placement(pair)
-        await until_gone(shown.replica, shown.other, wait_s=RESTART_S)  # as its application is deleted
+            if how == "placed":
+                processes = await show_placement(pair)
+            else:
+                processes = await lose_ranks(how, pair, cluster, rounds)
+        await until_gone(processes)  # the application is deleted
 
     try:
         asyncio.run(run())
-        left = [each for each in psutil.process_iter(["cmdline"]) if "Rank.run" in str(each.info["cmdline"])]
-        assert not left, left
     finally:
         serve.shutdown()
         ray.shutdown()
