@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field, model_validator
 
 from serve_app.config.base import ConfigModel
@@ -14,6 +16,15 @@ class OfferedModel(ConfigModel):
     config: ModelConfig
     num_cpus: float = Field(0.5, ge=0, le=1024, description="CPUs that Ray sets aside for a replica.")
     num_gpus: float = Field(0, ge=0, le=64, description="GPUs, or a part of one, for a replica.")
+    placement_group_bundles: tuple[dict[str, float], ...] = Field(
+        (),
+        max_length=1024,
+        description="As of a deployment: what Ray sets aside on each machine of a replica with "
+        "`tensor_parallel`. `num_cpus` and `num_gpus` are those of its first rank then.",
+    )
+    placement_group_strategy: Literal["", "PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = Field(
+        "", description="As of a deployment: which bundles share a machine."
+    )
     replica_throughput: float | None = Field(
         None,
         gt=0,

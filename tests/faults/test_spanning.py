@@ -35,6 +35,8 @@ def test_a_replica_on_two_nodes_is_placed_and_lost_as_a_whole(how: str, rounds: 
             check=True,
             timeout=840,
         )
-        assert not list(left.iterdir())
+        assert not [
+            each for each in left.iterdir() if not each.name.startswith("torchinductor")
+        ]  # torch's own
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -22,7 +22,7 @@ BUDGET: dict[str, int] = {
     "channel": 1_180,
     "cli": 3_000,
     "codes": 560,
-    "config": 840,
+    "config": 850,
     "console": 4_900,
     "control": 5_950,
     "deployments": 9_200,

@@ -23,6 +23,8 @@ class Offers:
                 config=each.config,
                 num_cpus=each.num_cpus,
                 num_gpus=each.num_gpus,
+                bundles=each.placement_group_bundles,
+                strategy=each.placement_group_strategy,
                 replica_throughput=each.replica_throughput or throughput_of(each.config),
             )
             for each in config.models

@@ -17,7 +17,7 @@ from serve_app.errors import InvalidField
 
 LeastMemory = Callable[[ModelConfig], int | None]  # the fewest bytes of a replica; None: unknown
 
-_GROWS: Final = "(where the cluster grows by itself, set `control.check_resources: false`)"
+GROWS: Final = "(where the cluster grows by itself, set `control.check_resources: false`)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def _check_units(needs: list[_Need], room: Room, field: str) -> None:
             raise InvalidField(
                 field,
                 f"the new replicas need {count:g} {kind}s and {free:g} are free; ask for less, delete an "
-                f"endpoint, or add a node {_GROWS}",
+                f"endpoint, or add a node {GROWS}",
             )
 
 
@@ -76,7 +76,7 @@ def _check_nodes(need: _Need, nodes: tuple[NodeRoom, ...], field: str) -> None:
             field,
             f"a replica of {need.config.name!r} needs {need.spec.num_gpus:g} GPUs on one node, and the node "
             f"with the most has {most}; divide its ranks among nodes by `placement_group_bundles`, or choose "
-            f"a smaller `tensor_parallel` {_GROWS}",
+            f"a smaller `tensor_parallel` {GROWS}",
         )
 
 
@@ -97,7 +97,7 @@ def _check_memory(need: _Need, nodes: tuple[NodeRoom, ...], least: int | None, f
             f"a replica of {need.config.name!r} needs at least {_shown(least)} of memory for its weights and "
             f"cache, {need.replicas} of them are to start, and the {where} with the most {what} "
             f"{_shown(max(frees))}; choose a smaller model or dtype, or fewer replicas, delete "
-            f"an endpoint, or add a node {_GROWS}",
+            f"an endpoint, or add a node {GROWS}",
         )
 
 

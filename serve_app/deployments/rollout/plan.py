@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from serve_app.control.endpoints.room import GROWS
 from serve_app.deployments.model.placement import no_place
 
 File: TypeAlias = Mapping[str, Any]  # a deploy file: `ServeDeploySchema` as plain values
@@ -76,14 +77,21 @@ def plan(running: File, wanted: File) -> list[RolloutStep]:
 
 
 def without_place(file: File, nodes: Sequence[float]) -> Iterator[str]:
-    """The deployments that fit on no machine of the cluster, and what to write. `nodes`: as of `no_place`."""
-    for name, app in _apps(file).items():
+    """The deployments that fit on no machine of the cluster, and what to write. `nodes`: as of `no_place`.
+
+    None if the file says that the cluster grows by itself.
+    """
+    apps = _apps(file)
+    controls = [(app.get("args") or {}).get("control") or {} for app in apps.values()]
+    if any(control.get("check_resources") is False for control in controls):
+        return
+    for name, app in apps.items():
         for each in app.get("deployments") or ():
             gpus = (each.get("ray_actor_options") or {}).get("num_gpus") or 0
             bundles = each.get("placement_group_bundles") or ()
             wrong = no_place(gpus, bundles, each.get("placement_group_strategy") or "", nodes)
-            if wrong is not None and (each.get("num_replicas") != 0):
-                yield f"application {name}: {each.get('name')} asks for {wrong}"
+            if wrong is not None:
+                yield f"application {name}: {each.get('name')} asks for {wrong} {GROWS}"
 
 
 def _apps(file: File) -> dict[str, Mapping[str, Any]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from serve_app.deployments.rollout.plan import File, plan
+from serve_app.deployments.rollout.plan import File, plan, without_place
 from serve_app.deployments.rollout.rollout import RolloutFailed, apply
 
 App = dict[str, Any]
@@ -184,3 +184,12 @@ def test_a_model_that_does_not_come_up_ends_the_attempt() -> None:
     cluster = FakeCluster(running)
     with pytest.raises(RolloutFailed, match="a did not come up in time"):
         apply(plan(running, wanted), cluster, lambda line: None, poll_s=0.0, settle_s=0.0, timeout_s=0.0)
+
+
+def test_a_replica_that_no_machine_can_have_is_refused_unless_the_cluster_grows() -> None:
+    divided = model("divided") | {"deployments": [{"name": "Model", "ray_actor_options": {"num_gpus": 4}}]}
+    (said,) = without_place(file(gateway(), divided), [2, 2])
+    assert said.startswith("application divided: Model asks for 4 GPUs on one machine, and the machine with")
+    assert "control.check_resources: false" in said
+    assert not list(without_place(file(gateway(), divided), [2, 4]))
+    assert not list(without_place(file(gateway(control={"check_resources": False}), divided), [2, 2]))
