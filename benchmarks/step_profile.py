@@ -63,6 +63,7 @@ NAMES: Final = {
     Part.OUT_PRODUCT: "output",
     Part.GATE_UP_PRODUCT: "gate, up",
     Part.DOWN_PRODUCT: "down",
+    Part.EXPERTS: "experts",
 }
 IN_LAYERS: Final = tuple(NAMES.values())
 IN_STEP: Final = (LAYERS, HEAD, AROUND, SAMPLING, SCHEDULING, TENSORS, REST, TEXT)

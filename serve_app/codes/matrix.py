@@ -120,7 +120,7 @@ class QuantisedMatrix:
         )
 
     def padded(self, rows: int) -> QuantisedMatrix:
-        """With rows of zeros up to so many `rows`."""
+        """With rows of zeros at the end, until there are `rows`."""
         each = self.by_rows()
         more = (0, 0, 0, rows - len(each.codes))
         codes = functional.pad(each.codes.view(torch.uint8), more).view(each.codes.dtype)

@@ -15,11 +15,12 @@ from torch import nn
 
 from serve_app.engine.attention.cpu import CpuAttention
 from serve_app.engine.attention.numbering import Numbered
+from serve_app.engine.experts.block import NativeBlock
 from serve_app.engine.fused.layer import AttentionLayer, DecoderStack
 from serve_app.engine.fused.rotary import Factors
 from serve_app.engine.kernels.layers import Layers, NativeCache
 from serve_app.engine.kernels.native import Native
-from serve_app.engine.kernels.structs import LANES, LayerStruct, NormStruct
+from serve_app.engine.kernels.structs import LANES, LayerStruct, LinearStruct, NormStruct
 from serve_app.engine.model.forward import ActiveStep, current
 from serve_app.engine.norm import Pending
 
@@ -30,15 +31,25 @@ class FusedLayer(AttentionLayer[Native]):
     def describe(self) -> LayerStruct | None:
         """The layer's struct for a native call over many layers, valid as long as this module lives; None if
         the layer has none."""
-        if self.mixture is not None:
-            return None
-        linears = [linear.describe() for linear in (self._qkv, self._out, self._gate_up, self._down)]
         call = self._call
-        if any(self._totals):  # ranks add up between its calls
+        if (
+            any(self._totals) or self._gated or call.sinks is not None
+        ):  # totals: ranks add up between its calls
             return None
-        if None in linears or self._gated or self._down.in_features % LANES or call.sinks is not None:
+        qkv, out = self._qkv.describe(), self._out.describe()
+        gate_up: LinearStruct | None = LinearStruct.none()
+        down, mixture, gelu = gate_up, None, False
+        if self.mixture is not None:
+            block = self.mixture.block
+            if not isinstance(block, NativeBlock) or self._parallel:
+                return None
+            mixture = block.native.address
+        elif self._down.in_features % LANES == 0:
+            gate_up, down, gelu = self._gate_up.describe(), self._down.describe(), self._gelu
+        else:
             return None
-        qkv, out, gate_up, down = linears
+        if qkv is None or out is None or gate_up is None or down is None:
+            return None
         q_norm, k_norm = (norm.data_ptr() for norm in self._norms) if self._norms else (None, None)
         return LayerStruct(
             qkv=qkv,
@@ -53,7 +64,8 @@ class FusedLayer(AttentionLayer[Native]):
             k_norm=k_norm,
             heads=self._heads,
             window=call.window or 0,
-            gelu=self._gelu,
+            mixture=mixture,
+            gelu=gelu,
             whole=self._whole,
             parallel=self._parallel,
             rotary=self._rotary.kind,

@@ -17,6 +17,7 @@ from serve_app.engine.attention.cpu import CpuAttention
 from serve_app.engine.cpu.decoder import FusedLayer, FusedStack
 from serve_app.engine.cpu.delta import DeltaLayer
 from serve_app.engine.cpu.packing import pack_model, packed_block
+from serve_app.engine.experts.block import NativeBlock
 from serve_app.engine.fused.families import Family
 from serve_app.engine.fused.fuse import fuse
 from serve_app.engine.fused.layer import AttentionCall
@@ -27,6 +28,7 @@ from serve_app.engine.kernels.native import Native
 from serve_app.engine.kernels.structs import TYPES
 from serve_app.engine.model.forward import ATTENTION_NAME
 from serve_app.engine.model.latents import connect_latents
+from serve_app.engine.model.sums import total_of
 from serve_app.engine.weights.format import WeightFormat
 from serve_app.engine.weights.formats import Packer
 from serve_app.engine.weights.packed_linear import Pack, PackedLinear
@@ -86,7 +88,10 @@ class NativeParts:
         return FusedLayer(layer, family, call, rotary, self.kernels, pack, mixture)
 
     def make_mixture(self, block: nn.Module, config: Any, pack: Pack) -> nn.Module:
-        return packed_block(block, config, self._weights, pack)
+        made = packed_block(block, config, self._weights, pack)
+        if total_of(block) is not None:  # ranks add up what it makes
+            return made
+        return NativeBlock.of(made, config, self.kernels) or made
 
     def make_stack(self, layers: Iterable[nn.Module]) -> FusedStack:
         return FusedStack(layers, self.kernels)

@@ -49,10 +49,10 @@ class PackedExperts:
         self._norm: Any = (
             experts.post_expert_norm if getattr(experts, "has_post_expert_norm", False) else None
         )
-        self._native: NativeExperts | None = None
+        self.native: NativeExperts | None = None  # None: no native call can compute them
         if gate is not None and self._norm is None and native() is not None:
             described = [[each.describe() for each in linears] for linears in (self._up, self._down)]
-            self._native = NativeExperts.of(
+            self.native = NativeExperts.of(
                 *described, gelu=gate.gelu, limit=gate.limit, alpha=gate.alpha, added=gate.added
             )
 
@@ -66,8 +66,8 @@ class PackedExperts:
         A number beyond the last expert selects no expert.
         """
         kernels = native()
-        if self._native is not None and kernels is not None:
-            return kernels.run_experts(self._native, x, chosen, weights).to(x.dtype)
+        if self.native is not None and kernels is not None:
+            return kernels.run_experts(self.native, x, chosen, weights).to(x.dtype)
         rows, weights = x.float(), weights.float()
         out = torch.zeros_like(rows)
         for number, (up, down) in enumerate(zip(self._up, self._down, strict=True)):

@@ -19,11 +19,11 @@ class Mixture(nn.Module):
 
     def __init__(self, block: nn.Module) -> None:
         super().__init__()
-        self._block = block
+        self.block = block
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[T, N] -> [T, N]."""
-        out: Any = self._block(x[None])  # some blocks return the scores of experts too
+        out: Any = self.block(x[None])  # some blocks return the scores of experts too
         rows: torch.Tensor = out[0] if isinstance(out, tuple) else out
         return rows.view(x.shape)
 

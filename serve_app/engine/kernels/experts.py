@@ -9,7 +9,13 @@ from dataclasses import dataclass
 import torch
 
 from serve_app.engine.kernels.checks import check
-from serve_app.engine.kernels.structs import ChoicesStruct, ExpertsStruct, LinearStruct
+from serve_app.engine.kernels.structs import (
+    ChoicesStruct,
+    ExpertsStruct,
+    LinearStruct,
+    MixtureStruct,
+    RouterStruct,
+)
 
 _Linears = ctypes.Array[LinearStruct]
 
@@ -88,3 +94,38 @@ class NativeExperts:
             added=added,
         )
         return cls(struct, arrays)
+
+
+@dataclass(frozen=True, slots=True)
+class NativeMixture:
+    """An argument of `Native.run_mixture`: experts with their router. The struct is valid as long as the
+    weights of its linears live."""
+
+    struct: MixtureStruct
+    experts: NativeExperts  # the struct leads here
+
+    @property
+    def address(self) -> int:
+        return ctypes.addressof(self.struct)
+
+    def run(self, library: ctypes.CDLL, x: torch.Tensor) -> torch.Tensor:
+        """As `Native.run_mixture`, for a contiguous tensor in float32."""
+        check(x, torch.float32)
+        inputs, outputs = self.experts.features
+        if x.shape[1:] != (inputs,):
+            raise ValueError("the rows do not fit the experts")
+        out = torch.empty(len(x), outputs)
+        library.run_mixture(self.address, x.data_ptr(), out.data_ptr(), len(x), torch.get_num_threads())
+        return out
+
+    @classmethod
+    def of(
+        cls, router: LinearStruct, experts: NativeExperts, each: int, *, normalised: bool
+    ) -> NativeMixture:
+        """Join a router and its experts. Raises ValueError if they do not fit each other."""
+        if (router.inputs, router.outputs) != (experts.features[0], experts.struct.count):
+            raise ValueError("a router does not fit its experts")
+        if not 0 < each <= router.outputs:
+            raise ValueError(f"a row cannot choose {each} of {router.outputs} experts")
+        chooses = RouterStruct(linear=router, each=each, normalised=normalised)
+        return cls(MixtureStruct(router=chooses, experts=experts.struct), experts)

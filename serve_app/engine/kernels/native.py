@@ -20,7 +20,7 @@ from serve_app.engine.kernels import compact
 from serve_app.engine.kernels.arena import Arena
 from serve_app.engine.kernels.checks import check, check_context, wanted
 from serve_app.engine.kernels.compact import CompactWeight
-from serve_app.engine.kernels.experts import NativeExperts
+from serve_app.engine.kernels.experts import NativeExperts, NativeMixture
 from serve_app.engine.kernels.exports import declare
 from serve_app.engine.kernels.grouped import OF_CODES, Codes, GroupedWeight, fits_codes
 from serve_app.engine.kernels.heads import NativeHeads
@@ -216,14 +216,9 @@ class Native:
         out = torch.empty_like(residual)
         first, last = NormStruct.of(after), NormStruct.of(norm)
         self._library.add_norm(
-            residual.data_ptr(),
-            None if delta is None else delta.data_ptr(),
-            ctypes.addressof(first),
-            1.0 if pending is None else pending.scale,
-            ctypes.addressof(last),
-            out.data_ptr(),
-            *residual.shape,
-            torch.get_num_threads(),
+            *(residual.data_ptr(), None if delta is None else delta.data_ptr(), ctypes.addressof(first)),
+            *(1.0 if pending is None else pending.scale, ctypes.addressof(last), out.data_ptr()),
+            *(*residual.shape, torch.get_num_threads()),
         )
         return out
 
@@ -383,6 +378,10 @@ class Native:
         A row's result does not depend on the other rows.
         """
         return experts.run(self._library, self.widen(x), chosen.contiguous(), self.widen(weights))
+
+    def run_mixture(self, mixture: NativeMixture, x: torch.Tensor) -> torch.Tensor:
+        """The same for the experts that the router of `mixture` chooses: [T, N] float32 -> [T, M]."""
+        return mixture.run(self._library, x)
 
     def run_heads(self, heads: NativeHeads, x: torch.Tensor) -> torch.Tensor:
         """As `NativeHeads.run`, for inputs of any float type."""

@@ -1,13 +1,15 @@
-"""Small layers and contexts for the self-check."""
+"""Small layers, experts and contexts for the self-check."""
 
 from __future__ import annotations
 
+import itertools
 from typing import Final
 
 import torch
 
 from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.kernels import plain
+from serve_app.engine.kernels.experts import NativeExperts
 from serve_app.engine.kernels.layers import Layers, NativeCache
 from serve_app.engine.kernels.native import Native
 from serve_app.engine.kernels.structs import LayerStruct, LinearStruct, NormStruct, Product
@@ -51,6 +53,7 @@ def native_layers(
                 **{name: NormStruct.of(getattr(weights, name)) for name in norms},
                 q_norm=weights.q_norm.data_ptr(),
                 k_norm=weights.k_norm.data_ptr(),
+                mixture=None,
                 eps_head=EPS,
                 scale=dim**-0.5,
                 softcap=0.0,
@@ -80,3 +83,44 @@ def context_of(length: int, tokens: int) -> ForwardContext:
         lens=(length,),
         block_size=BLOCK,
     )
+
+
+class SampleExperts:
+    """Three random experts."""
+
+    def __init__(
+        self,
+        native: Native,
+        random: torch.Generator,
+        dtype: torch.dtype,
+        product: Product,
+        limit: float = 0.0,
+        width: int = 38,
+        inner: int = 48,
+    ) -> None:
+        self.exact, self._limit, self._width = dtype == torch.float32, limit, width
+        self._weights = [
+            torch.randn(3, n, k, generator=random).div(k**0.5).to(dtype)
+            for n, k in ((2 * inner, width), (width, inner))
+        ]
+        self._packed = [[native.pack_weight(each, lasting=False) for each in part] for part in self._weights]
+        structs = (
+            [linear_of(packed, each, product) for packed, each in zip(packs, part, strict=True)]
+            for packs, part in zip(self._packed, self._weights, strict=True)
+        )
+        made = NativeExperts.of(*structs, gelu=False, limit=limit, alpha=1.7, added=1.0)
+        if made is None:
+            raise TypeError("a linear is missing")
+        self.native = made
+
+    def of(self, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """[T, N], [T, K] and [T, K] -> [T, N], in float64."""
+        up, down = (each.double() for each in self._weights)
+        want = torch.zeros(len(x), self._width, dtype=torch.float64)
+        for row, place in itertools.product(range(len(x)), range(chosen.shape[1])):
+            if (number := int(chosen[row, place])) < len(up):
+                both = (up[number] @ x[row].double())[None]
+                limit = self._limit
+                made = plain.clamped_gate(both, limit, 1.7, 1.0) if limit else plain.gate(both, False)
+                want[row] += weights[row, place].double() * (down[number] @ made[0])
+        return want

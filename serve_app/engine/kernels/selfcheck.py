@@ -17,7 +17,7 @@ import torch
 
 from serve_app.engine.kernels import plain, quantized
 from serve_app.engine.kernels.build import cpu_flags
-from serve_app.engine.kernels.experts import NativeExperts
+from serve_app.engine.kernels.experts import NativeMixture
 from serve_app.engine.kernels.grouped import GroupedWeight, grouped_product
 from serve_app.engine.kernels.heads import NativeHeads
 from serve_app.engine.kernels.layers import NativeCache
@@ -30,7 +30,7 @@ from serve_app.engine.kernels.recurrence_check import (
     recurrence_results,
     scan_results,
 )
-from serve_app.engine.kernels.samples import BLOCK, EPS, context_of, linear_of, native_layers
+from serve_app.engine.kernels.samples import BLOCK, EPS, SampleExperts, context_of, linear_of, native_layers
 from serve_app.engine.kernels.structs import CACHED, INPUTS, LANES, Preempted, Product
 from serve_app.engine.norm import Norm, Pending
 
@@ -290,32 +290,25 @@ def _run_layers(native: Native, random: torch.Generator) -> Iterator[float]:
 
 def _run_experts(native: Native, random: torch.Generator) -> Iterator[float]:
     """Rows that choose two of three experts, with one number beyond the last expert; gates of each form."""
-    width, inner, count, rows = 38, 48, 3, 5
-    x, weights = (torch.randn(*shape, generator=random) for shape in ((rows, width), (rows, 2)))
+    x, weights = (torch.randn(*shape, generator=random) for shape in ((5, 38), (5, 2)))
     chosen = torch.tensor([[0, 2], [2, 1], [1, 3], [0, 1], [2, 0]])
-    for (dtype, product), limit in itertools.product(_products(native), (0.0, 1.5)):
-        up, down = (
-            torch.randn(count, n, k, generator=random).div(k**0.5).to(dtype)
-            for n, k in ((2 * inner, width), (width, inner))
-        )
-        kept = [[native.pack_weight(each, lasting=False) for each in part] for part in (up, down)]
-        structs = [
-            [linear_of(packed, each, product) for packed, each in zip(packs, part, strict=True)]
-            for packs, part in zip(kept, (up, down), strict=True)
-        ]
-        experts = NativeExperts.of(*structs, gelu=False, limit=limit, alpha=1.7, added=1.0)
-        if experts is None:
-            yield 1.0
-            continue
-        want = torch.zeros(rows, width, dtype=torch.float64)
-        for row, place in itertools.product(range(rows), range(2)):
-            if (number := int(chosen[row, place])) < count:
-                both = up[number].double() @ x[row].double()
-                made = (
-                    plain.clamped_gate(both, limit, 1.7, 1.0) if limit else plain.gate(both[None], False)[0]
-                )
-                want[row] += weights[row, place].double() * (down[number].double() @ made)
-        yield _error(native.run_experts(experts, x, chosen, weights), want, exact=dtype == torch.float32)
+    for kind, limit in itertools.product(_products(native), (0.0, 1.5)):
+        sample = SampleExperts(native, random, *kind, limit=limit)
+        got = native.run_experts(sample.native, x, chosen, weights)
+        yield _error(got, sample.of(x, chosen, weights), exact=sample.exact)
+
+
+def _run_mixture(native: Native, random: torch.Generator) -> Iterator[float]:
+    """Rows of which a router chooses two of three experts, with weights in both forms."""
+    x, weight = (torch.randn(*shape, generator=random) for shape in ((5, 38), (3, 38)))
+    packed = native.pack_weight(weight, lasting=False)
+    router = linear_of(packed, weight, Product.FLOATS)
+    shares, chosen = (x.double() @ weight.double().T).softmax(1).topk(2)
+    for kind, normalised in itertools.product(_products(native), (False, True)):
+        sample = SampleExperts(native, random, *kind)
+        mixture = NativeMixture.of(router, sample.native, 2, normalised=normalised)
+        weights = shares / shares.sum(1, keepdim=True) if normalised else shares
+        yield _error(native.run_mixture(mixture, x), sample.of(x, chosen, weights), exact=sample.exact)
 
 
 def _counters(native: Native, _: torch.Generator) -> Iterator[float]:
@@ -358,6 +351,7 @@ CHECKS: Final[dict[str, Check]] = {
     "attend": _attend,
     "run_layers": _run_layers,
     "run_experts": _run_experts,
+    "run_mixture": _run_mixture,
     "time_parts": _counters,
     "tasks_taken_over": _counters,
     "simulate_preemption": _counters,

@@ -69,6 +69,7 @@ class Part(IntEnum):
     OUT_PRODUCT = 4
     GATE_UP_PRODUCT = 5  # and the gating
     DOWN_PRODUCT = 6
+    EXPERTS = 7  # in place of these two products, with their router
 
 
 class _Struct(ctypes.Structure):
@@ -115,6 +116,11 @@ class LinearStruct(_Struct):
         *((name, LONG) for name in ("outputs", "inputs", "product", "compact")),
     )
 
+    @classmethod
+    def none(cls) -> LinearStruct:
+        """In place of a linear that a layer does not have."""
+        return cls(weight=None, bias=None, outputs=0, inputs=0, product=0, compact=0)
+
 
 class NormStruct(_Struct):
     """`Norm` in normalise.h."""
@@ -135,7 +141,7 @@ class LayerStruct(_Struct):
     _fields_ = (
         *((name, LinearStruct) for name in ("qkv", "out", "gate_up", "down")),
         *((name, NormStruct) for name in ("norm_in", "norm_attended", "norm_mid", "norm_gated")),
-        *((name, POINTER) for name in ("q_norm", "k_norm")),
+        *((name, POINTER) for name in ("q_norm", "k_norm", "mixture")),
         *((name, LONG) for name in ("heads", "window", "gelu", "whole", "parallel", "rotary")),
         *((name, FLOAT) for name in ("eps_head", "scale", "softcap", "added")),
     )
@@ -158,6 +164,18 @@ class ChoicesStruct(_Struct):
         *((name, POINTER) for name in ("experts", "weights")),
         *((name, LONG) for name in ("rows", "each")),
     )
+
+
+class RouterStruct(_Struct):
+    """`Router` in experts.h."""
+
+    _fields_ = (("linear", LinearStruct), *((name, LONG) for name in ("each", "normalised")))
+
+
+class MixtureStruct(_Struct):
+    """`Mixture` in experts.h."""
+
+    _fields_ = (("router", RouterStruct), ("experts", ExpertsStruct))
 
 
 class StepStruct(_Struct):
@@ -218,6 +236,8 @@ STRUCTS: Final = (
     LayerStruct,
     ExpertsStruct,
     ChoicesStruct,
+    RouterStruct,
+    MixtureStruct,
     StepStruct,
     RecurrenceStruct,
     ConvolutionStruct,

@@ -65,7 +65,7 @@ def gpu_codes_of(matrix: QuantisedMatrix) -> GpuCodes | None:
 
 
 def _piece(groups: torch.Tensor, least: int) -> int:
-    """The inputs of a piece of a group, at least so many and within a step; `groups`: of each input."""
+    """The inputs of a piece of a group: a divisor of a step, at least `least`. `groups`: of each input."""
     size = math.gcd(STEP, *torch.bincount(groups.flatten()).tolist())
     return size if size % least == 0 else least
 

@@ -47,8 +47,8 @@ Unpack = Callable[[Mapping[str, torch.Tensor], Region], QuantisedMatrix]
 
 @dataclass(frozen=True, slots=True)
 class Along:
-    """How the rows of a matrix, or its columns, lie along a dimension of a tensor: so many `numbers` of them
-    in so many `entries`."""
+    """How the rows of a matrix, or its columns, lie along a dimension of a tensor: `entries` of the tensor
+    hold `numbers` of them."""
 
     dim: int
     numbers: int = 1

@@ -18,3 +18,50 @@ struct Choices {
   const float* weights;    // [rows, each]
   long rows, each;
 };
+
+// Chooses the `each` experts of a row that have the largest outputs, the first of equal ones. Their weights are the softmax
+// over all outputs; if `normalised`, these are divided by their sum.
+struct Router {
+  Linear linear;
+  long each, normalised;
+};
+
+struct Mixture {
+  Router router;
+  Experts experts;
+};
+
+// The rows of each expert. Threads share it, and it does not change while a program runs: a thread that comes late finds
+// in it what the others found.
+struct ByExpert {
+  long* first;   // [count + 1]
+  long* places;  // [rows * each]: those of expert e, of choices, are at [first[e], first[e + 1])
+  long* index;   // [rows * each]: where in `places` the choices of a row are, in the order of their experts; -1: none
+  long* chosen;  // [count]: the experts that have rows, those with the most rows first
+  long* numbers;  // [1]: how many those are
+
+  // Longs of memory.
+  static long size(long count, const Choices& c) { return 2 * count + 2 + 2 * c.rows * c.each; }
+
+  ByExpert(long* memory, long count, const Choices& c)
+      : first(memory), places(first + count + 1), index(places + c.rows * c.each), chosen(index + c.rows * c.each),
+        numbers(chosen + count) {}
+
+  void fill(const Choices& c, long count);
+  long rows(long e) const { return first[e + 1] - first[e]; }
+};
+
+// Floats of memory that the threads of a program share in `compute_experts`, for that many rows.
+long experts_room(const Experts& experts, long rows, long each, int threads);
+
+// As run_experts in exports.h, for all threads of a program. `by`: filled for these choices.
+void compute_experts(const Experts& experts, const Choices& choices, const ByExpert& by, const float* x, float* out,
+                     float* room, int threads);
+
+// Floats of memory that the threads share in `compute_mixture`, and longs that belong to this mixture in a program.
+long mixture_room(const Mixture& mixture, long rows, int threads);
+long mixture_numbers(const Mixture& mixture, long rows);
+
+// As run_mixture in exports.h, for all threads of a program.
+void compute_mixture(const Mixture& mixture, const float* x, float* out, long rows, float* room, long* numbers,
+                     int threads);

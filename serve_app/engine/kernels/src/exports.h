@@ -88,6 +88,9 @@ void run_layers(const Layer* layers, const Cache* const* caches, long count, con
 // weights. The number of inputs is even.
 void run_experts(const Experts* experts, const Choices* choices, const float* x, float* out, int threads);
 
+// The same for the experts that the mixture's router chooses.
+void run_mixture(const Mixture* mixture, const float* x, float* out, long rows, int threads);
+
 // From now on, run_layers adds to `seconds`, by Part (see laps.h), what it takes. Null: no more. One thread may run
 // layers meanwhile.
 void time_parts(double* seconds);

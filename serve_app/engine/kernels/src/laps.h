@@ -3,7 +3,7 @@
 #include <chrono>
 #include <thread>
 
-enum Part { NORMS, QKV_PRODUCT, ROTARY, ATTENTION, OUT_PRODUCT, GATE_UP_PRODUCT, DOWN_PRODUCT };
+enum Part { NORMS, QKV_PRODUCT, ROTARY, ATTENTION, OUT_PRODUCT, GATE_UP_PRODUCT, DOWN_PRODUCT, EXPERTS };
 
 // Adds to the seconds of each part, one after the other. Only the thread that made it counts: the others come late to
 // loops that are finished already. Of tiles that each thread computes by itself, it counts its own.

@@ -1,5 +1,5 @@
-// All decoder layers of a step in one call. A layer is attention with rotary positions and a gated MLP, with norms before
-// them, after them, or both.
+// All decoder layers of a step in one call. A layer is attention with rotary positions and a gated MLP or a mixture of
+// experts, with norms before them, after them, or both.
 // Each part computes what its own function in exports.h computes, bit for bit. The outputs of a product are added to
 // the residual stream or gated while they are in registers or in the first-level cache. A long prefill is computed in
 // tiles of rows that stay in the second-level cache.
@@ -52,7 +52,9 @@ struct TileSizes {
   void add(const Layer& l, long tile) {
     if (changes(l.norm_attended, l) || changes(l.norm_gated, l))
       delta = std::max(delta, whole_lines(tile * l.qkv.inputs));
-    for (const Linear* linear : {&l.qkv, &l.out, &l.gate_up}) inputs = std::max(inputs, inputs_room(*linear, tile));
+    for (const Linear* linear : {&l.qkv, &l.out}) inputs = std::max(inputs, inputs_room(*linear, tile));
+    if (l.mixture) return;
+    inputs = std::max(inputs, inputs_room(l.gate_up, tile));
     gated = std::max(gated, whole_lines(tile * l.down.inputs));
     gated_inputs = std::max(gated_inputs, inputs_room(l.down, tile));
   }
@@ -131,7 +133,8 @@ void run_layers(const Layer* layers, const Cache* const* caches, long count, con
     return a;
   };
   TileSizes sizes;
-  long qkv = 0, attended = 0, parts = 0;  // floats of each buffer
+  long qkv = 0, attended = 0, parts = 0, mixed = 0, experts = 0;  // floats of each buffer
+  long numbers = 0;                                               // longs of all mixtures
   for (long i = 0; i < count; i++) {
     const Layer& l = layers[i];
     const bool narrow = s.wanted && i == count - 1;
@@ -140,15 +143,22 @@ void run_layers(const Layer* layers, const Cache* const* caches, long count, con
     qkv = std::max(qkv, whole_lines(s.rows * l.qkv.outputs));
     attended = std::max(attended, whole_lines(std::max(s.rows * l.out.inputs, inputs_room(l.out, s.rows))));
     parts = std::max(parts, attention_room(attention(l, *caches[i], narrow, nullptr, nullptr), *caches[i], threads));
+    if (!l.mixture) continue;
+    mixed = whole_lines(s.rows * l.qkv.inputs);
+    experts = std::max(experts, mixture_room(*l.mixture, s.rows, threads));
+    numbers += mixture_numbers(*l.mixture, s.rows);
   }
   static thread_local Scratch scratch;  // one for each caller: two threads may run steps at once
-  float* const common = scratch.take(sizes.all() + qkv + attended + parts);
+  float* const common = scratch.take(sizes.all() + qkv + attended + whole_lines(parts) + 2 * mixed + experts + 2 * numbers);
   float* const qkv_at = common + sizes.all();
   float* const attended_at = qkv_at + qkv;
   float* const parts_at = attended_at + attended;
+  float* const normed_at = parts_at + whole_lines(parts);  // inputs of a mixture, and behind them its outputs
+  float* const experts_at = normed_at + 2 * mixed;
 
   Laps laps(wanted_seconds);
   together(threads, [&] {
+    long* numbers_at = (long*)(experts_at + experts);
     for (long i = 0; i < count; i++) {
       const Layer& l = layers[i];
       const Cache& cache = *caches[i];
@@ -201,11 +211,25 @@ void run_layers(const Layer* layers, const Cache* const* caches, long count, con
                     : take_inputs(l.out, attended_at + first * inner, room.inputs, rows, sharing);
         add_outputs(l, l.out, l.norm_attended, heads, states, rows, room.delta, sharing);
         laps.end(OUT_PRODUCT);
+        if (l.mixture) {
+          norm_rows(states, l.norm_mid, normed_at + first * width, rows, width, sharing);
+          return laps.end(NORMS);
+        }
         if (!l.parallel) gated = gates(l.norm_mid);
         add_outputs(l, l.down, l.norm_gated, gated, states, rows, room.delta, sharing);
         laps.end(DOWN_PRODUCT);
       });
       laps.end(DOWN_PRODUCT);  // as above
+      if (!l.mixture) continue;
+      const long rows = (narrow ? wanted : all).rows;
+      float* const made = normed_at + mixed;
+      compute_mixture(*l.mixture, normed_at, made, rows, experts_at, numbers_at, threads);
+      numbers_at += mixture_numbers(*l.mixture, s.rows);
+      parallel_rows(rows, width, threads, [&](long first, long last) {
+        for (long row = first; row < last; row++)
+          add_delta(s.states + row * width, made + row * width, l.norm_gated, l.added, width);
+      });
+      laps.end(EXPERTS);
     }
   });
 }

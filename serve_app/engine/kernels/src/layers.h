@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 
+#include "experts.h"
 #include "linear.h"
 #include "normalise.h"
 
@@ -10,6 +11,7 @@ struct Layer {
   // Before attention, of what it adds, before the MLP, of what it adds; weights [width] or null.
   Norm norm_in, norm_attended, norm_mid, norm_gated;
   const float *q_norm, *k_norm;           // null, or [dim]; if `whole`, [heads, dim] and [kv_heads, dim]
+  const Mixture* mixture;                 // null, or what takes the place of gate_up and down, which then are empty
   long heads, window, gelu;               // window 0: none; gelu 1: gates by GELU, 0: by SiLU
   long whole, parallel, rotary;           // parallel 1: the MLP takes what attention takes; rotary: which factors
   float eps_head, scale, softcap, added;  // softcap 0: none; added: times what attention and MLP add

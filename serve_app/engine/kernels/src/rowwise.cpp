@@ -8,8 +8,15 @@
 
 namespace {
 
-// *value is the largest number of x [n], and *place the first place that has it. If x has a NaN, they are the first NaN
-// and its place.
+void norm_row(const float* x, const Norm& norm, float* out, long n) {
+  if (norm.weight)
+    normalise(x, norm, out, n);
+  else
+    std::copy(x, x + n, out);
+}
+
+}  // namespace
+
 void find_largest(const float* x, long n, float* value, int64_t* place) {
   const long whole = n / LANES * LANES;
   F16 best = splat(-__builtin_inff());
@@ -34,8 +41,6 @@ void find_largest(const float* x, long n, float* value, int64_t* place) {
   *value = x[i], *place = i;
 }
 
-}  // namespace
-
 void highest(const float* x, float* values, int64_t* places, long t, long n, int threads) {
   parallel_rows(t, n, threads, [&](long first, long last) {
     for (long row = first; row < last; row++) find_largest(x + row * n, n, values + row, places + row);
@@ -48,11 +53,14 @@ void add_norm(float* residual, float* delta, const Norm* after, float scale, con
     for (long row = first; row < last; row++) {
       float* r = residual + row * n;
       if (delta) add_delta(r, delta + row * n, *after, scale, n);
-      if (before->weight)
-        normalise(r, *before, out + row * n, n);
-      else
-        std::copy(r, r + n, out + row * n);
+      norm_row(r, *before, out + row * n, n);
     }
+  });
+}
+
+void norm_rows(const float* x, const Norm& norm, float* out, long rows, long n, int threads) {
+  parallel_rows(rows, n, threads, [&](long first, long last) {
+    for (long row = first; row < last; row++) norm_row(x + row * n, norm, out + row * n, n);
   });
 }
 

@@ -17,7 +17,8 @@ namespace {
 using Floats = std::vector<float>;
 
 constexpr int THREADS = 4;
-constexpr long BLOCK = 16, WIDTH = 64, INNER = 48, HEADS = 4, KV_HEADS = 2, DIM = 32, LENGTH = 620, LAYERS = 2;
+constexpr long BLOCK = 16, WIDTH = 64, INNER = 48, HEADS = 4, KV_HEADS = 2, DIM = 32, LENGTH = 620, LAYERS = 3;
+constexpr long EXPERTS = 5, CHOSEN = 2;
 constexpr double EXACT = 1e-4, ROUNDED = 3e-2;  // tolerances for results of order one
 
 std::mt19937 source(0);
@@ -225,12 +226,20 @@ void check_decodes(long product, bool codes, long sequences, long count, bool sh
   for (size_t i = 0; i < alone.size(); i++) expect("attend, decodes", together[i], alone[i], 0);
 }
 
-// The second layer has a norm over all heads, one that is centred, one after attention, and a factor of what it adds.
+// The later layers have a norm over all heads, one that is centred, one after attention, and a factor of what they add. The
+// last one has experts.
 // A prompt in two chunks, one for tiles of each thread's own, and three more tokens through all layers, in one call and in
 // calls for each part of a layer. The last rows alone get the same bits.
 void check_layers(long product, bool codes) {
   std::deque<Weight> weights;
   const Floats norm = randoms(WIDTH), head_norm = randoms(DIM), whole_norm = randoms(HEADS * DIM), cos = randoms(LENGTH * DIM / 2), sin = randoms(cos.size());
+  std::vector<Linear> gate_ups, downs;
+  for (long e = 0; e < EXPERTS; e++) {
+    gate_ups.push_back(weights.emplace_back(2 * INNER, WIDTH, product).linear);
+    downs.push_back(weights.emplace_back(WIDTH, INNER, product).linear);
+  }
+  const Mixture mixture{{weights.emplace_back(EXPERTS, WIDTH, product).linear, CHOSEN, 1},
+                        {gate_ups.data(), downs.data(), EXPERTS, 0, 0, 0, 0}};
   std::vector<Layer> layers;
   for (long i = 0; i < LAYERS; i++) {
     const size_t at = weights.size();
@@ -239,7 +248,8 @@ void check_layers(long product, bool codes) {
     layers.push_back({weights[at].linear, weights[at + 1].linear, weights[at + 2].linear, weights[at + 3].linear,
                       {norm.data(), 0, 1e-6f}, {i ? norm.data() : nullptr, 0, 1e-6f}, {norm.data(), i, 1e-6f},
                       {nullptr, 0, 0}, i ? whole_norm.data() : head_norm.data(),
-                      i ? whole_norm.data() : head_norm.data(), HEADS, 0, 0, i, 0, 0, 1e-6f, 0.2f, 0.f, i ? 0.5f : 1.f});
+                      i ? whole_norm.data() : head_norm.data(), i == 2 ? &mixture : nullptr, HEADS, 0, 0, i, 0, 0, 1e-6f,
+                      0.2f, 0.f, i ? 0.5f : 1.f});
   }
   std::vector<Blocks> one(LAYERS, Blocks(product, codes)), many(LAYERS, Blocks(product, codes));
   std::vector<const Cache*> caches;
@@ -278,9 +288,13 @@ void check_layers(long product, bool codes) {
       attend(&a, &many[i].cache, THREADS);
       linear(&l.out, heads.data(), delta.data(), rows, 1, THREADS);
       add_norm(x, delta.data(), &l.norm_attended, l.added, &l.norm_mid, normed.data(), rows, WIDTH, THREADS);
-      linear(&l.gate_up, normed.data(), both.data(), rows, 1, THREADS);
-      gated(both.data(), gates.data(), rows, INNER, 0, THREADS);
-      linear(&l.down, gates.data(), delta.data(), rows, 1, THREADS);
+      if (l.mixture) {
+        run_mixture(l.mixture, normed.data(), delta.data(), rows, THREADS);
+      } else {
+        linear(&l.gate_up, normed.data(), both.data(), rows, 1, THREADS);
+        gated(both.data(), gates.data(), rows, INNER, 0, THREADS);
+        linear(&l.down, gates.data(), delta.data(), rows, 1, THREADS);
+      }
       add_norm(x, delta.data(), &l.norm_gated, l.added, &none, normed.data(), rows, WIDTH, THREADS);
     }
     first += rows;
