@@ -67,7 +67,7 @@ def by_groups(codes: QuantisedMatrix) -> GroupedWeight | None:
         numbers.to(torch.uint8),
         scales.contiguous(),
         zeros.to(torch.uint8),
-        -(-codes.block[1] // UNIT) * UNIT if codes.block[1] > UNIT // 2 else codes.block[1],
+        -(-codes.block[1] // UNIT) * UNIT if codes.block[1] > UNIT // 2 else UNIT // 2,
         4 if most < 16 else 8,
         order,
         table,
