@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from serve_app.config import ControlConfig
 from serve_app.control.endpoints import reconciler
 from serve_app.control.plane import ControlPlane
 from serve_app.errors import InvalidField
@@ -107,3 +108,23 @@ async def test_a_pending_configuration_began_when_it_was_asked_for(tmp_path: Pat
         since = (await plane.do(UpdateConfig(name="mine", config=wanted), OPERATOR)).pending_since
         tagged = await plane.do(PatchTags(name="mine", add={"team": "sea"}), OPERATOR)
         assert since == tagged.pending_since < tagged.updated
+
+
+async def test_replicas_of_several_machines_have_the_bundles_of_their_model(tmp_path: Path) -> None:
+    offered = {
+        "config": {"name": "wide", "source": "no/where", "tensor_parallel": 2},
+        "placement_group_bundles": [{"CPU": 1}, {"CPU": 1}],
+        "placement_group_strategy": "STRICT_SPREAD",
+    }
+    cluster = FakeCluster()
+    async with plane_over(tmp_path, cluster, ControlConfig.model_validate({"models": [offered]})) as (
+        plane,
+        _,
+    ):
+        entity = EntityWanted(entity_name="wide", provisioned_model_units=2)
+        wanted = ConfigWanted(entities=(entity,), traffic={})
+        await plane.do(CreateEndpoint(name="mine", config=wanted, is_provisioned=True), OPERATOR)
+        await settled(plane)
+    (spec,) = cluster.specs.values()
+    assert (spec.bundles, spec.strategy) == (({"CPU": 1.0}, {"CPU": 1.0}), "STRICT_SPREAD")
+    assert spec.all_cpus == 2.0
