@@ -77,8 +77,7 @@ def pytest_collection() -> Generator[None, object, object]:
     try:
         return (yield)
     finally:
-        gc.collect()
-        gc.freeze()
+        gc.freeze()  # garbage too: a search of this heap takes longer than it is worth
         gc.set_threshold(10_000, 20, 20)  # what tests leave in cycles is small, and looking for it is not
         gc.enable()
         _join_loggers()

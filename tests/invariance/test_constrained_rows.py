@@ -67,7 +67,9 @@ def check_mix(folder: Path, tokens: LLTokenizer, lone: dict[str, Answer], mix: s
     return engine
 
 
-@pytest.mark.parametrize("mix", ["small chunks", "few blocks, odd chunks"])
+@pytest.mark.parametrize(
+    "mix", [pytest.param("small chunks", marks=pytest.mark.full), "few blocks, odd chunks"]
+)
 def test_forty_requests_give_the_same_tokens_in_a_mix(
     folder: Path, tokens: LLTokenizer, lone_answers: dict[str, Answer], mix: str
 ) -> None:

@@ -91,7 +91,7 @@ def check_mix(folder: Path, lone: dict[str, Answer], mix: str, seed: int, **sett
     assert engine.stats().accepted_tokens > 0
 
 
-@pytest.mark.parametrize("mix", ["plenty", "few blocks, odd chunks"])
+@pytest.mark.parametrize("mix", [pytest.param("plenty", marks=pytest.mark.full), "few blocks, odd chunks"])
 def test_forty_requests_with_drafts_give_the_tokens_of_lone_runs_without(
     folder: Path, lone_answers: dict[str, Answer], mix: str
 ) -> None:
