@@ -43,6 +43,9 @@ GIB: Final = 2**30
     metavar="N",
     help="Ranks that share the model: N GPUs of that memory each, or N processes on a CPU.",
 )
+@click.option(
+    "--expert-parallel", is_flag=True, help="Each rank has some of a mixture's experts, not a part of each."
+)
 @click.option("--max-model-len", type=click.IntRange(min=2), help="Context window in tokens.")
 def check(
     model: str,
@@ -52,6 +55,7 @@ def check(
     dtype: str,
     quantization: str,
     tensor_parallel: int,
+    expert_parallel: bool,
     max_model_len: int | None,
 ) -> None:
     """Check whether a model can be served.
@@ -73,6 +77,7 @@ def check(
             quantization=quantization,
             device=device,
             tensor_parallel=tensor_parallel,
+            expert_parallel=expert_parallel,
             engine={"max_model_len": max_model_len},
         )
     except ValidationError as error:
@@ -139,6 +144,7 @@ def _application(config: ModelConfig, kind: str) -> str:
     }
     ranks = config.tensor_parallel
     args |= {"tensor_parallel": ranks} if ranks > 1 else {}
+    args |= {"expert_parallel": True} if config.expert_parallel else {}
     if config.engine.max_model_len is not None:
         args |= {"engine": {"max_model_len": config.engine.max_model_len}}
     application: dict[str, Any] = {

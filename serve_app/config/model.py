@@ -195,6 +195,11 @@ class ModelConfig(ConfigModel):
         description="Ranks that share one replica's model, each with a part of every layer: on as many GPUs "
         "of one machine (`num_gpus`), or as processes on CPUs.",
     )
+    expert_parallel: bool = Field(
+        False,
+        description="Each rank of `tensor_parallel` has some of a mixture's experts whole; false: a part of "
+        "every expert.",
+    )
     threads: int | None = Field(
         None, ge=1, le=1024, description="CPU threads, of each rank; none: all cores, divided among ranks."
     )
@@ -283,6 +288,8 @@ class ModelConfig(ConfigModel):
     @model_validator(mode="after")
     def _divided_where_it_can_be(self) -> ModelConfig:
         if self.tensor_parallel == 1:
+            if self.expert_parallel:
+                raise ValueError("expert_parallel is for models with tensor_parallel; take it out")
             return self
         if self.task == "embed":
             raise ValueError("tensor_parallel is for models that generate, not with task: embed")

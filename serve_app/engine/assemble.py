@@ -6,7 +6,7 @@ Depends on the settings, but not on devices, weight formats, the source of the w
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -20,7 +20,7 @@ from serve_app.engine.grammar_queue import GrammarQueue
 from serve_app.engine.model.forward import UnsupportedModel
 from serve_app.engine.model.memory import alone
 from serve_app.engine.model.runner import ModelRunner
-from serve_app.engine.model.sums import connect_ranks
+from serve_app.engine.model.sums import Joints, connect_ranks
 from serve_app.engine.ranks.group import RankGroup
 from serve_app.engine.ranks.leader import AdapterCuts, LeadingRunner, Others
 from serve_app.engine.weights.formats import FORMATS
@@ -37,8 +37,7 @@ class Part:
 
     group: RankGroup
     cuts: AdapterCuts
-    summed: Collection[str]  # as `children` of `connect_ranks`
-    vocab_size: int  # of the whole model
+    joints: Joints
 
 
 def make_runner(
@@ -56,7 +55,7 @@ def make_runner(
     Raises UnsupportedModel or CacheTooSmall.
     """
     if part is not None:
-        connect_ranks(module, part.group, part.summed, part.vocab_size)
+        connect_ranks(module, part.group, part.joints)
     made = choose_device(module, dtype=dtype, device=device, config=config, progress=progress)
     if part is not None and not part.group.same(made.kind):
         raise UnsupportedModel("its ranks would run on different kernels; set `attention` to cuda")

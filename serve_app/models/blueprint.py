@@ -77,29 +77,34 @@ def read_blueprint(config: ModelConfig, progress: Callable[[str], None], *, on_c
     kind = AutoModel if embeds else auto_class(hf_config)
     text_alone = not embeds and reads_more_than_text(hf_config)
 
-    def made(config: PreTrainedConfig) -> PreTrainedModel:
-        module = _module(kind, config, dtype)
-        return language_model(module) if text_alone else module
-
-    module, vocab_size, split = made(hf_config), text.vocab_size, None
-    parameters = sum(each.numel() for each in module.parameters())
+    module, vocab_size, split = _module(kind, hf_config, dtype), text.vocab_size, None
+    served = language_model(module) if text_alone else module
+    parameters = sum(each.numel() for each in served.parameters())
     if config.tensor_parallel > 1:
-        split = Split.of(_module(kind, hf_config, dtype), 0, config.tensor_parallel)
-        module, vocab_size = made(split.config), split.config.get_text_config().vocab_size
+        module = _module(kind, hf_config, dtype)
+        split = Split.of(module, 0, config.tensor_parallel, whole_experts=config.expert_parallel)
+        for part, reason in split.repeated.items():
+            progress(f"{part} is the same in every rank: {reason}")
+        split.narrow(module)
+        split.finish(module)
+        vocab_size, served = split.vocab_rows, language_model(module) if text_alone else module
     weights = [
         StoredTensor(name, _NAMES[each.dtype], tuple(each.shape), Path(), 0, each.nbytes)
-        for name, each in module.named_parameters()  # a tied weight counts once
+        for name, each in served.named_parameters()  # a tied weight counts once
     ]
     in_codes = False
     if reader is not None and revision is None and keeps_codes(config.dtype, config.quantization, device):
-        plan = Plan.of(stored_tensors(folder), reader)
-        plan = plan if split is None else plan.part(split.cut_of)
+        stored = stored_tensors(folder)
+        if split is None:
+            plan = Plan.of(stored, reader)
+        else:
+            plan = Plan.of(split.needed(stored), reader).part(split.cut_of)
         if in_codes := plan.keeps_any(device):
             weights = plan.kept(_NAMES[dtype], device)
     size = weight_bytes(weights, dtype.itemsize, vocab_size, config.quantization, device)
     return Blueprint(
         architecture=architecture_of(hf_config),
-        module=module,
+        module=served,
         embeds=embeds,
         text_alone=text_alone,
         dtype=str(dtype).removeprefix("torch."),

@@ -50,6 +50,7 @@ def _settings(config: ModelConfig, dtype: str, *, codes: bool) -> Iterator[bytes
         "codes": codes,
         "quantization": config.quantization,
         "tensor_parallel": config.tensor_parallel,  # sums in another order
+        "expert_parallel": config.expert_parallel,
         "generation_config": config.model_dump(mode="json", include={"generation_config"}),
         "tool_format": config.tool_format,
         "reasoning_format": config.reasoning_format,

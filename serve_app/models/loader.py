@@ -113,11 +113,12 @@ def load_model(
     keep = reader is not None and keeps_codes(config.dtype, config.quantization, device.type)
     kind, split = auto_class(hf_config), None
     if ranks > 1:
-        split = Split.of(empty_module(kind, hf_config), rank, ranks)
-    own = hf_config if split is None else split.config
+        split = Split.of(empty_module(kind, hf_config), rank, ranks, whole_experts=config.expert_parallel)
+        for part, reason in split.repeated.items():
+            progress(f"{part} is the same in every rank: {reason}")
     # On a GPU, weights to be quantised are read layer by layer, so that they never take their own size there.
     late = reader is None and streams_to(device) and config.quantization != "none"
-    module = read_weights(kind, folder, own, dtype, device, progress, reader, keep or late, split)
+    module = read_weights(kind, folder, hf_config, dtype, device, progress, reader, keep or late, split)
     if reads_more_than_text(hf_config):
         module = language_model(module)
         progress("text only: its parts for images and sound are not used, requests that have any are refused")
@@ -191,11 +192,11 @@ def read_weights(
     """
     architecture = architecture_of(config)
     try:
-        stored = stored_tensors(folder)
+        stored = stored_tensors(folder) if split is None else split.needed(stored_tensors(folder))
         if reader is None:
             check_plain(stored)
             streams = split is not None or streams_to(device)
-            vocabulary = config.get_text_config().vocab_size
+            vocabulary = config.get_text_config().vocab_size if split is None else split.vocab_rows
             stored = stored if split is None else list(parts_of(stored, split.cut_of))
             tensors: Any = (
                 streamed_tensors(stored, device, late=keep_codes, vocabulary=vocabulary)
@@ -213,6 +214,7 @@ def read_weights(
             folder,
             config,
             tensors,
+            split,
             dtype=dtype,
             trust_remote_code=False,
             local_files_only=True,
@@ -247,13 +249,21 @@ def read_weights(
     return loaded
 
 
-def _load(kind: Any, folder: Path, config: PreTrainedConfig, tensors: Any, **options: Any) -> Any:
+def _load(
+    kind: Any, folder: Path, config: PreTrainedConfig, tensors: Any, split: Split | None, **options: Any
+) -> Any:
     """The result of `from_pretrained`, with `tensors`, or else those of `folder` on the CPU."""
     if tensors is None:
         return kind.from_pretrained(folder, config=config, use_safetensors=True, **options)
     # Only a model's own class accepts tensors instead of a folder, and `kind` is not that class.
     empty = empty_module(kind, config)
-    return type(empty).from_pretrained(None, config=empty.config, state_dict=tensors, **options)
+    if split is None:
+        return type(empty).from_pretrained(None, config=empty.config, state_dict=tensors, **options)
+    own: Any = split.class_of(type(empty))
+    module, report = own.from_pretrained(None, config=empty.config, state_dict=tensors, **options)
+    module.__class__ = type(empty)
+    split.finish(module)
+    return module, report
 
 
 def empty_module(kind: Any, config: PreTrainedConfig) -> PreTrainedModel:

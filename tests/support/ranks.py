@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from transformers import PreTrainedModel
@@ -174,7 +174,12 @@ class Divided:
 
 
 def divided_config(
-    folder: Path, ranks: int, *, dtype: Literal["float32", "auto"] = "float32", **engine: object
+    folder: Path,
+    ranks: int,
+    *,
+    dtype: Literal["float32", "auto"] = "float32",
+    expert_parallel: bool = False,
+    **engine: object,
 ) -> ModelConfig:
     """A model on CPUs, in as few threads as its tests want to take."""
     settings = {"num_blocks": 128, "block_size": 16} | engine
@@ -186,6 +191,7 @@ def divided_config(
         attention="cpu",
         threads=1,
         tensor_parallel=ranks,
+        expert_parallel=expert_parallel,
         engine=EngineConfig.model_validate(settings),
     )
 
@@ -195,14 +201,15 @@ def save(model: PreTrainedModel, folder: Path) -> Path:
     return folder
 
 
-def runners(
-    folder: Path, ranks: int, *, dtype: Literal["float32", "auto"] = "float32", **engine: object
-) -> list[Divided]:
-    """The runner of each rank, loaded at the same time in threads; they also run only together."""
+def runners(folder: Path, ranks: int, **settings: Any) -> list[Divided]:
+    """The runner of each rank, loaded at the same time in threads; they also run only together.
+
+    `settings`: of `divided_config`.
+    """
     threads = RankThreads(ranks)
 
     def load(rank: RankThread) -> Divided:
-        config = divided_config(folder, ranks, dtype=dtype, **engine)
+        config = divided_config(folder, ranks, **settings)
         runner, model = runner_of(config, rank)
         assert model.split is not None
         return Divided(runner, model.split, threads)

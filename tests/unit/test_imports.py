@@ -163,7 +163,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
             *("request", "sequence", "torch_cpu", "transfer"),
         },
         "model": {
-            *("attention", "batch", "block_memory", "cache", "forward_context", "weights"),
+            *("attention", "batch", "block_memory", "cache", "exact", "forward_context", "weights"),
             *("sequence", "state", "torch_cpu", "transfer"),
         },
         "pipe": set(),

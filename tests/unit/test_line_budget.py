@@ -31,7 +31,7 @@ BUDGET: dict[str, int] = {
     "guardrails": 850,
     "json_schema": 3_690,
     "live": 340,
-    "models": 6_200,
+    "models": 6_800,
     "replica": 2_950,
     "rpc": 1_210,
     "telemetry": 500,

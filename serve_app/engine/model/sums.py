@@ -2,18 +2,22 @@
 
 The children of a layer that are divided return a part of a sum, which a hook replaces by the whole one. A
 fused layer calls no child, so it takes `total_of` each. A divided embedding knows only its own rows, and a
-divided head computes only its own columns of logits. Does not depend on how ranks talk to each other.
+divided head computes only its own columns of logits. Experts that another rank has add nothing to the sum.
+Does not depend on how ranks talk to each other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from serve_app.engine.exact import silu
 
 _PLACE: Final = "serve_app_total"
 
@@ -35,30 +39,95 @@ class Ranks(Protocol):
         ...
 
 
-def connect_ranks(model: PreTrainedModel, ranks: Ranks, children: Iterable[str], vocab_size: int) -> None:
-    """Let `model`, a rank's part, compute what the whole model computes.
+@dataclass(frozen=True, slots=True)
+class Joints:
+    """Where ranks meet in a model: modules of each rank's part."""
 
-    `children`: the names of a layer's children whose outputs are sums. `vocab_size`: of the whole model.
-    """
-    decoder: Any = model.get_decoder()
-    for layer in decoder.layers:
-        for name in children:
-            child = getattr(layer, name, None)
-            if child is not None:
+    summed: Collection[nn.Module]  # their outputs are sums over ranks
+    norms: Mapping[nn.Module, int]  # over the numbers of as many neighbouring ranks
+    experts: Mapping[Any, int]  # of which each rank has as many of its own
+    vocab_size: int  # of the whole model
+
+
+def connect_ranks(model: PreTrainedModel, ranks: Ranks, joints: Joints) -> None:
+    """Let `model`, a rank's part, compute what the whole model computes."""
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if child in joints.summed and _is_linear(child):
+                setattr(parent, name, _SummedLinear(child, ranks.total))
+            elif child in joints.summed:
                 summed = _Summed(ranks.total)
                 setattr(child, _PLACE, summed)
                 child.register_forward_hook(summed)
+    for norm, count in joints.norms.items():
+        norm.forward = SpreadNorm(norm, ranks, count)
+    for module, count in joints.experts.items():
+        module._is_expert_parallel = True  # to transformers' own functions
+        module.register_forward_pre_hook(_OwnExperts(ranks.rank, count))
     embedding: Any = model.get_input_embeddings()
     rows = _Rows(ranks, embedding.num_embeddings)
     embedding.register_forward_pre_hook(rows.before)
     embedding.register_forward_hook(rows.after)
-    model.register_forward_hook(_Logits(ranks, vocab_size))
+    model.register_forward_hook(_Logits(ranks, joints.vocab_size))
 
 
 def total_of(child: nn.Module) -> Total | None:
     """What makes the outputs of a layer's child whole; None: they are."""
     summed: _Summed | None = getattr(child, _PLACE, None)
     return None if summed is None else summed.total
+
+
+def _is_linear(module: nn.Module) -> bool:
+    return isinstance(module, nn.Linear | Conv1D)
+
+
+class _SummedLinear(nn.Module):
+    """A linear whose outputs are sums over ranks. Another one may take its place."""
+
+    def __init__(self, linear: nn.Module, total: Total) -> None:
+        super().__init__()
+        self.linear, self._total = linear, total
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self._total(self.linear(x))
+
+
+class SpreadNorm:
+    """The forward of a gated RMSNorm whose groups are spread over several neighbouring ranks.
+
+    A rank has one part of each number of the group, and knows the squares of the others by their sum.
+    """
+
+    def __init__(self, norm: Any, ranks: Ranks, count: int) -> None:
+        self._norm, self._ranks, self._count = norm, ranks, count
+        self._gate_last = bool(getattr(norm, "norm_before_gate", False))
+
+    def __call__(self, x: torch.Tensor, gate: torch.Tensor | None = None) -> torch.Tensor:
+        """[..., N] -> [..., N], of a rank's part of one group."""
+        factor = 1.0 if gate is None else silu(gate.float())
+        own: torch.Tensor = x.float() if self._gate_last else x.float() * factor
+        squares = self._ranks.side_by_side(own.square().sum(-1, keepdim=True))
+        first = self._ranks.rank // self._count * self._count
+        total = squares[..., first : first + 1].clone()
+        for other in range(first + 1, first + self._count):
+            total += squares[..., other : other + 1]
+        mean = total / (self._count * own.shape[-1])
+        own = own * torch.rsqrt(mean + self._norm.variance_epsilon) * self._norm.weight
+        own = own * factor if self._gate_last else own
+        return own.to(x.dtype)
+
+
+class _OwnExperts:
+    """The hook of experts of which this rank has some: all others are numbers that select none."""
+
+    def __init__(self, rank: int, count: int) -> None:
+        self._first, self._count = rank * count, count
+
+    def __call__(self, module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        x, chosen, weights = inputs
+        own = chosen - self._first
+        others = (own < 0) | (own >= self._count)
+        return x, own.masked_fill(others, self._count), weights.masked_fill(others, 0)
 
 
 class _Summed:

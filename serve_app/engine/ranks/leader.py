@@ -42,18 +42,23 @@ class Others(Protocol):
 class AdapterCuts(Protocol):
     """How adapters are divided among ranks."""
 
-    def whole(self, module: str, shape: tuple[int, int]) -> tuple[int, int]:
-        """The shape (N, K) of a linear in the whole model, by that of this rank's part."""
+    def whole(self, layer: int, module: str, shape: tuple[int, int]) -> tuple[int, int]:
+        """The shape (N, K) of a layer's linear in the whole model, by that of this rank's part."""
         ...
 
-    def part(self, module: str, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def part(
+        self, layer: int, module: str, a: torch.Tensor, b: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """This rank's parts of A [r, K] and B [N, r]."""
         ...
 
 
 def part_of(updates: Iterable[LowRank], cuts: AdapterCuts) -> list[LowRank]:
     """This rank's part of an adapter."""
-    return [LowRank(each.layer, each.module, *cuts.part(each.module, each.a, each.b)) for each in updates]
+    return [
+        LowRank(each.layer, each.module, *cuts.part(each.layer, each.module, each.a, each.b))
+        for each in updates
+    ]
 
 
 class LeadingRunner:
@@ -109,7 +114,7 @@ class LeadingTable(AdapterTable[_Loaded]):
 
     @property
     def shapes(self) -> dict[Place, tuple[int, int]]:
-        return {place: self._cuts.whole(place[1], shape) for place, shape in self._own.shapes.items()}
+        return {place: self._cuts.whole(*place, shape) for place, shape in self._own.shapes.items()}
 
     @property
     def num_bytes(self) -> int:

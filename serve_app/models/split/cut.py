@@ -50,12 +50,6 @@ class Cut:
 CutOf = Callable[[str, tuple[int, ...]], Cut | None]
 
 
-def even(size: int, rank: int, ranks: int) -> tuple[int, int]:
-    """The range of `rank` if `size` is divided evenly."""
-    part = size // ranks
-    return rank * part, (rank + 1) * part
-
-
 def joined(dim: int, ranges: Iterable[tuple[int, int]]) -> Cut:
     """The cut of these ranges, without zeros after them."""
     each = tuple(ranges)

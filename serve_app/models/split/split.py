@@ -1,241 +1,224 @@
-"""How a model is divided among ranks: derived from transformers' plan, checked against the model's shapes.
+"""How a model is divided among ranks: each part of a layer by what the names of its tensors say.
 
-Each rank builds the model from a configuration with a part of the heads and of the widths, so everything
-after the load works as for a smaller model. Linears that read the residual keep some of their outputs, and
-linears that write to it keep some of their inputs: the outputs of those layers are sums over ranks. Rows of
-embedding and head are divided by vocabulary. What the plan does not split, every rank repeats.
+Each rank's module is the model's own class with narrower linears, so everything after the load works as for a
+smaller model. Linears that read the residual keep some of their outputs, and linears that write to it keep
+some of their inputs: the outputs of those parts of a layer are sums over ranks. Rows of embedding and head
+are divided by vocabulary. A part of a layer that cannot be divided as a whole is the same in every rank.
 """
 
 from __future__ import annotations
 
-import copy
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
+from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from serve_app.models.errors import ModelLoadError
-from serve_app.models.split.cut import Cut, even, joined
-from serve_app.models.split.sizes import WIDTHS, indivisible
+from serve_app.models.split.cut import Cut
+from serve_app.models.split.layers import divided, sums_of
+from serve_app.models.split.names import Names, OtherForm, Piece
+from serve_app.models.split.share import Share, narrow
+from serve_app.models.split.sizes import indivisible
+from serve_app.models.stored import StoredTensor
 
-KEYS_VALUES: Final = ("k_proj", "v_proj")
-SIDE_BY_SIDE: Final = ("qkv_proj", "gate_up_proj")
-# Linears by what a rank keeps: some of the outputs, or some of the inputs. `sinks` are numbers of heads.
-OUTPUTS: Final = ("q_proj", *KEYS_VALUES, "gate_proj", "up_proj", "w1", "w3", *SIDE_BY_SIDE, "sinks")
-ATTENTION: Final = ("q_proj", *KEYS_VALUES)
-MLP: Final = ("gate_proj", "up_proj")
-INPUTS: Final = ("o_proj", "down_proj", "w2")
-VOCABULARY: Final = ("embed_tokens.weight", "lm_head.weight", "lm_head.bias")
-# The styles of transformers' plan under which a tensor may be cut. Transformers itself does not cut linears
-# side by side. What it calls rows of experts' matrices are columns in some models: their shapes decide.
-STYLES: Final = ("colwise", "rowwise", "packed_colwise", "packed_rowwise")
-STYLES_SIDE_BY_SIDE: Final = (*STYLES, "colwise_gather_output", "rowwise_split_input")
-CHOOSERS: Final = ("gate", "router", "shared_expert_gate")  # of experts: every rank has them whole
-OTHER_PARTS: Final = ("vision", "visual", "audio")
-
-_NUMBER: Final = re.compile(r"(?<=\.)\d+(?=\.|$)")
+# Linears that have those of several names side by side, as adapters name them.
+JOINED: Final = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 
 
-@dataclass(frozen=True, slots=True)
+_EXPERT: Final = re.compile(r"\blayers\.(?P<layer>\d+)\..*\.experts\.(?P<expert>\d+)\.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
     """The part of a model that one rank keeps."""
 
     rank: int
     ranks: int
-    config: PreTrainedConfig  # of the rank's module; its vocabulary is the rank's share
     vocab_size: int  # of the model
-    heads: int  # of the model
-    kv_heads: int
-    summed: frozenset[str]  # children of a layer whose outputs are sums over ranks, by name
-    dims: Mapping[str, int]  # by the name of a tensor in a layer, with * for numbers: the dimension to cut
+    divides_heads: bool  # of attention
+    shares: Mapping[str, Share]  # of parameters, by path
+    linears: Mapping[tuple[int, str], Share]  # the same of linears, by layer and name
+    rows: Mapping[str, int]  # of embedding and head, by the path of their tensors
+    counts: Mapping[str, int]  # attributes of modules, by path
+    buffers: Mapping[str, Share]
+    # Where ranks meet, by the paths of modules in the decoder.
+    summed: frozenset[str]  # modules whose outputs are sums over ranks
+    norms: Mapping[str, int]  # norms over the numbers of several ranks: how many
+    experts: Mapping[str, int]  # experts of which each rank has some: how many
+    repeated: Mapping[str, str]  # why a part of the layers is the same in every rank, by its name
+    names: Names
 
     @classmethod
-    def of(cls, whole: PreTrainedModel, rank: int, ranks: int) -> Split:
-        """`whole`: the model, on the meta device.
+    def of(cls, whole: PreTrainedModel, rank: int, ranks: int, *, whole_experts: bool = False) -> Split:
+        """`whole`: the model, on the meta device. `whole_experts`: whether experts are divided by number.
 
         Raises ModelLoadError, with the name of what cannot be divided.
         """
         name, text = type(whole).__name__, whole.config.get_text_config()
-        if reason := indivisible(text.to_dict(), ranks):
+        if reason := indivisible(text.to_dict(), ranks, whole_experts=whole_experts):
             raise _refused(name, ranks, reason)
-        styles = _styles(whole)
-        try:
-            config = _share(whole.config, styles, ranks)
-            with torch.device("meta"):
-                part = type(whole)._from_config(config, dtype=whole.dtype)
-        except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise _refused(
-                name, ranks, f"a model of a part of its heads cannot be built ({error})"
-            ) from error
-        shapes = {path: tuple(each.shape) for path, each in part.named_parameters()}
-        cuts = dict(_cuts(whole, shapes, styles, name, ranks))
-        dims = {_generic(path): dim for path, dim in cuts.items() if "layers." in path}
-        summed = frozenset(_child(path) for path in dims if _leaf(path) in INPUTS)
-        if not summed:
-            raise _refused(name, ranks, "transformers' plan splits none of its layers")
-        for path, each in whole.named_parameters():
-            generic = _generic(path)
-            beside = "layers." in path and each.dim() > 1 and _child(generic) in summed
-            if beside and generic not in dims and not set(CHOOSERS) & set(path.split(".")):
-                raise _refused(name, ranks, f"{path} is not divided, and the layer around it is")
+        decoder: Any = whole.get_decoder()
+        found, repeated = divided(decoder, ranks, whole_experts=whole_experts)
+        if whole_experts and not any(part.experts for part in found.values()):
+            reason = "; ".join(("it has no experts that can be divided by number", *repeated.values()))
+            raise _refused(name, ranks, reason)
+        if not found:
+            reasons = sorted(set(repeated.values())) or ["the names of its tensors are not known"]
+            raise _refused(name, ranks, f"none of its layers can be: {'; '.join(reasons)}")
+        at = next(path for path, module in whole.named_modules() if module is decoder)
+        at = f"{at}." if at else ""
+        shares: dict[str, Share] = {}
+        buffers: dict[str, Share] = {}
+        counts: dict[str, int] = {}
+        for path, part in found.items():
+            shares |= {f"{at}{path}.{each}": share for each, share in part.shares.items()}
+            counts |= {f"{at}{path}.{each}": count for each, count in part.counts.items()}
+            if isinstance(getattr(part.module, "mup_vector", None), torch.Tensor):
+                buffers[f"{at}{path}.mup_vector"] = Share(2, part.shares["in_proj.weight"].sides)
+        vocab_size, rows = _vocabulary(whole, name, ranks)
+        return cls(
+            rank=rank,
+            ranks=ranks,
+            vocab_size=vocab_size,
+            divides_heads=any(part.attends for part in found.values()),
+            shares=shares,
+            linears=dict(_linears(shares)),
+            rows=rows,
+            counts=counts,
+            buffers=buffers,
+            summed=frozenset(each for path, part in found.items() for each in sums_of(decoder, path, part)),
+            norms={
+                f"{path}.{each}": count for path, part in found.items() for each, count in part.norms.items()
+            },
+            experts={path: part.experts for path, part in found.items() if part.experts},
+            repeated=repeated,
+            names=Names(whole, shares),
+        )
+
+    def class_of(self, kind: type[PreTrainedModel]) -> type[PreTrainedModel]:
+        """The class of the rank's module: `kind` with narrower parts, for as long as it is loaded."""
+
+        def init(module: PreTrainedModel, config: PreTrainedConfig) -> None:
+            kind.__init__(module, config)
+            self.narrow(module)
+
+        return type(kind.__name__, (kind,), {"__init__": init, "__module__": kind.__module__})
+
+    def narrow(self, module: PreTrainedModel) -> None:
+        """Make a whole model on the meta device the rank's part, but for what it computes with at last."""
+        narrow(module, self.shares, self.rows)
+        for path, count in self.counts.items():
+            owner, _, name = path.rpartition(".")
+            setattr(module.get_submodule(owner), name, count)
+
+    def finish(self, module: PreTrainedModel) -> None:
+        """Let buffers and settings of the rank's module, which is loaded, fit its parameters."""
+        for path, share in self.buffers.items():
+            owner, _, name = path.rpartition(".")
+            place = module.get_submodule(owner)
+            place._buffers[name] = share.cut(self.rank, self.ranks).of(place.get_buffer(name))
+        text: Any = module.config.get_text_config()
+        text.vocab_size = self.vocab_rows
+        if not self.divides_heads:
+            return
+        settings = text.to_dict()  # an attribute that differs between layers cannot be read
         heads = int(text.num_attention_heads)
-        kv_heads = int(getattr(text, "num_key_value_heads", None) or heads)
-        return cls(rank, ranks, config, int(text.vocab_size), heads, kv_heads, summed, dims)
-
-    def cut_of(self, name: str, shape: tuple[int, ...]) -> Cut | None:
-        """As `CutOf`, of the tensors of a checkpoint."""
-        if any(part in name for part in OTHER_PARTS):
-            return None
-        if name.endswith(VOCABULARY):
-            return self._of_vocabulary(shape[0])
-        generic, leaf = _generic(name), _leaf(name)
-        dim = self.dims.get(generic)
-        if dim is None and ".experts.*." in generic and self._splits_experts and shape:
-            # Of one expert; in the model all experts are one tensor.
-            dim = 0 if leaf in OUTPUTS else 1 if leaf in INPUTS and len(shape) > 1 else None
-        if dim is not None:
-            return joined(dim, self._ranges(leaf, shape[dim]))
-        if leaf in INPUTS and name.endswith(".bias") and self.rank and generic[:-4] + "weight" in self.dims:
-            return Cut(0, (), shape[0])  # added once: by the first rank
-        return None
-
-    def whole(self, module: str, shape: tuple[int, int]) -> tuple[int, int]:
-        """The shape (N, K) of a linear in the whole model, by that of the rank's part."""
-        outputs, inputs = shape
-        if not self._is_split(module):
-            return shape
-        if module in INPUTS:
-            return outputs, inputs * self.ranks
-        if module in KEYS_VALUES:
-            return outputs * self.kv_heads // max(1, self.kv_heads // self.ranks), inputs
-        return outputs * self.ranks, inputs
-
-    def part(self, module: str, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The rank's parts of an adapter's matrices A [r, K] and B [N, r] at a linear of this name."""
-        if not self._is_split(module):
-            return a, b
-        if module in INPUTS:
-            return joined(1, self._ranges(module, a.shape[1])).of(a), b
-        return a, joined(0, self._ranges(module, b.shape[0])).of(b)
-
-    def _is_split(self, module: str) -> bool:
-        beside = "qkv_proj" if module in ATTENTION else "gate_up_proj" if module in MLP else module
-        return any(_leaf(path) in (module, beside) for path in self.dims)
+        if settings.get("head_dim") is None and settings.get("kv_lora_rank") is None:
+            text.head_dim = text.hidden_size // heads
+        text.num_attention_heads = heads // self.ranks
+        if isinstance(kv_heads := settings.get("num_key_value_heads"), int):
+            text.num_key_value_heads = max(1, kv_heads // self.ranks)
 
     @property
-    def _splits_experts(self) -> bool:
-        return any(".experts." in path for path in self.dims)
+    def vocab_rows(self) -> int:
+        """The rows of the rank's embedding."""
+        return next(iter(self.rows.values()))
 
-    def _ranges(self, leaf: str, size: int) -> Iterator[tuple[int, int]]:
-        if leaf in KEYS_VALUES:
-            yield self._of_heads(size, self.kv_heads)
-        elif leaf == "qkv_proj":
-            head = size // (self.heads + 2 * self.kv_heads)
-            q, kv = self.heads * head, self.kv_heads * head
-            yield even(q, self.rank, self.ranks)
-            for start in (q, q + kv):
-                first, last = self._of_heads(kv, self.kv_heads)
-                yield start + first, start + last
-        elif leaf == "gate_up_proj":
-            for start in (0, size // 2):
-                first, last = even(size // 2, self.rank, self.ranks)
-                yield start + first, start + last
+    def needed(self, stored: Iterable[StoredTensor]) -> list[StoredTensor]:
+        """The tensors of a checkpoint but those of other ranks' experts."""
+        return [each for each in stored if self._needs(each.name)]
+
+    def _needs(self, name: str) -> bool:
+        found = _EXPERT.search(name)
+        count = None if found is None else self._experts_of(int(found["layer"]))
+        return count is None or found is None or int(found["expert"]) // count == self.rank
+
+    def _experts_of(self, layer: int) -> int | None:
+        return next((count for path, count in self.experts.items() if str(layer) in path.split(".")), None)
+
+    def cut_of(self, name: str, shape: tuple[int, ...]) -> Cut | None:
+        """As `CutOf`, of the tensors of a checkpoint. Raises ModelLoadError for one in a form that cannot be
+        divided."""
+        piece = self._piece(name, shape)
+        if part := self.rows.get(piece.path):
+            start = min(shape[0], self.rank * part)
+            return Cut(0, ((start, min(shape[0], start + part)),), part)
+        return None if piece.share is None else piece.share.cut(self.rank, self.ranks)
+
+    def whole(self, layer: int, module: str, shape: tuple[int, int]) -> tuple[int, int]:
+        """The shape (N, K) of a layer's linear in the whole model, by that of the rank's part."""
+        (outputs, inputs), side = shape, self._side(layer, module)
+        if side is None:
+            return shape
+        dim, parts = side
+        return (outputs * parts, inputs) if dim == 0 else (outputs, inputs * parts)
+
+    def part(
+        self, layer: int, module: str, a: torch.Tensor, b: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The rank's parts of an adapter's matrices A [r, K] and B [N, r] at a linear of a layer."""
+        side = self._side(layer, module)
+        if side is None:
+            return a, b
+        dim, parts = side
+        size = (b.shape[0], a.shape[1])[dim]
+        cut = Share(dim, ((size, size // parts),)).cut(self.rank, self.ranks)
+        return (a, cut.of(b)) if dim == 0 else (cut.of(a), b)
+
+    def _side(self, layer: int, module: str) -> tuple[int, int] | None:
+        """The dimension of a linear's weight that is divided, and into how many parts; None: it is whole."""
+        beside = next((name for name, modules in JOINED.items() if module in modules), "")
+        if share := self.linears.get((layer, module)):
+            sides = share.sides[0]
+        elif share := self.linears.get((layer, beside)):
+            sides = share.sides[JOINED[beside].index(module)]
         else:
-            yield even(size, self.rank, self.ranks)
+            return None
+        return share.dim, sides[0] // sides[1]
 
-    def _of_heads(self, size: int, heads: int) -> tuple[int, int]:
-        """The range of a rank's heads; if there are fewer heads than ranks, several ranks have the same."""
-        head, count = size // heads, max(1, heads // self.ranks)
-        first = self.rank * heads // self.ranks
-        return first * head, (first + count) * head
-
-    def _of_vocabulary(self, size: int) -> Cut:
-        part = -(-size // self.ranks)
-        start = min(size, self.rank * part)
-        return Cut(0, ((start, min(size, start + part)),), part)
-
-
-def _share(config: PreTrainedConfig, styles: Mapping[str, str], ranks: int) -> PreTrainedConfig:
-    """The configuration of one rank's module."""
-    made = copy.deepcopy(config)
-    text: Any = made.get_text_config()
-    by_leaf = {_leaf(path): style for path, style in styles.items()}
-    heads = int(text.num_attention_heads)
-    if getattr(text, "head_dim", None) is None:
-        text.head_dim = text.hidden_size // heads
-    has_latents = getattr(text, "kv_lora_rank", None)
-    if not has_latents and (by_leaf.get("q_proj") == "colwise" or "qkv_proj" in by_leaf):
-        text.num_attention_heads = heads // ranks
-        if isinstance(getattr(text, "num_key_value_heads", None), int):
-            text.num_key_value_heads = max(1, text.num_key_value_heads // ranks)
-    if "down_proj" in by_leaf or "w2" in by_leaf:
-        for width in WIDTHS:
-            if isinstance(value := getattr(text, width, None), int):
-                setattr(text, width, value // ranks)
-    text.vocab_size = -(-text.vocab_size // ranks)
-    for owner in (made, text):  # a token of padding must be in the vocabulary; nothing else reads it
-        owner.pad_token_id = None
-    return made
+    def _piece(self, name: str, shape: tuple[int, ...]) -> Piece:
+        try:
+            return self.names.piece(name, shape)
+        except OtherForm as error:
+            raise ModelLoadError(
+                f"this checkpoint cannot be divided for tensor_parallel {self.ranks}: its {error} is stored "
+                "in another form than its layers have"
+            ) from error
 
 
-def _styles(whole: PreTrainedModel) -> dict[str, str]:
-    """Transformers' plan: a style by the path of a module or tensor in a layer, with * for numbers."""
-    plan: Mapping[str, str] = getattr(whole, "tp_plan", None) or {}
-    return {path[path.index("layers.") :]: style for path, style in plan.items() if "layers." in path}
+def _linears(shares: Mapping[str, Share]) -> Iterator[tuple[tuple[int, str], Share]]:
+    for path, share in shares.items():
+        *place, name, kind = path.split(".")
+        if kind == "weight":
+            yield (int(next(each for each in place if each.isdigit())), name), share
 
 
-def _cuts(
-    whole: PreTrainedModel,
-    shapes: Mapping[str, tuple[int, ...]],
-    styles: Mapping[str, str],
-    name: str,
-    ranks: int,
-) -> Iterator[tuple[str, int]]:
-    """The dimension to cut of each parameter of `whole` that differs from the rank's, of shape `shapes`.
-
-    Raises ModelLoadError for one that the plan does not split.
-    """
-    for path, each in whole.named_parameters():
-        here, there = tuple(each.shape), shapes.get(path)
-        if there is None:
-            raise _refused(name, ranks, f"a model of a part of its heads has no {path}")
-        dims = [dim for dim, (a, b) in enumerate(zip(here, there, strict=True)) if a != b]
-        if not dims:
-            continue
-        leaf, generic = _leaf(path), _generic(path)
-        if "layers." not in path:
-            known = path.endswith(VOCABULARY)
-        else:
-            style = styles.get(generic.removesuffix(".weight").removesuffix(".bias"))
-            allowed = STYLES_SIDE_BY_SIDE if _is_side_by_side(generic, styles) else STYLES
-            known = leaf == "sinks" or (leaf in OUTPUTS + INPUTS and style in allowed)
-        if len(dims) > 1 or not known:
-            raise _refused(name, ranks, f"transformers' plan does not say how {path} is divided")
-        yield path, dims[0]
-
-
-def _is_side_by_side(generic: str, styles: Mapping[str, str]) -> bool:
-    """Whether a linear is one side by side, or the one after it."""
-    parent = generic.split(f".{_leaf(generic)}")[0]
-    return any(f"{parent}.{each}" in styles for each in SIDE_BY_SIDE)
-
-
-def _generic(path: str) -> str:
-    """`model.layers.3.mlp.experts.7.w1.weight` -> `layers.*.mlp.experts.*.w1.weight`."""
-    place = path.find("layers.")
-    return _NUMBER.sub("*", path[place:] if place >= 0 else path)
-
-
-def _leaf(path: str) -> str:
-    return path.removesuffix(".weight").removesuffix(".bias").removesuffix("_bias").rpartition(".")[2]
-
-
-def _child(generic: str) -> str:
-    """The child of a layer that a tensor is in: `layers.*.mlp.down_proj.weight` -> `mlp`."""
-    return generic.split(".")[2]
+def _vocabulary(whole: PreTrainedModel, name: str, ranks: int) -> tuple[int, dict[str, int]]:
+    """The size of the vocabulary, and how many rows a rank has of each tensor of embedding and head."""
+    embedding, head = whole.get_input_embeddings(), whole.get_output_embeddings()
+    if not isinstance(embedding, nn.Embedding) or not isinstance(head, nn.Linear):
+        raise _refused(name, ranks, "its embedding and its head are no plain matrices")
+    tensors = {id(each): len(each) for each in (embedding.weight, head.weight, head.bias) if each is not None}
+    rows = {
+        path: -(-tensors[id(each)] // ranks)
+        for path, each in whole.named_parameters(remove_duplicate=False)
+        if id(each) in tensors
+    }
+    return head.out_features, rows
 
 
 def _refused(name: str, ranks: int, reason: str) -> ModelLoadError:

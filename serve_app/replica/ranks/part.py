@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from serve_app.config import ModelConfig
 from serve_app.engine.assemble import Part, make_runner
 from serve_app.engine.machine import prepare
 from serve_app.engine.model.forward import UnsupportedModel
 from serve_app.engine.model.memory import CacheTooSmall
+from serve_app.engine.model.sums import Joints
 from serve_app.engine.pipe import Pipe
 from serve_app.engine.ranks.commands import Command, Reply, Start
 from serve_app.engine.ranks.follower import Follower
@@ -24,6 +25,7 @@ from serve_app.engine.ranks.store import RemoteStore
 from serve_app.models.errors import ModelLoadError
 from serve_app.models.fingerprint import fingerprint
 from serve_app.models.loader import LoadedModel, load_model
+from serve_app.models.split.split import Split
 
 _COMMAND: Final = (sys.executable, "-m", "serve_app.replica.ranks.follower")
 
@@ -67,7 +69,18 @@ def part_of(config: ModelConfig, model: LoadedModel, group: RankGroup) -> Part:
             "its ranks have different weights, settings or packages on different machines; name a commit in "
             "`revision`, or a folder on a shared volume in `source`"
         )
-    return Part(group, model.split, model.split.summed, model.split.vocab_size)
+    return Part(group, model.split, _joints(model, model.split))
+
+
+def _joints(model: LoadedModel, split: Split) -> Joints:
+    decoder: Any = model.module.get_decoder()
+    at = decoder.get_submodule
+    return Joints(
+        summed=frozenset(map(at, split.summed)),
+        norms={at(path): count for path, count in split.norms.items()},
+        experts={at(path): count for path, count in split.experts.items()},
+        vocab_size=split.vocab_size,
+    )
 
 
 def _files(config: ModelConfig, model: LoadedModel) -> str:

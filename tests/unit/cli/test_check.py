@@ -41,14 +41,17 @@ def test_it_says_how_a_model_is_served_and_the_lines_that_do_so(invoke) -> None:
     assert (config.quantization, config.engine.max_model_len) == ("int8", 512)
 
 
-def test_it_says_what_each_of_several_ranks_takes(invoke, tmp_path: Path) -> None:
-    folder = save(tiny_model("llama"), tmp_path)
+@pytest.mark.parametrize("family", ["llama", "qwen3_moe"])
+def test_it_says_what_each_of_several_ranks_takes(invoke, family: str, tmp_path: Path) -> None:
+    folder = save(tiny_model(family), tmp_path)
     arguments = ["--device", "cuda", "--memory", "8", "--tensor-parallel", "2"]
+    arguments += ["--expert-parallel"] if family == "qwen3_moe" else []
     result = invoke("check", str(folder), *arguments)
     assert result.exit_code == 0, result.output
     assert "2, each with a part of every layer" in result.stdout
     (application,) = yaml.safe_load(result.stdout.partition("\n\n")[2])
-    assert ModelConfig.model_validate(application["args"]).tensor_parallel == 2
+    config = ModelConfig.model_validate(application["args"])
+    assert (config.tensor_parallel, config.expert_parallel) == (2, family == "qwen3_moe")
     assert application["deployments"] == [{"name": "Model", "ray_actor_options": {"num_gpus": 2}}]
 
 

@@ -134,5 +134,5 @@ def test_a_rank_takes_what_its_check_says(family: str, tmp_path: Path) -> None:
 
 def test_a_model_that_cannot_be_divided_is_refused_with_the_reason(tmp_path: Path) -> None:
     folder = save(tiny_model("llama"), tmp_path)
-    with pytest.raises(ModelLoadError, match="4 attention heads cannot be divided among 3 ranks"):
+    with pytest.raises(ModelLoadError, match="num_attention_heads of 4 cannot be divided among 3 ranks"):
         check_model(divided_config(folder, 3), nothing)

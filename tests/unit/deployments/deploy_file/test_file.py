@@ -317,7 +317,7 @@ MISTAKES = {
         "device: cpu}",
         "device: cpu, tensor_parallel: 5}",
         "applications[2].args.tensor_parallel",
-        "attention heads cannot be divided among 5 ranks",
+        "cannot be divided among 5 ranks; tensor_parallel can be 1;",
     ),
     "more bundles than a replica can use": (
         "device: cpu}",
