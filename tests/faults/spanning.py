@@ -19,6 +19,7 @@ import signal
 import sys
 import time
 from collections.abc import Set
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -53,12 +54,14 @@ def found() -> list[Ranks]:
     from ray._private.state import actors
     from ray.util import placement_group_table
 
+    from serve_app.deployments.model.ranks import RANK as RANK_NAME
+
     alive = {each["Name"]: each for each in actors().values() if each["State"] == "ALIVE" and each["Name"]}
     groups = {each["name"]: each for each in placement_group_table().values() if each["state"] == "CREATED"}
     whole = []
     for name, actor in alive.items():
-        replica, mark, number = name.rpartition("#rank")
-        if not mark or replica not in alive or replica not in groups:
+        replica, _, number = name.removeprefix(RANK_NAME).rpartition("#")
+        if not name.startswith(RANK_NAME) or replica not in alive or replica not in groups:
             continue
         assert number == "1"
         first, nodes = alive[replica], groups[replica]["bundles_to_node_id"]
@@ -128,6 +131,21 @@ async def lose_ranks(how: str, pair: Pair, cluster: Any, rounds: int) -> set[int
     return processes
 
 
+async def lose_controller() -> None:
+    """Serve's controller ends, and a new one finds the replicas by the names of all actors."""
+    import ray
+    from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
+
+    controller = ray.get_actor(SERVE_CONTROLLER_NAME, SERVE_NAMESPACE)
+    pid = now = await asyncio.to_thread(ray.get, controller.get_pid.remote())
+    ray.kill(controller, no_restart=False)
+    async with asyncio.timeout(RESTART_S):
+        while now == pid:
+            with suppress(ray.exceptions.RayActorError):
+                now = await asyncio.to_thread(ray.get, controller.get_pid.remote())
+            await asyncio.sleep(0.5)
+
+
 async def show_placement(pair: Pair) -> set[int]:
     """Returns the processes of the ranks."""
     (one,) = await until_whole(pair, 1)
@@ -138,6 +156,9 @@ async def show_placement(pair: Pair) -> set[int]:
     answer = (await pair.client.post("/v1/completions", json=asked)).raise_for_status().json()
     print(f"ranks on {one.nodes}, bundles on {one.bundles}: {answer['choices'][0]['text']!r}")
     assert answer["usage"]["completion_tokens"] == 24
+    await lose_controller()
+    assert await until_whole(pair, 1) == [one]
+    assert (await pair.client.post("/v1/completions", json=asked)).json()["choices"] == answer["choices"]
     return {one.replica, one.other}
 
 

@@ -25,7 +25,9 @@ from serve_app.models.errors import ModelLoadError
 
 logger = logging.getLogger(__name__)
 
-RANK: Final = "#rank"  # in the name of an actor, between the name of its replica and its number
+# Before the name of a rank's replica and its number. A controller of Serve that restarts takes every
+# actor for a replica if its name begins as that of one.
+RANK: Final = "MODEL_RANK::"
 
 
 class Rank:
@@ -68,7 +70,7 @@ class ActorRanks:
             actor = self._actors[rank] = (
                 ray.remote(Rank)
                 .options(
-                    name=f"{self._name}{RANK}{rank}",
+                    name=f"{RANK}{self._name}#{rank}",
                     num_cpus=0,  # the bundle has them
                     num_gpus=1 if self._bundles[index].get(GPU) else 0,
                     scheduling_strategy=strategy,
