@@ -22,6 +22,7 @@ import socket
 import sys
 import threading
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -45,8 +46,8 @@ GO_S: Final = 10.0
 _MAX_REQUEST: Final = 16 * 2**20
 
 
-def start(folder: Path) -> None:
-    """Start the template below this process, with its socket in `folder`.
+def start(folder: Path, modules: Sequence[str] = MODULES) -> None:
+    """Start the template below this process, with its socket in `folder`, and with `modules` loaded.
 
     From then on, Ray's workers are copies of the template; see `worker_entry`. This process must have only
     one thread, must have Ray's settings in its environment, and must not have loaded Ray.
@@ -58,11 +59,11 @@ def start(folder: Path) -> None:
     listener.bind(str(folder / SOCKET_FILE))
     listener.listen(BACKLOG)
     with listener:
-        fork(lambda: _serve(listener, server))
+        fork(lambda: _serve(listener, server, modules))
     os.environ[worker_entry.SOCKET] = str(folder / SOCKET_FILE)
 
 
-def _serve(listener: socket.socket, server: int) -> int:
+def _serve(listener: socket.socket, server: int, modules: Sequence[str]) -> int:
     """Copy this process for every request, until the process `server` ends."""
     die_with_parent(server)
     _keep_only(listener)
@@ -72,7 +73,7 @@ def _serve(listener: socket.socket, server: int) -> int:
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy's threads, which copies would not have
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel takes note of copies that ended
     with collects_later():
-        _import()
+        _import(modules)
     if not _draws_differ():
         print("the template's copies would draw the same ids: workers start anew", file=sys.stderr)
         return 1
@@ -92,7 +93,7 @@ def _serve(listener: socket.socket, server: int) -> int:
                     os.close(each)
 
 
-def _import() -> None:
+def _import(modules: Sequence[str]) -> None:
     """Import what workers need, without drawing from the id generator of Ray's library.
 
     The generator is seeded when it is first used, so copies made after that would all draw the same ids. Ray
@@ -103,7 +104,7 @@ def _import() -> None:
     drawn = ray.actor.ActorClassID
     ray.actor.ActorClassID = _SystemDraws
     try:
-        for name in MODULES:
+        for name in modules:
             importlib.import_module(name)
     finally:
         ray.actor.ActorClassID = drawn
