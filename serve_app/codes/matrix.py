@@ -97,9 +97,7 @@ class QuantisedMatrix:
             return replace(self._with(lambda each: each[:, used]), codes=codes, permutation=own).in_order()
         if self.scales.shape[1] == 1:
             return replace(self, codes=codes)
-        size, at = self.block[1], 0
-        for start, end in ranges:
-            size, at = math.gcd(size, start, at), at + end - start
+        size = piece_of(self.block[1], ranges)
         places = torch.cat([torch.arange(start, end, size) for start, end in ranges]) // self.block[1]
         places = places.to(codes.device)
         return replace(self._with(lambda each: each[:, places]), codes=codes, block=(self.block[0], size))
@@ -111,7 +109,7 @@ class QuantisedMatrix:
             return self
         self._check_columns(order)
         changes = (order[1:] != order[:-1]).nonzero().flatten() + 1
-        size = math.gcd(len(order), *changes.tolist())
+        size = math.gcd(*changes.tolist()) or len(order)
         if size < _LEAST_GROUP:
             return self
         places = order[::size].long()
@@ -202,6 +200,15 @@ class QuantisedMatrix:
         if self.values is None:
             return codes.to(torch.float32, copy=True)
         return self.values.float().index_select(0, codes.flatten().int()).view(codes.shape)
+
+
+def piece_of(group: int, ranges: Sequence[tuple[int, int]]) -> int:
+    """The columns of the equal pieces into which `ranges`, side by side, cut groups of `group`; the last one
+    may be partial."""
+    at = 0
+    for start, end in ranges:
+        group, at = math.gcd(group, start, at), at + end - start
+    return group
 
 
 def _joined(own: Sequence[torch.Tensor | None], parts: Sequence[QuantisedMatrix]) -> torch.Tensor | None:

@@ -42,6 +42,8 @@ def gpu_codes_of(matrix: QuantisedMatrix) -> GpuCodes | None:
     if order is not None:
         group = _piece(order, STEP // form.codes)
         pieces, order = _side_by_side(order, group)
+        if form is Form.INT4 and zeros is not None and not -8 <= int(zeros.amin()) <= int(zeros.amax()) < 8:
+            return None  # no code means zero where groups are filled up
         codes = _ordered(codes, order, _nothing(form, codes, zeros), pieces.repeat_interleave(group))
         scales, order = scales[:, pieces], order.clamp(min=0)
         zeros = None if zeros is None else zeros[:, pieces]

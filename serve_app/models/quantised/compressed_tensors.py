@@ -213,6 +213,7 @@ def _packed(module: str, stored: Stored, scheme: _Scheme) -> PackedTensor:
         partial(_unpack, bits=scheme.bits, block=(tall, columns // groups)),
         rows={role: each for role, each in by_rows.items() if role in parts},
         columns={role: each for role, each in by_columns.items() if role in parts},
+        group=columns // groups,
     )
 
 

@@ -109,6 +109,7 @@ class Gptq:
             partial(_unpack, layer=layer, group=inputs // groups),
             rows={"codes": Along(1), "zeros": in_words(1, layer.bits), "scales": Along(1)},
             columns=columns,
+            group=inputs // groups,
         )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from serve_app.codes.matrix import piece_of
 from serve_app.config.quantization import GPU
 from serve_app.models.errors import ModelLoadError
 from serve_app.models.quantised.share import Layout, Region, Unpack, UnpackPart, whole_units, within
@@ -16,6 +17,7 @@ from serve_app.models.stored import StoredTensor
 
 Stored = Mapping[str, StoredTensor]  # by name
 FLOATS: Final = ("F16", "BF16", "F32")  # of scales
+LEAST_GROUP: Final = 16  # columns of the smallest group with a product
 WIDE_GROUP: Final = 32  # the smallest group of codes of more than four bits with a product on a GPU
 
 
@@ -43,6 +45,7 @@ class PackedTensor:
     transposed: bool = False  # the model's weight has the columns of the matrix first
     experts: int | None = None
     scheme: Scheme | None = None  # of codes that lie in one tensor with their scales
+    group: int = 0  # columns with one scale, as far as that is known without `columns`; 0: it is not
 
     @property
     def full_shape(self) -> tuple[int, ...]:
@@ -68,7 +71,11 @@ class PackedTensor:
         unpack = UnpackPart(self.unpack, region, axis, within(cut.ranges, read), cut.size)
         scheme = self.scheme and replace(self.scheme, scales=self.scheme.scales * cut.size // size)
         shape = (cut.size, self.shape[1]) if axis == 0 else (self.shape[0], cut.size)
-        return replace(self, shape=shape, parts=parts, unpack=unpack, scheme=scheme)
+        group = self.group
+        if axis == 1:
+            scales = layout.get("scales") or layout.get("blocks")
+            group = piece_of(group if scales is None else scales.numbers, cut.ranges)
+        return replace(self, shape=shape, parts=parts, unpack=unpack, scheme=scheme, group=group)
 
     def converted(self, dtype: str, item_bytes: int) -> StoredTensor:
         """The header of the weight in plain numbers; its bytes are nowhere."""
@@ -84,6 +91,8 @@ class PackedTensor:
         """
         if "values" in self.parts:  # codes are places in the checkpoint's own table: NF4 and FP4
             return None
+        if self.group % LEAST_GROUP and self.group < self.shape[1]:
+            return None
         count, scheme = math.prod(self.full_shape), self.scheme
         if scheme is None and device == GPU:
             size = sum(part.num_bytes for part in self.parts.values())
@@ -94,7 +103,8 @@ class PackedTensor:
         narrow = scheme.bits <= 4
         if device == GPU and (scheme.table or (not narrow and count // scheme.scales < WIDE_GROUP)):
             return None
-        size = count * (4 if narrow else 8) // 8 + 5 * scheme.scales
+        scales = count // self.group if self.group else scheme.scales
+        size = count * (4 if narrow else 8) // 8 + 5 * scales
         return StoredTensor(self.name, "U8", self.full_shape, Path(), 0, size)
 
     def _scheme_of_parts(self) -> Scheme | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ from serve_app.models.footprint import least_memory
 from serve_app.models.quantised.converted import converted_tensors
 from serve_app.models.quantised.formats import reader_for
 from serve_app.models.quantised.plan import Plan
+from serve_app.models.split.cut import Cut
 from serve_app.models.stored import stored_tensors
 from serve_app.replica.model_check import check_model
 from tests.support.local_model import local_model
@@ -144,15 +146,26 @@ CODES: Final[
 }
 
 
-@pytest.mark.parametrize("name", CODES)
-def test_little_beside_the_weights_is_in_memory(tmp_path: Path, name: str) -> None:
-    """At most 1.15 times the weights and 96 MiB, although codes and float32 numbers pass through memory."""
+def half(dim: int | None, name: str, shape: tuple[int, ...]) -> Cut | None:
+    """The second half of a matrix or of each expert's, along `dim`; None: all of it."""
+    if dim is None:
+        return None
+    size = shape[dim] // 2
+    return Cut(len(shape) + dim, ((size, 2 * size),), size)
+
+
+@pytest.mark.parametrize(
+    ("name", "dim"), [*((name, None) for name in CODES), ("fp8", -2), ("gptq", -1), ("mxfp4", -1)]
+)
+def test_little_beside_the_weights_is_in_memory(tmp_path: Path, name: str, dim: int | None) -> None:
+    """At most 1.15 times the weights and 96 MiB, although codes and float32 numbers pass through memory, also
+    where a rank keeps half of each."""
     tensors, settings = CODES[name]
-    count = 6 if name == "mxfp4" else 48
+    count = (6 if name == "mxfp4" else 48) * (1 if dim is None else 2)
     many = {f"{n}.{key}": each.clone() for n in range(count) for key, each in tensors.items()}
     save_file(many, tmp_path / "model.safetensors")
     del many
-    plan = Plan.of(stored_tensors(tmp_path), reader_for(settings))
+    plan = Plan.of(stored_tensors(tmp_path), reader_for(settings)).part(partial(half, dim))
     found = list(converted_tensors(plan, torch.device("cpu"), torch.bfloat16).values())
     assert len(found) == count
     with ThreadPoolExecutor(4) as pool:  # as transformers does
@@ -165,18 +178,20 @@ def test_little_beside_the_weights_is_in_memory(tmp_path: Path, name: str) -> No
     assert _memory("VmHWM") - before < 1.15 * size + 96 * MIB
 
 
-@pytest.mark.parametrize("name", ["gptq", "mxfp4"])
-def test_little_beside_the_codes_is_in_memory(tmp_path: Path, name: str) -> None:
-    """At most 1.15 times what the packed codes take and 96 MiB."""
+@pytest.mark.parametrize(
+    ("name", "dim"), [("gptq", None), ("mxfp4", None), ("gptq", -2), ("gptq", -1), ("mxfp4", -1)]
+)
+def test_little_beside_the_codes_is_in_memory(tmp_path: Path, name: str, dim: int | None) -> None:
+    """At most 1.15 times what the packed codes take and 96 MiB, also where a rank keeps half of each."""
     if native() is None:
         pytest.skip("without native products, weights are plain numbers")
     tensors, settings = CODES[name]
-    count = 6 if name == "mxfp4" else 48
+    count = (6 if name == "mxfp4" else 48) * (1 if dim is None else 2)
     save_file(
         {f"{n}.{key}": each.clone() for n in range(count) for key, each in tensors.items()},
         tmp_path / "model.safetensors",
     )
-    plan = Plan.of(stored_tensors(tmp_path), reader_for(settings))
+    plan = Plan.of(stored_tensors(tmp_path), reader_for(settings)).part(partial(half, dim))
     found = converted_tensors(plan, torch.device("cpu"), torch.bfloat16, keep_codes=True)
 
     def packed(weight: Any) -> list[Weight]:

@@ -103,6 +103,21 @@ def test_a_part_stays_codes_where_the_whole_does(name: str, tmp_path: Path) -> N
             assert (on_cpu[0] is None) == (on_cpu[1] is None)
 
 
+@pytest.mark.parametrize("columns", [(0, 256), (128, 256), (0, 40), (8, 48)])
+@pytest.mark.parametrize("name", ["gptq 4 symmetric", "pack-quantized 8 with zeros", "mxfp4", "Q8_0"])
+def test_the_check_counts_a_part_as_it_is_kept(name: str, columns: tuple[int, int], tmp_path: Path) -> None:
+    """As codes, or converted where the pieces of its groups have no product."""
+    if native() is None:
+        pytest.skip("without native products, weights are plain numbers")
+    packed = packed_of(name, tmp_path)
+    part = cut_of(packed, Cut(1, (columns,), columns[1] - columns[0]))
+    held = load_codes_on_cpu(codes_of(part), None, torch.bfloat16, lasting=False)
+    counted = part.kept("cpu")
+    assert (held is None) == (counted is None) == (columns == (8, 48))
+    if held is not None and counted is not None and columns[1] > 64:  # others have whole vectors of zeros
+        assert 0.8 * held.num_bytes <= counted.num_bytes <= 1.2 * held.num_bytes
+
+
 @pytest.mark.parametrize("dim", [0, 1])
 @pytest.mark.parametrize("name", EVERY)
 def test_no_more_than_the_part_is_read(name: str, dim: int, tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_all_ranks_together_serve_the_bytes_of_one(
     every = parts[0].threads.run(lambda rank: logits(parts[rank.rank].runner))
     assert all(torch.equal(each, every[0]) for each in every)
     wanted = logits(whole)
-    assert (every[0] - wanted).norm() < 0.1 * wanted.norm()
+    assert (every[0] - wanted).norm() < 0.15 * wanted.norm()  # a router may choose another expert
     taken = sum(served_bytes(each.runner) for each in parts)
     if "act-order" in name:  # a CPU has no product for groups of several sizes
         assert served_bytes(whole) < taken < 3 * served_bytes(whole)
