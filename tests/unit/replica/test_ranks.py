@@ -40,7 +40,9 @@ from tests.support.low_rank import random_updates
 from tests.support.ranks import divided_config, rank_processes, save
 from tests.support.tiny_llama import make_tiny_llama
 from tests.support.tiny_models import tiny_model
+from tests.support.tiny_states import KIN, KINDS, tiny_stateful
 
+STATEFUL = (*KINDS, *KIN)
 LOST_S = 10.0  # in which a replica must notice a rank that is lost
 SMALL = {"max_model_len": 256, "num_blocks": 20, "max_sequences": 8, "max_step_tokens": 64}
 
@@ -230,13 +232,26 @@ def test_a_rank_that_ends_while_it_loads_is_named(tiny: Path, monkeypatch: pytes
 
 @pytest.mark.full
 @pytest.mark.parametrize("ranks", [2, 4])
-@pytest.mark.parametrize("family", ["llama", "qwen3_moe"])
-def test_many_prompts_have_the_same_tokens(family: str, ranks: int, tmp_path: Path) -> None:
-    """A dense model and a mixture; with four ranks there are fewer key-value heads than ranks."""
+@pytest.mark.parametrize(
+    ("family", "expert_parallel"),
+    [
+        ("llama", False),
+        ("qwen3_moe", False),
+        ("qwen3_moe", True),
+        ("deepseek_v3", False),  # latents
+        ("qwen3_5_moe_text", True),  # and the kinds of states
+        ("granitemoehybrid", False),
+    ],
+)
+def test_many_prompts_have_the_same_tokens(
+    family: str, ranks: int, tmp_path: Path, *, expert_parallel: bool
+) -> None:
+    """With four ranks there are fewer key-value heads than ranks."""
     folder = make_tiny_llama(tmp_path)  # for its tokenizer
-    save(tiny_model(family), folder)
+    save((tiny_stateful if family in STATEFUL else tiny_model)(family), folder)
     asked = [request(str(i), prompt(3 + i % 40, i)) for i in range(200)]
     settings = {"max_waiting": 300, "num_blocks": 256}
     wanted = answers(load_engine(divided_config(folder, 1, **settings), lambda _: None)[0], asked)
-    with rank_processes(divided_config(folder, ranks, **settings)) as (engine, _):
+    config = divided_config(folder, ranks, expert_parallel=expert_parallel, **settings)
+    with rank_processes(config) as (engine, _):
         check_equal(answers(engine, asked), wanted)
