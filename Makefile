@@ -73,7 +73,6 @@ test: $(STAMP) $(TRITON)
 test-unit: $(STAMP) $(TRITON)
 	$(call tested,$(GIVING_WAY) $(PYTEST) -n 3 --dist worksteal -m "$(UNIT)" $(PYTEST_FLAGS))  # many tests wait
 
-test-ray: export COPIED_WORKERS := 1
 test-ray: $(STAMP)
 	$(call tested,$(PYTEST) -m "$(RAY)" $(PYTEST_FLAGS) $(RAY_TESTS))
 

@@ -22,12 +22,10 @@ from serve_app.config.secret_file import secret_file
 from serve_app.deployments import environment
 from serve_app.deployments.environment import free_port as free_port
 from serve_app.deployments.launcher.ray_cluster import start_ray
-from serve_app.deployments.lean_ray import worker_template
 from serve_app.loopback import LOOPBACK
 from serve_app.types import EngineStats
 
 ROOT = Path(__file__).resolve().parents[2]
-OF_MODELS: Final = ("serve_app.replica.served_model", "transformers.models.llama.modeling_llama")
 HEARD_S: Final = 60.0  # until this process has heard of a replica that runs
 
 
@@ -44,11 +42,7 @@ class Cluster:
 
 
 def _configure() -> None:
-    """Set Ray's environment. Ray reads it on import, so before any test module is imported.
-
-    With COPIED_WORKERS in the environment, as `make test-ray` sets it, workers are copies of a template, as
-    those of `make serve` are. It has torch too: replicas of models each take four seconds of a core for it.
-    """
+    """Set Ray's environment. Ray reads it on import, so before any test module is imported."""
     folder = environment.private_folder()
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     environment.apply(
@@ -66,8 +60,6 @@ def _configure() -> None:
         }
     )
     environment.listen(folder, LOOPBACK, Family.OPENAI)
-    if os.environ.pop("COPIED_WORKERS", None):
-        worker_template.start(folder, (*worker_template.MODULES, *OF_MODELS))
 
 
 _configure()

@@ -22,7 +22,6 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -46,8 +45,8 @@ GO_S: Final = 10.0
 _MAX_REQUEST: Final = 16 * 2**20
 
 
-def start(folder: Path, modules: Sequence[str] = MODULES) -> None:
-    """Start the template below this process, with its socket in `folder`, and with `modules` loaded.
+def start(folder: Path) -> None:
+    """Start the template below this process, with its socket in `folder`.
 
     From then on, Ray's workers are copies of the template; see `worker_entry`. This process must have only
     one thread, must have Ray's settings in its environment, and must not have loaded Ray.
@@ -59,11 +58,11 @@ def start(folder: Path, modules: Sequence[str] = MODULES) -> None:
     listener.bind(str(folder / SOCKET_FILE))
     listener.listen(BACKLOG)
     with listener:
-        fork(lambda: _serve(listener, server, modules))
+        fork(lambda: _serve(listener, server))
     os.environ[worker_entry.SOCKET] = str(folder / SOCKET_FILE)
 
 
-def _serve(listener: socket.socket, server: int, modules: Sequence[str]) -> int:
+def _serve(listener: socket.socket, server: int) -> int:
     """Copy this process for every request, until the process `server` ends."""
     die_with_parent(server)
     _keep_only(listener)
@@ -73,7 +72,7 @@ def _serve(listener: socket.socket, server: int, modules: Sequence[str]) -> int:
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy's threads, which copies would not have
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel takes note of copies that ended
     with collects_later():
-        _import(modules)
+        _import()
     if not _draws_differ():
         print("the template's copies would draw the same ids: workers start anew", file=sys.stderr)
         return 1
@@ -93,7 +92,7 @@ def _serve(listener: socket.socket, server: int, modules: Sequence[str]) -> int:
                     os.close(each)
 
 
-def _import(modules: Sequence[str]) -> None:
+def _import() -> None:
     """Import what workers need, without drawing from the id generator of Ray's library.
 
     The generator is seeded when it is first used, so copies made after that would all draw the same ids. Ray
@@ -104,7 +103,7 @@ def _import(modules: Sequence[str]) -> None:
     drawn = ray.actor.ActorClassID
     ray.actor.ActorClassID = _SystemDraws
     try:
-        for name in modules:
+        for name in MODULES:
             importlib.import_module(name)
     finally:
         ray.actor.ActorClassID = drawn
