@@ -95,7 +95,7 @@ def divided_runner(model: PreTrainedModel, quantization: str, engine: EngineConf
     ):
         rank = RankThread(threads, 0)
         runner, part = runner_of(divided, rank, WINDOW)
-        return LeadingRunner(runner, rank, others, part_of(divided, part, rank).cuts)
+        return LeadingRunner(runner, rank, others, part.cuts)
 
 
 @contextmanager

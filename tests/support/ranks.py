@@ -16,7 +16,7 @@ import torch
 from transformers import PreTrainedModel
 
 from serve_app.config import EngineConfig, ModelConfig
-from serve_app.engine.assemble import make_runner
+from serve_app.engine.assemble import Part, make_runner
 from serve_app.engine.engine import Engine
 from serve_app.engine.model.runner import ModelRunner
 from serve_app.engine.pipe import Pipe, frame
@@ -151,12 +151,12 @@ def _follow(
 ) -> None:
     with its:
         try:
-            runner, model = runner_of(config, rank, context_window)
+            runner, part = runner_of(config, rank, context_window)
         except BaseException:
             threads.abort()
             raise
         pipe: Pipe[Command, Reply] = Pipe(its, Command)
-        Follower(runner, rank, pipe, life, part_of(config, model, rank).cuts).serve()
+        Follower(runner, rank, pipe, life, part.cuts).serve()
 
 
 def _close(pipes: list[Pipe[Reply, Command]]) -> None:
@@ -210,8 +210,9 @@ def runners(folder: Path, ranks: int, **settings: Any) -> list[Divided]:
 
     def load(rank: RankThread) -> Divided:
         config = divided_config(folder, ranks, **settings)
-        runner, model = runner_of(config, rank)
+        model = load_part(config, rank)
         assert model.split is not None
+        runner, _ = runner_over(config, model, rank)
         return Divided(runner, model.split, threads)
 
     return threads.run(load)
@@ -219,9 +220,16 @@ def runners(folder: Path, ranks: int, **settings: Any) -> list[Divided]:
 
 def runner_of(
     config: ModelConfig, rank: RankThread, context_window: int | None = None
-) -> tuple[ModelRunner, LoadedModel]:
-    """The runner of a rank, made while the other ranks make theirs."""
-    model = load_part(config, rank)
+) -> tuple[ModelRunner, Part]:
+    """The runner of a rank, made while the other ranks make theirs, and what it is among them."""
+    return runner_over(config, load_part(config, rank), rank, context_window)
+
+
+def runner_over(
+    config: ModelConfig, model: LoadedModel, rank: RankThread, context_window: int | None = None
+) -> tuple[ModelRunner, Part]:
+    """The same over a model that the rank has loaded."""
+    part = part_of(config, model, rank)
     runner = make_runner(
         model.module,
         dtype=model.dtype,
@@ -229,9 +237,9 @@ def runner_of(
         context_window=context_window or model.context_window,
         config=config,
         progress=lambda _: None,
-        part=part_of(config, model, rank),
+        part=part,
     )
-    return runner, model
+    return runner, part
 
 
 def load_part(config: ModelConfig, rank: RankThread) -> LoadedModel:
