@@ -57,11 +57,13 @@ def test_shapes_have_the_weights_that_their_names_say() -> None:
         {
             "qwen3-0.6b": 0.596,
             "llama-3.1-8b": 7.505,
+            "llama-3.3-70b": 69.50,
             "qwen3-32b": 31.99,
             "qwen3-30b-a3b": 30.22,
             "qwen3.5-9b": 7.94,
             "deepseek-v2-lite": 15.5,
             "gpt-oss-20b": 20.3,
+            "gpt-oss-120b": 116.2,
         },
         rel=2e-3,
     )

@@ -82,6 +82,9 @@ KEPT: Final = {
     "GPTQ, 3 bits": lambda: matrix(20, 64, (1, 64), 7, zeros=True),
     "GPTQ, 8 bits, a group for each row": lambda: matrix(20, 72, (1, 72), 255, zeros=True),
     "GPTQ, act-order": lambda: act_order(20, 256, 64),
+    "GPTQ, act-order, all inputs in one group": lambda: replace(
+        act_order(20, 64, 16), permutation=torch.zeros(64, dtype=torch.int64)
+    ),
     "int8 with a scale for each row": lambda: replace(
         matrix(20, 72, (1, 72), 255), codes=matrix(20, 72, (1, 72), 255).codes.view(torch.int8), zeros=None
     ),
@@ -122,9 +125,8 @@ def test_a_row_is_put_into_the_order_of_the_groups() -> None:
         replace(matrix(4, 64, (1, 64), 15), values=torch.linspace(-1, 1, 16), zeros=None),  # NF4
         replace(fp8(4, 64, (1, 64)), codes=torch.ones(4, 64).to(torch.float8_e5m2)),
         matrix(4, 96, (1, 24), 15, zeros=True),  # groups that no step has
-        replace(act_order(4, 64, 16), permutation=torch.zeros(64, dtype=torch.int64)),  # uneven
     ],
-    ids=["NF4", "E5M2", "groups of 24", "uneven groups"],
+    ids=["NF4", "E5M2", "groups of 24"],
 )
 def test_codes_without_a_product_are_left_to_plain_numbers(made: QuantisedMatrix) -> None:
     assert gpu_codes_of(moved(made)) is None

@@ -67,7 +67,9 @@ STATEFUL = (*KINDS, *KIN)
 
 
 def model_of(family: str) -> PreTrainedModel:
-    return tiny_stateful(family) if family in STATEFUL else tiny_model(family)
+    model = tiny_stateful(family) if family in STATEFUL else tiny_model(family)
+    model.set_attn_implementation("eager")  # other tests run the same model with attention of ours
+    return model
 
 
 # One of each kind. With four ranks there are fewer key-value heads, heads of keys or groups than ranks.
