@@ -63,7 +63,7 @@ serve: $(STAMP)
 # clusters at once would be too much for two cores. A part's output comes when it is done; TEST_JOBS=1 runs one
 # after the other. Triton is there before them: while one part waits for it, make would start two clusters.
 test: $(STAMP) $(TRITON)
-	@echo "three parts, two side by side, 10 to 20 minutes on two cores; each shows its result when it is done:"
+	@echo "three parts, two side by side, 10 to 15 minutes on two cores; each shows its result when it is done:"
 	@echo "  test-ray     clients, faults and models on one cluster"
 	@echo "  test-unit    what needs no Ray, by three workers"
 	@echo "  test-deploy  every deploy file, the commands and the quick tutorials, once one of the others is done"
