@@ -163,7 +163,10 @@ def counted(model: str, ranks: int) -> tuple[Counted, Sums]:
         return Counted.of(config), sums
     with torch.device("meta"):
         whole = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-    return Counted.of(Split.of(whole, 0, ranks).config), sums
+    split = Split.of(whole, 0, ranks)
+    split.narrow(whole)
+    split.finish(whole)
+    return Counted.of_model(whole), sums
 
 
 def refusal(model: str) -> str | None:

@@ -32,8 +32,12 @@ class Counted:
     @classmethod
     def of(cls, config: PretrainedConfig) -> Counted:
         with torch.device("meta"):
-            model: Any = AutoModelForCausalLM.from_config(config)
-        made: Any = config
+            return cls.of_model(AutoModelForCausalLM.from_config(config))
+
+    @classmethod
+    def of_model(cls, model: Any) -> Counted:
+        """`model`: whole, or a rank's part with the settings of that part."""
+        made = model.config
         embedding, experts, dense = model.get_input_embeddings().weight, 0, 0
         head = model.get_output_embeddings().weight
         for name, weight in model.named_parameters():

@@ -34,6 +34,7 @@ from benchmarks.gpu.page import page
 from benchmarks.gpu.shapes import SHAPES, make_model, shape_of
 from benchmarks.peers.journal import FAILURE, LIMITS, MACHINE, Journal, Record
 from benchmarks.roofline import Machine, Shape
+from benchmarks.sizing import counted
 from serve_app.errors import GenerationFailed
 from serve_app.types import EngineOutput, FinishReason
 
@@ -305,3 +306,10 @@ def test_what_a_process_says_is_kept_beside_the_journal(
     )
     assert one_process(args, WHERE) == "ended with 3: last"
     assert (tmp_path / "run.tiny.fake.log").read_text() == "first\nlast\n"
+
+
+def test_a_rank_of_two_computes_half_of_a_model() -> None:
+    whole, sums = counted("llama-3.1-8b", 1)
+    part, of_part = counted("llama-3.1-8b", 2)
+    assert (2 * part.dense, 2 * part.head, 2 * part.cached) == (whole.dense, whole.head, whole.cached)
+    assert of_part == sums
