@@ -19,14 +19,12 @@ from typing import Any, Final
 
 import psutil
 
+from tests.faults.several_nodes import SeveralNodes, check_accounts, several_nodes
 from tests.support.asks import connected
 from tests.support.mixed_streams import MixedStreams
-from tests.support.ray_cluster import free_port
 from tests.support.replica_pair import MODEL, Pair, model_config, replica_pair, wide_demo
 
-GATEWAY: Final = "gateway_node"  # custom resources: who may live where
-REPLICA: Final = "replica_node"
-STORE_BYTES: Final = 80 * 2**20
+REPLICA: Final = "replica_node"  # the resource of a node that a replica takes
 ROUNDS_S: Final = 3.0  # of the load, before and after the loss
 FROZEN_S: Final = 30.0
 
@@ -61,45 +59,27 @@ async def lose_a_node(how: str, pair: Pair, workers: list[Any]) -> None:
             pair.killed.add(lost)
             await pair.until(1)
             await asyncio.sleep(ROUNDS_S)
-    await pair.until_idle()
-    records = await pair.records(len(load.answers), since)
-    assert {record.outcome for record in records} == {"finished"}
-    made = sum(record.completion_tokens - record.discarded_tokens for record in records)
-    assert made == sum(answer.tokens for _, answer in load.answers)
-    moved = sum(record.migrations for record in records)
-    assert moved > 0
-    print(f"{len(records)} answers, {moved} moves: nobody noticed")
+    await check_accounts(pair, load, since)
 
 
 def main(how: str, folder: Path) -> None:
-    import ray  # after `tests.support.ray_cluster`, which sets its environment
-    from ray import serve
-    from ray.cluster_utils import Cluster
+    with several_nodes() as nodes:
+        run_on(nodes, how, folder)
 
-    common = {"object_store_memory": STORE_BYTES, "include_dashboard": False}
-    cluster = Cluster(
-        initialize_head=True, head_node_args={"num_cpus": 4, "resources": {GATEWAY: 1}, **common}
-    )
-    workers = [cluster.add_node(num_cpus=2, resources={REPLICA: 1}, **common) for _ in range(2)]
-    ray.init(address=cluster.address, log_to_driver=False)
-    port = free_port()
-    serve.start(http_options={"host": "127.0.0.1", "port": port}, proxy_location="HeadOnly")
+
+def run_on(nodes: SeveralNodes, how: str, folder: Path) -> None:
+    workers = [nodes.add({REPLICA: 1}) for _ in range(2)]
     config = model_config(wide_demo(folder / "model"))
     places = {
         "model": {"ray_actor_options": {"num_cpus": 0.5, "resources": {REPLICA: 0.6}}},
-        "gateway": {"ray_actor_options": {"num_cpus": 0.1, "resources": {GATEWAY: 0.1}}},
+        "gateway": nodes.gateway,
     }
 
     async def run() -> None:
-        async with replica_pair(f"http://127.0.0.1:{port}", config, folder / "usage", **places) as pair:
+        async with replica_pair(nodes.url, config, folder / "usage", **places) as pair:
             await lose_a_node(how, pair, workers)
 
-    try:
-        asyncio.run(run())
-    finally:
-        serve.shutdown()
-        ray.shutdown()
-        cluster.shutdown()
+    asyncio.run(run())
 
 
 if __name__ == "__main__":

@@ -22,17 +22,15 @@ from collections.abc import Set
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from tests.faults.several_nodes import SeveralNodes, check_accounts, several_nodes
 from tests.support.asks import connected
 from tests.support.mixed_streams import ASKS, MixedStreams
-from tests.support.ray_cluster import free_port
 from tests.support.replica_pair import MODEL, Pair, is_alive, model_config, replica_pair, wide_demo
 from tests.support.several_ranks import divided_among
 
-GATEWAY: Final = "gateway_node"  # custom resources: who may live where
-RANK: Final = "rank_slot"
-STORE_BYTES: Final = 80 * 2**20
+RANK: Final = "rank_slot"  # the resource of a node that a rank takes
 LOST_S: Final = 10.0  # for both ranks of a replica to end
 RESTART_S: Final = 120.0
 STREAMS: Final = 16
@@ -93,7 +91,7 @@ async def until_gone(pids: Set[int]) -> float:
     return time.monotonic() - began
 
 
-async def lose_ranks(how: str, pair: Pair, cluster: Any, rounds: int) -> set[int]:
+async def lose_ranks(how: str, pair: Pair, nodes: SeveralNodes, rounds: int) -> set[int]:
     """Returns the processes of all ranks that there were at the start of a round or its end."""
     draw, since, processes = random.Random(54), time.time(), set[int]()
     async with connected(pair.url, pair.grpc, MODEL) as client:
@@ -106,8 +104,8 @@ async def lose_ranks(how: str, pair: Pair, cluster: Any, rounds: int) -> set[int
                 await asyncio.sleep(draw.uniform(0.2, AFTER_S))
                 if how == "removed":
                     place = lost.nodes[1 - number % 2]  # that of the other rank first
-                    node = next(each for each in cluster.worker_nodes if each.node_id == place)
-                    await asyncio.to_thread(cluster.remove_node, node, False)
+                    node = next(each for each in nodes.cluster.worker_nodes if each.node_id == place)
+                    await asyncio.to_thread(nodes.cluster.remove_node, node, False)
                 elif how == "orphaned":
                     os.kill(lost.replica, signal.SIGKILL)
                 else:
@@ -115,19 +113,12 @@ async def lose_ranks(how: str, pair: Pair, cluster: Any, rounds: int) -> set[int
                 pair.killed.add(lost.replica)
                 took = await until_gone({lost.replica, lost.other})
                 if how == "removed":
-                    add_node(cluster, 1)  # here, since it sets a handler of signals
+                    nodes.add({RANK: 1})  # here, since it sets a handler of signals
                 both += await until_whole(pair, 2)
                 await asyncio.sleep(AFTER_S)
             processes |= {pid for each in both for pid in (each.replica, each.other)}
             print(f"round {number}: both ranks gone after {took:.1f} s", flush=True)
-    await pair.until_idle()
-    records = await pair.records(len(load.answers), since)
-    assert {record.outcome for record in records} == {"finished"}
-    made = sum(record.completion_tokens - record.discarded_tokens for record in records)
-    assert made == sum(answer.tokens for _, answer in load.answers)
-    moved = sum(record.migrations for record in records)
-    assert moved > 0
-    print(f"{len(records)} answers, {moved} moves: nobody noticed")
+    await check_accounts(pair, load, since)
     return processes
 
 
@@ -162,32 +153,15 @@ async def show_placement(pair: Pair) -> set[int]:
     return {one.replica, one.other}
 
 
-def add_node(cluster: Any, slots: int) -> None:
-    cluster.add_node(
-        num_cpus=2, resources={RANK: slots}, object_store_memory=STORE_BYTES, include_dashboard=False
-    )
-
-
 def main(how: str, folder: Path, rounds: int) -> None:
-    import ray  # after `tests.support.ray_cluster`, which sets its environment
-    from ray import serve
-    from ray.cluster_utils import Cluster
+    with several_nodes() as nodes:
+        run_on(nodes, how, folder, rounds)
 
-    cluster = Cluster(
-        initialize_head=True,
-        head_node_args={
-            "num_cpus": 4,
-            "resources": {GATEWAY: 1},
-            "object_store_memory": STORE_BYTES,
-            "include_dashboard": False,
-        },
-    )
+
+def run_on(nodes: SeveralNodes, how: str, folder: Path, rounds: int) -> None:
     # With a slot on each node, the loss of a node is that of one replica.
     for _ in range(4 if how == "removed" else 2):
-        add_node(cluster, 1 if how == "removed" else 2)
-    ray.init(address=cluster.address, log_to_driver=False)
-    port = free_port()
-    serve.start(http_options={"host": "127.0.0.1", "port": port}, proxy_location="HeadOnly")
+        nodes.add({RANK: 1 if how == "removed" else 2})
     with divided_among(2):
         config = model_config(wide_demo(folder / "model"))
     places = {
@@ -196,25 +170,19 @@ def main(how: str, folder: Path, rounds: int) -> None:
             "placement_group_bundles": [{"CPU": 0.5, RANK: 1}, {"CPU": 0.5, RANK: 1}],
             "placement_group_strategy": "STRICT_SPREAD",
         },
-        "gateway": {"ray_actor_options": {"num_cpus": 0.1, "resources": {GATEWAY: 0.1}}},
+        "gateway": nodes.gateway,
     }
 
     async def run() -> None:
         replicas = 1 if how == "placed" else 2
-        url, usage = f"http://127.0.0.1:{port}", folder / "usage"
-        async with replica_pair(url, config, usage, replicas=replicas, **places) as pair:
+        async with replica_pair(nodes.url, config, folder / "usage", replicas=replicas, **places) as pair:
             if how == "placed":
                 processes = await show_placement(pair)
             else:
-                processes = await lose_ranks(how, pair, cluster, rounds)
+                processes = await lose_ranks(how, pair, nodes, rounds)
         await until_gone(processes)  # the application is deleted
 
-    try:
-        asyncio.run(run())
-    finally:
-        serve.shutdown()
-        ray.shutdown()
-        cluster.shutdown()
+    asyncio.run(run())
 
 
 if __name__ == "__main__":

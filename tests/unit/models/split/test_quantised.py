@@ -12,15 +12,14 @@ from typing import Final
 import pytest
 import torch
 
-from serve_app.engine.assemble import make_runner
 from serve_app.engine.batch import build_batch
 from serve_app.engine.experts.packed import PLACE
 from serve_app.engine.model.runner import ModelRunner
 from serve_app.engine.sequence import Chunk
 from serve_app.engine.weights.own_codes import load_codes_on_cpu
 from serve_app.engine.weights.packed_linear import PackedLinear
-from serve_app.models.loader import load_model
 from serve_app.models.split.cut import Cut
+from serve_app.replica.accuracy import load_runner
 from serve_app.replica.build import load_engine
 from tests.support.engine_answers import answers, prompt, request
 from tests.support.gguf_files import Type, make_gguf
@@ -129,16 +128,7 @@ def test_many_prompts_have_the_same_tokens(name: str, ranks: int, tmp_path: Path
 
 def one(folder: Path) -> ModelRunner:
     """The runner of the whole model, with its codes."""
-    config = divided_config(folder, 1, dtype="auto", max_adapters=0)
-    model = load_model(config, lambda _: None)
-    return make_runner(
-        model.module,
-        dtype=model.dtype,
-        device=model.device,
-        context_window=model.context_window,
-        config=config,
-        progress=lambda _: None,
-    )
+    return load_runner(divided_config(folder, 1, dtype="auto", max_adapters=0), lambda _: None)
 
 
 def logits(runner: ModelRunner) -> torch.Tensor:
