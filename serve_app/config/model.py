@@ -193,7 +193,7 @@ class ModelConfig(ConfigModel):
         ge=1,
         le=64,
         description="Ranks that share one replica's model, each with a part of every layer: on as many GPUs "
-        "of one machine (`num_gpus`), or as processes on CPUs.",
+        "of one machine (`num_gpus`) or of several (`placement_group_bundles`), or as processes on CPUs.",
     )
     expert_parallel: bool = Field(
         False,

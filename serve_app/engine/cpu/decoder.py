@@ -9,6 +9,7 @@ neither batches nor cache layouts.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -32,30 +33,18 @@ class FusedLayer(AttentionLayer[Native]):
         """The layer's struct for a native call over many layers, valid as long as this module lives; None if
         the layer has none."""
         call = self._call
-        if (
-            any(self._totals) or self._gated or call.sinks is not None
-        ):  # totals: ranks add up between its calls
+        if any(self._totals):  # ranks add up between its calls
             return None
-        qkv, out = self._qkv.describe(), self._out.describe()
-        gate_up: LinearStruct | None = LinearStruct.none()
-        down, mixture, gelu = gate_up, None, False
-        if self.mixture is not None:
-            block = self.mixture.block
-            if not isinstance(block, NativeBlock) or self._parallel:
-                return None
-            mixture = block.native.address
-        elif self._down.in_features % LANES == 0:
-            gate_up, down, gelu = self._gate_up.describe(), self._down.describe(), self._gelu
-        else:
+        if self._gated or call.sinks is not None:
             return None
-        if qkv is None or out is None or gate_up is None or down is None:
+        qkv, out, feed_forward = self._qkv.describe(), self._out.describe(), self._describe_feed_forward()
+        if qkv is None or out is None or feed_forward is None:
             return None
         q_norm, k_norm = (norm.data_ptr() for norm in self._norms) if self._norms else (None, None)
         return LayerStruct(
             qkv=qkv,
             out=out,
-            gate_up=gate_up,
-            down=down,
+            **feed_forward,
             norm_in=NormStruct.of(self._before_attention),
             norm_attended=NormStruct.of(self._after_attention),
             norm_mid=NormStruct.of(self._before_mlp),
@@ -64,8 +53,6 @@ class FusedLayer(AttentionLayer[Native]):
             k_norm=k_norm,
             heads=self._heads,
             window=call.window or 0,
-            mixture=mixture,
-            gelu=gelu,
             whole=self._whole,
             parallel=self._parallel,
             rotary=self._rotary.kind,
@@ -74,6 +61,19 @@ class FusedLayer(AttentionLayer[Native]):
             softcap=call.softcap or 0.0,
             added=self._added,
         )
+
+    def _describe_feed_forward(self) -> dict[str, Any] | None:
+        """The fields of the MLP, or of the experts; None if no native call over many layers computes them."""
+        if self.mixture is not None:
+            block = self.mixture.block
+            if not isinstance(block, NativeBlock) or self._parallel:
+                return None
+            none = LinearStruct.none()
+            return {"gate_up": none, "down": none, "gelu": False, "mixture": block.native.address}
+        gate_up, down = self._gate_up.describe(), self._down.describe()
+        if gate_up is None or down is None or self._down.in_features % LANES:
+            return None
+        return {"gate_up": gate_up, "down": down, "gelu": self._gelu, "mixture": None}
 
     def _attend(self, qkv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         """[T, (H + 2 Hkv) D] -> [T, H, D], all float32."""

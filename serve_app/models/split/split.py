@@ -144,8 +144,10 @@ class Split:
 
     def _needs(self, name: str) -> bool:
         found = _EXPERT.search(name)
-        count = None if found is None else self._experts_of(int(found["layer"]))
-        return count is None or found is None or int(found["expert"]) // count == self.rank
+        if found is None:
+            return True
+        count = self._experts_of(int(found["layer"]))
+        return count is None or int(found["expert"]) // count == self.rank
 
     def _experts_of(self, layer: int) -> int | None:
         return next((count for path, count in self.experts.items() if str(layer) in path.split(".")), None)

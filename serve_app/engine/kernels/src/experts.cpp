@@ -89,7 +89,7 @@ const float* run_expert(const Experts& all, const Choices& c, const ByExpert& by
 // Whether each thread computes experts of its own. It then waits for the others once, not in each product. Experts that do
 // not fill their last turn may waste an eighth of the time.
 bool own_experts(const ByExpert& by, int threads) {
-  const long count = *by.numbers;
+  const long count = *by.used;
   if (threads == 1 || count == 0 || by.rows(by.chosen[0]) > OWN_ROWS) return false;
   const long turns = (count + threads - 1) / threads, missing = turns * threads - count;
   return 8 * missing <= count;
@@ -173,7 +173,7 @@ void ByExpert::fill(const Choices& c, long count) {
   for (long e = 0; e < count; e++)
     if (rows(e)) *end++ = e;
   std::sort(chosen, end, [&](long a, long b) { return rows(a) != rows(b) ? rows(a) > rows(b) : a < b; });
-  *numbers = end - chosen;
+  *used = end - chosen;
 }
 
 long experts_room(const Experts& all, long rows, long each, int threads) {
@@ -186,7 +186,7 @@ void compute_experts(const Experts& all, const Choices& c, const ByExpert& by, c
                      int threads) {
   const long outputs = all.down->outputs;
   if (own_experts(by, threads)) {
-    parallel(*by.numbers, threads, [&](long i, Turn& turn) {
+    parallel(*by.used, threads, [&](long i, Turn& turn) {
       const long e = by.chosen[i], rows = by.rows(e);
       const float* made;
       {

@@ -38,14 +38,14 @@ struct ByExpert {
   long* places;  // [rows * each]: those of expert e, of choices, are at [first[e], first[e + 1])
   long* index;   // [rows * each]: where in `places` the choices of a row are, in the order of their experts; -1: none
   long* chosen;  // [count]: the experts that have rows, those with the most rows first
-  long* numbers;  // [1]: how many those are
+  long* used;     // [1]: how many those are
 
   // Longs of memory.
   static long size(long count, const Choices& c) { return 2 * count + 2 + 2 * c.rows * c.each; }
 
   ByExpert(long* memory, long count, const Choices& c)
       : first(memory), places(first + count + 1), index(places + c.rows * c.each), chosen(index + c.rows * c.each),
-        numbers(chosen + count) {}
+        used(chosen + count) {}
 
   void fill(const Choices& c, long count);
   long rows(long e) const { return first[e + 1] - first[e]; }
