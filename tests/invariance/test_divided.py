@@ -13,6 +13,7 @@ import pytest
 from tests.invariance import test_experts, test_mixed_rows, test_resumed_rows, test_state_histories
 from tests.invariance.test_mixed_rows import tiny_engines
 from tests.invariance.test_state_histories import Asked, History
+from tests.support.engine_answers import OUTPUT
 from tests.support.several_ranks import divided_among
 
 
@@ -41,6 +42,7 @@ def test_a_history_of_states() -> None:
     try:
         first = Asked(17, 5, n=3, steps=4)
         asked = (first, Asked(17, 31, adapter=True, draft=3), Asked(32, 1, aborted=True, steps=2))
+        asked += (Asked(17, 5, n=3, beams=3), Asked(17, 2, n=3, sampled=True, draft=OUTPUT))
         test_state_histories.check("qwen3_5_text", History(asked * 2, 40, 20, 3, True, False))
     finally:
         for each in kept:

@@ -1,12 +1,13 @@
 """Random histories of an engine with states: every answer has the bits that it has alone.
 
-A history is a list of events: requests that share beginnings, forks, drafts right and wrong, adapters,
-answers that another replica began, aborts, and steps in between. Hypothesis shrinks one that fails.
+A history is a list of events: requests that share beginnings, choices that part, beams, drafts right and
+wrong, adapters, answers that another replica began, aborts, and steps in between. Hypothesis shrinks one that
+fails.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
 
@@ -15,15 +16,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serve_app.engine.engine import Engine
-from serve_app.types import ChoiceSoFar, Draft, EngineRequest
+from serve_app.types import Beam, ChoiceSoFar, Draft, EngineRequest
 from tests.invariance.test_states import alike, new_engine
-from tests.support.engine_answers import BLOCK, OUTPUT, VOCAB, Told, answers, prompt, request
+from tests.support.engine_answers import BLOCK, GREEDY, OUTPUT, VOCAB, Told, answers, prompt, request
 from tests.support.low_rank import random_updates
 from tests.support.tiny_states import KIN, KINDS
 
 # Lengths of prompts and of the beginnings that they share: within blocks, at their ends, and beyond.
 SHARED: Final = (0, 3, BLOCK, 2 * BLOCK, 2 * BLOCK + 1, 3 * BLOCK - 1)
 OWN: Final = (1, 2, 5, BLOCK, 31)
+SAMPLED: Final = replace(GREEDY, temperature=1.5, seed=5)  # so that choices part
 
 
 @dataclass(frozen=True)
@@ -33,27 +35,34 @@ class Asked:
     shared: int
     own: int
     n: int = 1
+    beams: int | None = None  # None: no beam search
+    sampled: bool = False
     adapter: bool = False
-    begun: int = 0  # tokens that another replica told
-    draft: int | None = None  # the first wrong token; None: no draft
+    begun: int = 0  # tokens that another replica told; none of a beam search
+    draft: int | None = None  # the first wrong token; None: no draft, as of a beam search
     aborted: bool = False  # after a few steps
     steps: int = 0  # of the engine before the next event
 
     @property
-    def tokens(self) -> tuple[int, ...]:
-        return (*prompt(100)[: self.shared], *prompt(self.own, seed=1 + self.own % 2))
+    def plain(self) -> Asked:
+        """The same question, without what must not change its answer."""
+        return replace(self, begun=0, draft=None, aborted=False, steps=0)
 
     def request(self, name: str, kind: str) -> EngineRequest:
-        whole = alone(kind, self.tokens, self.adapter).tokens
-        fields: dict[str, object] = {"n": self.n}
+        tokens = (*prompt(100)[: self.shared], *prompt(self.own, seed=1 + self.own % 2))
+        fields: dict[str, object] = {"n": self.n, "sampling": SAMPLED if self.sampled else GREEDY}
         if self.adapter:
             fields |= {"adapter": "a", "salt": "a"}
-        if self.begun:
-            fields["begun"] = (ChoiceSoFar(token_ids=tuple(whole[: self.begun])),) * self.n
+        if self.beams is not None:
+            fields["beam"] = Beam(width=self.beams)
+        elif self.begun:
+            told = (alone(kind, self.plain)[index].tokens[: self.begun] for index in range(self.n))
+            fields["begun"] = tuple(ChoiceSoFar(token_ids=tuple(each)) for each in told)
         elif self.draft is not None:
-            wrong = [(token + (place >= self.draft)) % VOCAB for place, token in enumerate(whole[:-1])]
+            right = alone(kind, self.plain)[0].tokens[:-1]
+            wrong = [(token + (place >= self.draft)) % VOCAB for place, token in enumerate(right)]
             fields["draft"] = Draft(token_ids=tuple(wrong))
-        return request(name, self.tokens, **fields)
+        return request(name, tokens, **fields)
 
 
 @dataclass(frozen=True)
@@ -73,6 +82,8 @@ ASKED = st.builds(
     shared=st.sampled_from(SHARED),
     own=st.sampled_from(OWN),
     n=st.sampled_from((1, 1, 3)),
+    beams=st.sampled_from((None, None, 3)),
+    sampled=st.booleans(),
     adapter=st.booleans(),
     begun=st.sampled_from((0, 0, 1, OUTPUT - 1)),
     draft=st.sampled_from((None, None, 0, 3, OUTPUT)),
@@ -99,10 +110,10 @@ def engine_of(kind: str, **options: object) -> Engine:
 
 
 @cache
-def alone(kind: str, tokens: tuple[int, ...], adapter: bool) -> Told:
-    """The answer of an engine that has nothing else to do."""
-    options = {"adapter": "a", "salt": "a"} if adapter else {}
-    return answers(fresh(kind), [request("one", tokens, **options)])["one", 0]
+def alone(kind: str, asked: Asked) -> list[Told]:
+    """The choices of an engine that has nothing else to do."""
+    told = answers(fresh(kind), [asked.request("one", kind)])
+    return [told["one", index] for index in range(asked.n)]
 
 
 @cache
@@ -129,9 +140,8 @@ def check(kind: str, history: History) -> None:
     engine.check_integrity()
     for (name, index), got in told.items():
         asked = history.asked[int(name)]
-        want = alone(kind, asked.tokens, asked.adapter)
-        tokens, size = want.tokens[asked.begun :], 4 * VOCAB
-        logits = want.logits[asked.begun * size :]
+        want, begun = alone(kind, asked.plain)[index], 0 if asked.beams else asked.begun
+        tokens, logits = want.tokens[begun:], want.logits[begun * 4 * VOCAB :]
         if asked.aborted:
             tokens, logits = tokens[: len(got.tokens)], logits[: len(got.logits)]
         assert got.tokens == tokens, (asked, index)
