@@ -66,21 +66,43 @@ class Packer:
         """As `Load`, also for a CodedTensor."""
         if not isinstance(weight, CodedTensor):
             return own.loads[self._device](weight, bias, lasting=lasting)
+        made = self._load_codes(own, weight, bias, lasting=lasting)
+        if made is not None:
+            return made
         parts, places = weight.parts()
+        if len(parts) > 1:  # unalike, or not all are codes
+            alone = [self._load_codes(own, each, None, lasting=lasting) for each in parts]
+            if any(each is not None for each in alone):
+                return WeightsBeside(
+                    [
+                        self._load_numbers(own, part, None, lasting=lasting) if each is None else each
+                        for each, part in zip(alone, parts, strict=True)
+                    ],
+                    places,
+                    bias,
+                )
+        return self._load_numbers(own, weight, bias, lasting=lasting)
+
+    def _load_codes(
+        self, own: WeightFormat, weight: torch.Tensor, bias: torch.Tensor | None, *, lasting: bool
+    ) -> Weight | None:
+        """None if these are no codes, or if the device has no product for them."""
         load = own.codes.get(self._device)
-        codes = None if load is None else weight.matrix()
-        if load is not None and codes is not None:
-            made = load(codes, bias, weight.dtype, lasting=lasting)
-            if made is not None:
-                self._kept.append(made.num_bytes)
-                return made
-        del codes
-        if load is not None and len(parts) > 1:  # unalike, or not all are codes
-            return WeightsBeside(
-                [self._load(own, each, None, lasting=lasting) for each in parts], places, bias
-            )
-        made = own.loads[self._device](weight.numbers(), bias, lasting=lasting)
-        if load is not None:  # else these are plain numbers in their files
+        if load is None or not isinstance(weight, CodedTensor):
+            return None
+        codes = weight.matrix()
+        made = None if codes is None else load(codes, bias, weight.dtype, lasting=lasting)
+        if made is not None:
+            self._kept.append(made.num_bytes)
+        return made
+
+    def _load_numbers(
+        self, own: WeightFormat, weight: torch.Tensor, bias: torch.Tensor | None, *, lasting: bool
+    ) -> Weight:
+        coded = isinstance(weight, CodedTensor)
+        numbers = weight.numbers() if isinstance(weight, CodedTensor) else weight
+        made = own.loads[self._device](numbers, bias, lasting=lasting)
+        if coded and self._device in own.codes:  # else these are plain numbers in their files
             self._converted.append(made.num_bytes)
         return made
 

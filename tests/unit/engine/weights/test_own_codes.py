@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,34 +13,21 @@ from safetensors.torch import load_file
 from serve_app.codes.tensor import CodedTensor
 from serve_app.engine.kernels import native
 from tests.support.mixtures import alone, in_crowd, runner_of, texts
-from tests.support.packers import awq, fp8, gptq, int8_rows, mxfp4, nf4, pack_quantized
-from tests.support.quantised import Packer, checkpoint, load, publish, write_plain
-
-
-def compressed(form: str, bits: int, **weights: Any) -> dict[str, Any]:
-    group = {
-        "targets": ["Linear"],
-        "weights": {"num_bits": bits, "type": "int", "symmetric": True, **weights},
-    }
-    return {"quant_method": "compressed-tensors", "format": form, "config_groups": {"group_0": group}}
-
+from tests.support.packers import gptq, mxfp4
+from tests.support.quantised import KINDS, checkpoint, load, publish, write_plain
+from tests.unit.models.quantised.test_formats import FORMATS
 
 GPTQ: Final = {"quant_method": "gptq", "bits": 4, "group_size": 16}
-W4A16: Final = compressed("pack-quantized", 4, strategy="group", group_size=16)
-FORMATS: Final[dict[str, tuple[Packer, dict[str, Any]]]] = {
-    "GPTQ": (gptq, GPTQ),
-    "GPTQ act-order": (partial(gptq, act_order=True), {**GPTQ, "desc_act": True}),
-    "GPTQ 2 bits": (partial(gptq, bits=2), {**GPTQ, "bits": 2}),
-    "GPTQ 8 bits": (partial(gptq, bits=8), {**GPTQ, "bits": 8}),
-    "GPTQ a row": (partial(gptq, group=-1), {**GPTQ, "group_size": -1}),
-    "AWQ": (awq, {"quant_method": "awq", "bits": 4, "group_size": 16, "version": "gemm"}),
-    "W4A16": (pack_quantized, W4A16),
-    "W8A8": (int8_rows, compressed("int-quantized", 8, strategy="channel")),
-}
+# By the device's own words; the others are multiplied by as codes.
+CONVERTED: Final = [
+    name
+    for name in FORMATS
+    if name.startswith(("fp8", "fbgemm", "float-quantized", "nf4")) or name == "modelopt"
+]
 
 
-@pytest.mark.parametrize("architecture", ["llama", "qwen3_moe", "qwen3_5_text"])
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("architecture", KINDS)
+@pytest.mark.parametrize("name", [name for name in FORMATS if name not in CONVERTED])
 def test_logits_are_those_of_the_dequantised_weights_but_for_activations(
     tmp_path: Path, name: str, architecture: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -88,13 +74,13 @@ def test_experts_of_gpt_oss_are_multiplied_by_as_they_are(
     assert (found - wanted).norm() < 0.1 * wanted.norm()
 
 
-@pytest.mark.parametrize("name", ["nf4", "fp8"])
+@pytest.mark.parametrize("architecture", KINDS)
+@pytest.mark.parametrize("name", CONVERTED)
 def test_codes_without_a_product_are_loaded_by_their_numbers(
-    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, name: str, architecture: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    nf4_settings = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
-    pack, settings = (nf4, nf4_settings) if name == "nf4" else (fp8, {"quant_method": "fp8"})
-    want = checkpoint(tmp_path, "llama", pack, settings)
+    pack, settings = FORMATS[name]
+    want = checkpoint(tmp_path, architecture, pack, settings)
     text = texts(1, random.Random(0))[0]
     with caplog.at_level("INFO"):
         found, wanted = (alone(runner_of(each), text) for each in (load(tmp_path), want))
