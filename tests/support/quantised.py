@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from serve_app.config import ModelConfig
 from serve_app.models.loader import load_model
-from tests.support.families import small_config
+from tests.support.families import DELTA, small_config
 from tests.support.tiny_models import make_model, tiny_config
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -22,7 +22,16 @@ SIZES: dict[str, dict[str, Any]] = {
     "qwen3_moe": {"moe_intermediate_size": 32, "intermediate_size": 64, "num_hidden_layers": 2},
     "lfm2": {"num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]},
     "gpt_oss": {"intermediate_size": 64, "num_hidden_layers": 2},
+    "qwen3_5_text": {
+        **DELTA,
+        "head_dim": 8,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "layer_types": ["linear_attention", "full_attention"],
+    },
 }
+KINDS: Final = ("llama", "qwen3_moe", "qwen3_5_text")  # dense, with experts, with states
+_LINEARS: Final = ("_proj", ".in_proj_qkv", ".in_proj_z")
 Tensors = dict[str, torch.Tensor]
 # A module's name and its weight [N, K] -> the tensors that stand for it, and the numbers that they mean.
 Packer = Callable[[str, torch.Tensor], tuple[Tensors, torch.Tensor]]
@@ -34,7 +43,7 @@ def checkpoint(
     pack: Packer,
     settings: Mapping[str, Any],
     *,
-    chosen: Callable[[str], bool] = lambda name: name.endswith("_proj"),
+    chosen: Callable[[str], bool] = lambda name: name.endswith(_LINEARS),
     shards: int = 1,
     **sizes: Any,
 ) -> PreTrainedModel:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 import torch
 
-from tests.support.quantised import checkpoint, load, logits
+from tests.support.quantised import KINDS, checkpoint, load, logits
 
 pytest.importorskip("compressed_tensors")
 from compressed_tensors.compressors import BaseCompressor
@@ -61,8 +61,11 @@ def scales_of(weight: torch.Tensor, weights: dict[str, Any]) -> tuple[torch.Tens
     return (scales.reshape(1), zeros.reshape(1)) if strategy == "tensor" else (scales, zeros)
 
 
+@pytest.mark.parametrize("architecture", KINDS)
 @pytest.mark.parametrize("name", SCHEMES)
-def test_the_model_is_that_which_the_library_decompresses(tmp_path: Path, name: str) -> None:
+def test_the_model_is_that_which_the_library_decompresses(
+    tmp_path: Path, name: str, architecture: str
+) -> None:
     form, weights = SCHEMES[name]
     scheme = QuantizationScheme(targets=["Linear"], weights=QuantizationArgs(**weights))
     library = BaseCompressor.get_value_from_registry(form)
@@ -81,11 +84,12 @@ def test_the_model_is_that_which_the_library_decompresses(tmp_path: Path, name: 
         "format": form,
         "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}},
     }
-    want = checkpoint(tmp_path, "llama", pack, settings)
+    want = checkpoint(tmp_path, architecture, pack, settings)
     assert torch.equal(logits(load(tmp_path)), logits(want))
 
 
-def test_nvfp4_is_what_the_library_unpacks(tmp_path: Path) -> None:
+@pytest.mark.parametrize("architecture", KINDS)
+def test_nvfp4_is_what_the_library_unpacks(tmp_path: Path, architecture: str) -> None:
     weights = QuantizationArgs(**NVFP4["weights"].model_dump())
     scheme = QuantizationScheme(targets=["Linear"], weights=weights)
     library = BaseCompressor.get_value_from_registry("nvfp4-pack-quantized")
@@ -108,5 +112,5 @@ def test_nvfp4_is_what_the_library_unpacks(tmp_path: Path) -> None:
         "format": "nvfp4-pack-quantized",
         "config_groups": {"group_0": group},
     }
-    want = checkpoint(tmp_path, "llama", pack, settings)
+    want = checkpoint(tmp_path, architecture, pack, settings)
     assert torch.equal(logits(load(tmp_path)), logits(want))

@@ -32,7 +32,7 @@ from tests.support.packers import (
     nvfp4,
     pack_quantized,
 )
-from tests.support.quantised import Packer, checkpoint, load, logits, publish, write_plain
+from tests.support.quantised import KINDS, Packer, checkpoint, load, logits, publish, write_plain
 
 GROUP: Final = {"quant_method": "gptq", "bits": 4, "group_size": 16}
 
@@ -82,6 +82,7 @@ FORMATS: Final[dict[str, tuple[Packer, dict[str, Any]]]] = {
     "gptq 4 act-order": (partial(gptq, act_order=True), {**GROUP, "desc_act": True}),
     "gptq 4 v2": (partial(gptq, version=2), {**GROUP, "checkpoint_format": "gptq_v2"}),
     "gptq 4 without order": (partial(gptq, with_order=False), GROUP),
+    "gptq 4 a row": (partial(gptq, group=-1), {**GROUP, "group_size": -1}),
     "gptq 8 a row": (partial(gptq, bits=8, group=-1), {**GROUP, "bits": 8, "group_size": -1}),
     "nf4": (nf4, {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}),
     "nf4 nested": (
@@ -98,7 +99,7 @@ FORMATS: Final[dict[str, tuple[Packer, dict[str, Any]]]] = {
 }
 
 
-@pytest.mark.parametrize("architecture", ["llama", "qwen3_moe"])
+@pytest.mark.parametrize("architecture", KINDS)
 @pytest.mark.parametrize("name", FORMATS)
 def test_the_model_is_that_of_the_numbers_that_its_codes_mean(
     tmp_path: Path, name: str, architecture: str
@@ -131,11 +132,6 @@ def test_the_settings_of_modelopt_may_be_in_a_file_of_their_own(
     assert torch.equal(logits(load(tmp_path)), logits(want))
     plain = ModelConfig(name="m", source=str(tmp_path / "plain"), dtype="bfloat16")
     assert least_memory(plain.model_copy(update={"source": str(tmp_path)})) == least_memory(plain)
-
-
-def test_a_layer_with_a_state_is_converted_too(tmp_path: Path) -> None:
-    want = checkpoint(tmp_path, "lfm2", partial(gptq, act_order=True), GROUP)
-    assert torch.equal(logits(load(tmp_path)), logits(want))
 
 
 def test_experts_of_gpt_oss_are_read_with_their_biases_and_in_their_order(tmp_path: Path) -> None:
