@@ -15,7 +15,12 @@ from tests.deploy.deployment import CHAT, DEMO, Deployed, deploy_file, deployed
 from tests.support.invariants import WAIT_S
 from tests.support.ray_cluster import Cluster
 
-pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.full,  # the protocol is in tests/conformance, its server in the tutorial from-mindie
+    pytest.mark.ray,
+    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.timeout(600),
+]
 
 TEXT: Final = f"/v2/models/{DEMO}"
 MAX_OUTPUT: Final = 256  # as the file says

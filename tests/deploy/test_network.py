@@ -192,6 +192,7 @@ def test_haproxy_that_is_killed_is_back_at_once_with_all_it_served(machine: Mach
     assert machine.named("haproxy") != [haproxy]
 
 
+@pytest.mark.full  # tests/unit/deployments/proxy has the answers
 def test_while_a_gateway_is_replaced_every_protocol_waits_or_says_so_in_its_own_words(
     machine: Machine,
 ) -> None:

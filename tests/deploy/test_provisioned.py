@@ -12,7 +12,12 @@ from tests.deploy.answers import completion, every_endpoint_answers, whole
 from tests.deploy.deployment import Deployed, deploy_file, deployed
 from tests.support.ray_cluster import Cluster
 
-pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.full,  # budgets are in tests/unit/api/admission, bought replicas in tests/control
+    pytest.mark.ray,
+    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.timeout(600),
+]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

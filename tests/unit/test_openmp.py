@@ -44,6 +44,7 @@ def spent_after_an_operation(**changed: str) -> float:
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="of Linux")
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one core has no second thread")
+@pytest.mark.full  # it reads the clock of threads
 def test_threads_sleep_soon_unless_the_operator_wants_otherwise() -> None:
     assert spent_after_an_operation() < 0.001
     assert spent_after_an_operation(OMP_WAIT_POLICY="active") > 0.005

@@ -210,9 +210,9 @@ async def test_what_a_protocol_demands_is_not_taken_along(tab: Page, scripted: S
 @pytest.mark.parametrize(
     ("protocol", "stream"),
     [
-        ("openai-chat", True),
         ("anthropic-messages", True),
-        ("openai-responses", False),
+        pytest.param("openai-chat", True, marks=pytest.mark.full),
+        pytest.param("openai-responses", False, marks=pytest.mark.full),
         pytest.param("openai-responses", True, marks=pytest.mark.full),
         pytest.param("anthropic-messages", False, marks=pytest.mark.full),
         pytest.param("openai-chat", False, marks=pytest.mark.full),
@@ -263,8 +263,8 @@ YES_OR_NO: Final = {
 @pytest.mark.parametrize(
     ("protocol", "place"),
     [
-        ("openai-chat", "response_format"),
-        ("anthropic-messages", "output_config-format"),
+        pytest.param("openai-chat", "response_format", marks=pytest.mark.full),
+        pytest.param("anthropic-messages", "output_config-format", marks=pytest.mark.full),
         ("ovms-responses", "text-format"),
     ],
 )

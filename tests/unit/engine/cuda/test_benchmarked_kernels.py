@@ -12,6 +12,7 @@ from benchmarks.gpu import kernels
 from serve_app.engine.attention.triton import backend
 from serve_app.engine.attention.triton.backend import TritonAttention
 from serve_app.engine.attention.triton.tiles import Tile
+from tests.support.triton_interpreter import long
 
 
 @pytest.fixture(autouse=True)
@@ -40,6 +41,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(backend, name, getattr(backend, name))
 
 
+@long
 def test_every_tile_is_timed_and_gives_the_same_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     kernels.decodes()
     kernels.prompts()

@@ -34,7 +34,7 @@ from tests.support.tiny_models import (
     tiny_config,
     tiny_model,
 )
-from tests.support.triton_interpreter import LONG
+from tests.support.triton_interpreter import LONG, long
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -171,6 +171,7 @@ def test_a_fused_layer_with_other_results_is_not_used(
     assert "LlamaForCausalLM is not fused: its logits are off by" in caplog.text
 
 
+@long
 def test_the_setting_triton_fuses_the_layers_and_changes_no_greedy_token() -> None:
     def answers(attention: str, overlap: bool = False) -> list[int]:
         model = make_model(tiny_config("qwen3", num_hidden_layers=1)).to(DEVICE)

@@ -148,6 +148,7 @@ def test_graphs_filled_up_with_null_sequences_give_the_logits_of_steps_without(
     assert all(not pool.any() for pool in pools)  # recording, and its null sequences, wrote nothing
 
 
+@long
 def test_steps_with_prompts_have_graphs_too(want: list[torch.Tensor]) -> None:
     graphed, backend = runner()
     recorder, said = Recorder(), list[str]()

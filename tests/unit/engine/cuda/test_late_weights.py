@@ -18,6 +18,7 @@ from serve_app.models.errors import ModelLoadError
 from serve_app.models.loader import read_config, read_weights
 from tests.support.mixtures import alone
 from tests.support.tiny_models import BASE, BLOCK, make_model, tiny_config
+from tests.support.triton_interpreter import long
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -37,6 +38,7 @@ def read(folder: Path, *, late: bool) -> torch.nn.Module:
     return read_weights(*given)
 
 
+@long
 def test_they_give_the_codes_of_weights_that_were_there(folder: Path) -> None:
     results = []
     for late in (True, False):

@@ -28,7 +28,7 @@ from serve_app.engine.state import StateKernels, native_states
 from tests.support.tiny_models import BLOCK, make_model, make_sequence, tiny_config
 from tests.support.tiny_states import BASE as STATES_BASE
 from tests.support.tiny_states import KINDS as STATEFUL
-from tests.support.triton_interpreter import LONG
+from tests.support.triton_interpreter import LONG, long
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -173,6 +173,7 @@ def test_nor_are_states_that_plain_torch_computes(caplog: pytest.LogCaptureFixtu
     assert "plain torch computes the states" in caplog.text
 
 
+@long
 def test_a_graph_that_gives_another_result_is_not_used(caplog: pytest.LogCaptureFixture) -> None:
     def stuck(step: Step) -> Step:
         kept = step().clone()

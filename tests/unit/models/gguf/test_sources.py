@@ -182,6 +182,7 @@ def test_a_type_names_the_one_file_that_has_it() -> None:
         chosen(FILES, "X", "it")
 
 
+@pytest.mark.full
 def test_the_hub_is_asked_for_the_one_file_and_its_cache_has_it_afterwards(
     demo: Path, tmp_path: Path
 ) -> None:
