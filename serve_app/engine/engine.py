@@ -257,8 +257,7 @@ class Engine:
             sequence.prompt_logprobs += result.prompt_logprobs
             if sequence.context_logits is not None:
                 sequence.context_logits += result.context_logits
-            self._tables.index(sequence, chunk.own_end)
-            self._tables.keep_states(chunk)
+            self._tables.keep(sequence, chunk)
             if scored is not None:
                 beams.setdefault(sequence.request_id, {})[sequence] = scored
             if result.tasks:
@@ -328,6 +327,7 @@ class Engine:
         if sequence.status is Status.RUNNING:
             if used > 1:  # the step computed the accepted draft tokens
                 self._tables.advance(sequence, chunk, sequence.num_computed + used - 1)
+                self._tables.keep(sequence, chunk)
             self._tables.trim(sequence)
         self._counters.count(task, count, used)
         self._tell(group, task, chunk.sequence, count, finish, now)

@@ -140,13 +140,19 @@ def test_a_shared_prefix_is_found_where_prompts_part(kind: str) -> None:
 
 @EACH
 def test_the_next_turn_of_a_chat_finds_the_states_of_the_last_answer(kind: str) -> None:
-    # No drafts: states at an end of a block inside of one are not kept.
-    engine, first = new_engine(kind, ngram_draft=0), request("t1", prompt(25))
-    text = (*first.token_ids, *answers(engine, [first])["t1", 0].tokens)
-    second = request("t2", (*text, *prompt(7)))
-    told = answers(engine, [second])["t2", 0]
-    assert told.cached == 2 * BLOCK
-    assert told.logits == answers(new_engine(kind, prefix_cache=False), [second])["t2", 0].logits
+    plain, first = new_engine(kind), request("t1", prompt(25))
+    answer = answers(plain, [first])["t1", 0].tokens
+    second = request("t2", (*first.token_ids, *answer, *prompt(7)))
+    want = answers(new_engine(kind, prefix_cache=False), [second])["t2", 0].logits
+    drafted = new_engine(kind)  # the end of a block is in the midst of what one step accepts
+    assert (
+        answers(drafted, [replace(first, draft=Draft(token_ids=tuple(answer[:-1])))])["t1", 0].tokens
+        == answer
+    )
+    for engine in (plain, drafted):
+        told = answers(engine, [second])["t2", 0]
+        assert told.cached == 2 * BLOCK
+        assert told.logits == want
 
 
 @EACH

@@ -218,10 +218,12 @@ class BlockTables:
         if self.states is not None:
             self.states.advance(sequence, chunk, position)
 
-    def keep_states(self, chunk: Chunk) -> None:
-        """Offer the states of a committed chunk to later requests."""
+    def keep(self, sequence: Sequence, chunk: Chunk) -> None:
+        """Offer the full blocks and the states that a committed chunk has computed for `sequence`, or for a
+        fork of it, to later requests."""
+        self.index(sequence, sequence.num_computed)
         if self.states is not None:
-            self.states.keep(chunk)
+            self.states.keep(sequence, chunk)
 
     def settle(self, chunks: Iterable[Chunk]) -> None:
         """Release the slots held by chunks whose step is committed or was not run."""

@@ -78,7 +78,8 @@ class BlockPool:
         return self._references[block]
 
     def is_shared(self, block: int) -> bool:
-        return self._references[block] > 1
+        """Whether others use a block or may find it, so that nothing may be written to it."""
+        return self._references[block] > 1 or block in self.index
 
     def weigh_waits(self, computing_s: float) -> None:
         """From now on, compare waits for memory with `computing_s`, the time that computing a block takes."""

@@ -66,14 +66,14 @@ class StateTables:
         self.free(sequence)
         sequence.state = slot
 
-    def keep(self, chunk: Chunk) -> None:
-        """Let others find the states that a committed chunk has at ends of blocks."""
-        sequence = chunk.sequence
+    def keep(self, sequence: Sequence, chunk: Chunk) -> None:
+        """Let others find the states at ends of blocks that a committed chunk has computed for `sequence`, or
+        for a fork of it; those after accepted tokens of a draft too."""
         for at, slot in chunk.stops if self._keeps else ():
-            if at > chunk.own_end or at % self._block_size:
+            if at > sequence.num_computed or at % self._block_size:
                 continue
             key = sequence.block_keys[at // self._block_size - 1]
-            if self.pool.find(key) is None and at == chunk.own_end and at not in self._marks(sequence):
+            if self.pool.find(key) is None and at >= chunk.own_end and at not in self._marks(sequence):
                 if sequence.last_kept is not None:
                     self.pool.drop(sequence.last_kept, unless_found=True)
                 sequence.last_kept = key

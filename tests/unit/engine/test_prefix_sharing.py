@@ -13,7 +13,7 @@ import pytest
 
 from serve_app.config import EngineConfig
 from serve_app.engine.engine import Engine
-from serve_app.types import Beam, ChoiceSoFar, EngineRequest, FinishReason, SamplingParams
+from serve_app.types import Beam, ChoiceSoFar, Draft, EngineRequest, FinishReason, SamplingParams
 from tests.support.fakes import VOCAB_SIZE, EvilRunner, Faults, greedy_tokens
 
 BLOCK = 4
@@ -39,8 +39,8 @@ class Bench:
         self.ends: dict[tuple[str, int], FinishReason] = {}
 
     def add(self, request_id: str, prompt: tuple[int, ...], **fields: object) -> EngineRequest:
-        sampling = SamplingParams(temperature=0.0, max_tokens=5)
-        request = EngineRequest(id=request_id, token_ids=prompt, sampling=sampling, **fields)  # type: ignore[arg-type]
+        fields = {"sampling": SamplingParams(temperature=0.0, max_tokens=5), **fields}
+        request = EngineRequest(id=request_id, token_ids=prompt, **fields)  # type: ignore[arg-type]
         self.engine.add(request)
         return request
 
@@ -157,6 +157,41 @@ def test_choices_that_go_on_elsewhere_compute_their_prompt_once() -> None:
     assert [bench.tokens["a", i] for i in range(3)] == [greedy_tokens(A, 5)[2:]] * 3
 
 
+@pytest.mark.parametrize("right", range(5))
+def test_the_next_turn_finds_what_accepted_tokens_of_a_draft_filled(right: int) -> None:
+    bench, answer = Bench(), greedy_tokens(A, 5)
+    wrong = tuple((token + 1) % VOCAB_SIZE for token in answer[right:-1])
+    bench.add("a", A, draft=Draft(token_ids=(*answer[:right], *wrong)))
+    bench.drain()
+    assert bench.tokens["a", 0] == answer
+    turn = (*A, *answer, 1, 2)
+    bench.add("b", turn)
+    bench.drain()
+    assert bench.computed("b") == len(turn) - 44 + 4, "the answer filled the block that ends at 44"
+    assert bench.tokens["b", 0] == greedy_tokens(turn, 5)
+
+
+def test_a_choice_does_not_write_where_a_draft_filled_a_block_for_another_one() -> None:
+    parted = 0
+    for seed in range(6):
+        sampling = SamplingParams(temperature=1.0, seed=seed, max_tokens=9)
+        alone = Bench()
+        alone.add("a", A, n=2, sampling=sampling)
+        alone.drain()
+        bench, answer = Bench(step_tokens=64), tuple(alone.tokens["a", 0])
+        bench.add("a", A, n=2, sampling=sampling, draft=Draft(token_ids=answer[:-1]))
+        bench.step()
+        assert ("a", 0) in bench.ends
+        parted += ("a", 1) not in bench.ends
+        bench.drain()
+        assert bench.tokens == alone.tokens
+        turn = (*A, *answer, 1)
+        bench.add("b", turn)
+        bench.drain()
+        assert bench.tokens["b", 0] == greedy_tokens(turn, 5)
+    assert parted
+
+
 def test_a_prompt_whose_log_probabilities_are_wanted_computes_all_of_it() -> None:
     bench = Bench()
     bench.add("a", A)
@@ -170,7 +205,7 @@ def test_a_prompt_whose_log_probabilities_are_wanted_computes_all_of_it() -> Non
     "seed", [*range(12), *(pytest.param(i, marks=pytest.mark.full) for i in range(12, 200))]
 )
 def test_answers_are_those_of_prompts_alone_whatever_happens(seed: int) -> None:
-    """Shared prefixes, tenants, priorities, aborts, failing steps, few blocks, forks and beams."""
+    """Shared prefixes, tenants, priorities, aborts, failing steps, few blocks, forks, beams and drafts."""
     rng = random.Random(seed)
     bench = Bench(
         blocks=rng.choice([30, 45, 120]),
@@ -192,6 +227,9 @@ def test_answers_are_those_of_prompts_alone_whatever_happens(seed: int) -> None:
                 fields["n"] = 2
             elif kind < 0.4:
                 fields["beam"] = Beam(width=2)
+            elif kind < 0.6:
+                answer, right = greedy_tokens(prompt, 4), rng.randrange(5)
+                fields["draft"] = Draft(token_ids=(*answer[:right], *(0 for _ in answer[right:])))
             asked[name] = bench.add(name, prompt, **fields)
         elif asked and rng.random() < 0.05:
             name = rng.choice(list(asked))
