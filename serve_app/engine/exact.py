@@ -9,8 +9,9 @@ from them.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -70,3 +71,25 @@ def exact(activation: nn.Module) -> Exact | None:
     exactly."""
     formula = _FORMULAS.get(type(activation))
     return None if formula is None else Exact(formula)
+
+
+class _Torch:
+    """What files of transformers import as `torch`, with an exact sigmoid on a CPU."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+    @staticmethod
+    def sigmoid(input: torch.Tensor) -> torch.Tensor:  # as torch calls it
+        on_cpu = input.device.type == "cpu"
+        return sigmoid(input.float()).to(input.dtype) if on_cpu else torch.sigmoid(input)
+
+
+_TORCH: Final = _Torch()
+
+
+def connect_exact(model: nn.Module) -> None:
+    """Let the files of `model`'s classes use `sigmoid`: a row of gates may be no whole vectors."""
+    for place in {sys.modules[type(part).__module__] for part in model.modules()}:
+        if place.__name__.startswith("transformers.models.") and vars(place).get("torch") is torch:
+            vars(place)["torch"] = _TORCH

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from serve_app.engine.attention.cpu import CpuAttention
-from serve_app.engine.exact import exact
+from serve_app.engine.exact import connect_exact, exact
 from serve_app.engine.experts.packed import has_experts, pack_experts, unpack_experts
 from serve_app.engine.fused.checks import FirstLayers, run_model
 from serve_app.engine.fused.mixture import with_its_weights
@@ -42,6 +42,7 @@ def pack_model(model: PreTrainedModel, weights: WeightFormat, pack: Packer) -> i
 
     `pack` makes linears in that format. Raises UnsupportedModel if the format cannot be used for all weights.
     """
+    connect_exact(model)
     first, packing = FirstLayers(model), _packing_of(model, weights, pack)
     undo: Undo = []
     with first.alone():
