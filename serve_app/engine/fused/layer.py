@@ -21,7 +21,7 @@ from serve_app.engine.fused.mixture import Mixture
 from serve_app.engine.fused.rotary import Factors, Rotary, turn
 from serve_app.engine.model.forward import current
 from serve_app.engine.model.lora import ATTENTION, MLP, MODULES, Site
-from serve_app.engine.model.sums import total_of
+from serve_app.engine.model.sums import SpreadNorm, spread, total_of
 from serve_app.engine.norm import Norm, Pending
 from serve_app.engine.weights.packed_linear import Pack, PackedLinear
 
@@ -190,12 +190,17 @@ class AttentionLayer(DecoderLayer[KernelsT]):
         rows = _rows_of(rotary.order, self._head_dim, self._heads, self._kv_heads, self._gated)
         widths = dict(zip(ATTENTION, (2 * q if self._gated else q, k, k), strict=True))
         self._qkv = self._linear(pack, attention, family.qkv, widths, rows)
-        self._whole = family.head_norms is HeadNorms.WHOLE
+        self._whole = False  # whether each norm is over all heads as one row
         self._norms: tuple[torch.Tensor, torch.Tensor] | None = None  # of queries and keys
+        self._spread: list[tuple[SpreadNorm, torch.Tensor]] = []  # the same over the heads of several ranks
         self._eps_head = 0.0
         if family.head_norms is not HeadNorms.NONE:
             of_queries, of_keys = norm_of(attention.q_norm, family), norm_of(attention.k_norm, family)
-            self._norms = rotary.ordered(of_queries.weight), rotary.ordered(of_keys.weight)
+            weights = rotary.ordered(of_queries.weight), rotary.ordered(of_keys.weight)
+            norms = [each for each in map(spread, (attention.q_norm, attention.k_norm)) if each is not None]
+            self._spread = list(zip(norms, weights, strict=False))
+            if not norms:
+                self._norms, self._whole = weights, family.head_norms is HeadNorms.WHOLE
             self._eps_head = of_queries.eps
 
     def _mix(
@@ -207,11 +212,23 @@ class AttentionLayer(DecoderLayer[KernelsT]):
             q, width = self._heads * self._head_dim, qkv.shape[1]
             query, gates, others = torch.split(qkv, [q, q, width - 2 * q], dim=1)
             qkv = torch.cat([query, others], dim=1)
+        if self._spread:
+            qkv = self._normalised(qkv)
         heads = self._attend(qkv, cos, sin) if rows is None else self._attend_last(qkv, cos, sin, rows)
         if gates is None:
             return heads
         gates = gates if rows is None else gates.index_select(0, rows)
         return heads * sigmoid(gates).view(heads.shape)
+
+    def _normalised(self, qkv: torch.Tensor) -> torch.Tensor:
+        """[T, (H + 2 Hkv) D], of which queries and keys are normalised over the heads of several ranks."""
+        widths = [len(weight) for _, weight in self._spread]
+        *parts, value = torch.split(qkv, [*widths, qkv.shape[1] - sum(widths)], dim=1)
+        normed = [
+            (norm.normalised(x.float()) * weight).to(qkv.dtype)
+            for x, (norm, weight) in zip(parts, self._spread, strict=True)
+        ]
+        return torch.cat([*normed, value], dim=1)
 
     @abstractmethod
     def _attend(self, qkv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

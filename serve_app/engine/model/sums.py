@@ -77,6 +77,12 @@ def total_of(child: nn.Module) -> Total | None:
     return None if summed is None else summed.total
 
 
+def spread(norm: nn.Module) -> SpreadNorm | None:
+    """What computes a norm over the numbers of several ranks; None: its numbers are this rank's."""
+    forward = vars(norm).get("forward")
+    return forward if isinstance(forward, SpreadNorm) else None
+
+
 def _is_linear(module: nn.Module) -> bool:
     return isinstance(module, nn.Linear | Conv1D)
 
@@ -93,9 +99,10 @@ class _SummedLinear(nn.Module):
 
 
 class SpreadNorm:
-    """The forward of a gated RMSNorm whose groups are spread over several neighbouring ranks.
+    """The forward of an RMSNorm, gated or not, whose groups are spread over several neighbouring ranks.
 
-    A rank has one part of each number of the group, and knows the squares of the others by their sum.
+    A rank has one part of each number of the group, and knows the squares of the others by their sum. If the
+    same numbers are in several ranks, all are in equally many.
     """
 
     def __init__(self, norm: Any, ranks: Ranks, count: int) -> None:
@@ -106,15 +113,19 @@ class SpreadNorm:
         """[..., N] -> [..., N], of a rank's part of one group."""
         factor = 1.0 if gate is None else silu(gate.float())
         own: torch.Tensor = x.float() if self._gate_last else x.float() * factor
+        own = self.normalised(own) * self._norm.weight
+        own = own * factor if self._gate_last else own
+        return own.to(x.dtype)
+
+    def normalised(self, own: torch.Tensor) -> torch.Tensor:
+        """[..., N] -> [..., N] float32, before they are multiplied by the weight."""
         squares = self._ranks.side_by_side(own.square().sum(-1, keepdim=True))
         first = self._ranks.rank // self._count * self._count
         total = squares[..., first : first + 1].clone()
         for other in range(first + 1, first + self._count):
             total += squares[..., other : other + 1]
         mean = total / (self._count * own.shape[-1])
-        own = own * torch.rsqrt(mean + self._norm.variance_epsilon) * self._norm.weight
-        own = own * factor if self._gate_last else own
-        return own.to(x.dtype)
+        return own * torch.rsqrt(mean + self._norm.variance_epsilon)
 
 
 class _OwnExperts:

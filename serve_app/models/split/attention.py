@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from serve_app.models.split.share import WHOLE, NotDivided, Part
 
@@ -14,6 +14,7 @@ MIXED: Final = ("query_key_value",)  # the same for each head
 GATES: Final = ("gate_proj", "g_proj")  # of each head's output, or of each number of it
 OUT: Final = ("o_proj", "out_proj", "dense", "Wo", "c_proj")
 PER_HEAD: Final = ("sinks",)
+NORMS: Final = ("q_norm", "k_norm")
 HEADS: Final = ("num_heads", "num_attention_heads", "n_heads", "n_head")
 KV_HEADS: Final = ("num_key_value_heads", "num_kv_heads", "kv_heads")
 WIDTHS: Final = ("all_head_size", "split_size")
@@ -94,8 +95,10 @@ def _joined(part: Part, name: str, dim: int, queries: tuple[int, int]) -> tuple[
 
 
 def _norms(part: Part, dim: int, heads: tuple[int, int], kv_heads: tuple[int, int]) -> None:
-    """Divide norms with weights of their own for each head. Raises NotDivided for one over all heads, and for
-    any tensor that is not known."""
+    """Divide norms with weights of their own for each head, and RMSNorms of queries or keys over all heads.
+    Raises NotDivided for any tensor that is not known."""
+    latent = "kv_b_proj" in part or "q_b_proj" in part
+    over_heads = not latent and _over_heads(part, dim)
     for path, parameter in part.module.named_parameters():
         if path in part.shares or not WHOLE.isdisjoint(path.split(".")):
             continue
@@ -105,7 +108,18 @@ def _norms(part: Part, dim: int, heads: tuple[int, int], kv_heads: tuple[int, in
             side = kv_heads if name.startswith("k") else heads
             part.numbers(path, 0, side)
             continue
+        if over_heads and name in NORMS:
+            side = kv_heads if name.startswith("k") else heads
+            part.numbers(path, 0, (side[0] * dim, side[1] * dim))
+            part.norms[name] = part.ranks
+            continue
         one = len(shape) == 1 and "norm" in name and not any(each.isdigit() for each in path.split("."))
-        latent = "kv_b_proj" in part or "q_b_proj" in part
         if not one or (shape[0] > dim and not latent):
             raise NotDivided(f"{path} of {type(part.module).__name__} is for all heads together")
+
+
+def _over_heads(part: Part, dim: int) -> bool:
+    """Whether queries have one RMSNorm over all heads, and so do keys."""
+    norms: list[Any] = [part.of(name) for name in NORMS]
+    is_rms = all(hasattr(each, "variance_epsilon") and not hasattr(each, "bias") for each in norms)
+    return is_rms and norms[0].weight.numel() > dim

@@ -85,10 +85,9 @@ class Names:
             sides = tuple(side for each in divided for side in each.sides)
             return Piece(path, Share(first.dim, sides, first.once))
         if operations <= SWAPS and len(shape) > 1:
+            last = len(shape) - 1
             swapped = shape != self._shapes[path] and shape[-2:] == self._shapes[path][-2:][::-1]
-            dim = (
-                first.dim if not swapped else {len(shape) - 1: len(shape) - 2}.get(first.dim, len(shape) - 1)
-            )
+            dim = {last: last - 1, last - 1: last}.get(first.dim, first.dim) if swapped else first.dim
             return Piece(path, Share(dim, first.sides, first.once))
         raise OtherForm(name)
 

@@ -42,7 +42,8 @@ FAMILIES = {
     "cohere2": BOTH,
     "qwen3_moe": BOTH,
     "mixtral": BOTH,
-    "olmo2": {"mlp"},  # a norm over all heads
+    "olmo2": BOTH,  # a norm over all heads
+    "minimax_m2": BOTH,  # the same, in layers of transformers' own
     "deepseek_v3": BOTH,  # latents
     "stablelm": BOTH,
     "phi": BOTH,  # attention and MLP beside each other
@@ -58,7 +59,7 @@ FAMILIES = {
     "kimi_linear": BOTH,
     "lfm2": {"conv", "self_attn", "feed_forward"},
     "nemotron_h": {"mixer"},
-    "olmo_hybrid": {"linear_attn", "mlp"},
+    "olmo_hybrid": STATES,
     "qwen3_5_moe_text": STATES,
     "qwen3_5_text": STATES,
     "qwen3_next": STATES,
@@ -73,9 +74,9 @@ def model_of(family: str) -> PreTrainedModel:
 
 
 # One of each kind. With four ranks there are fewer key-value heads, heads of keys or groups than ranks.
-QUICK = {(family, 4) for family in ("llama", "qwen3_5_text", "bamba")} | {
+QUICK = {(family, 4) for family in ("llama", "olmo2", "qwen3_5_text", "bamba")} | {
     *((family, 2) for family in ("deepseek_v3", "falcon_mamba", "gemma4_text", "gpt2", "gpt_oss")),
-    *((family, 2) for family in ("kimi_linear", "lfm2", "mixtral", "olmo2", "olmo_hybrid", "phi3")),
+    *((family, 2) for family in ("kimi_linear", "lfm2", "minimax_m2", "mixtral", "olmo_hybrid", "phi3")),
     *((family, 2) for family in ("qwen3_5_moe_text", "qwen3_next")),
 }
 
