@@ -220,6 +220,9 @@ def _vocabulary(whole: PreTrainedModel, name: str, ranks: int) -> tuple[int, dic
         for path, each in whole.named_parameters(remove_duplicate=False)
         if id(each) in tensors
     }
+    for path in rows:  # no other module knows that it has some of the rows
+        if whole.get_submodule(path.rpartition(".")[0]) not in (embedding, head):
+            raise _refused(name, ranks, f"its embedding has another place, {path}")
     return head.out_features, rows
 
 

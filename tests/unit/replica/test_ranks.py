@@ -241,6 +241,9 @@ def test_a_rank_that_ends_while_it_loads_is_named(tiny: Path, monkeypatch: pytes
         ("deepseek_v3", False),  # latents
         ("qwen3_5_moe_text", True),  # and the kinds of states
         ("granitemoehybrid", False),
+        ("jamba", False),
+        ("kimi_linear", False),
+        ("lfm2", False),
     ],
 )
 def test_many_prompts_have_the_same_tokens(
