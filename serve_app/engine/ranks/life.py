@@ -61,7 +61,7 @@ class Watch:
     def __init__(self, connections: Mapping[int, socket.socket], on_lost: Callable[[str], None]) -> None:
         """`connections` by rank. `on_lost` is called once, in the watch's thread, with the reason."""
         self._connections, self._on_lost = dict(connections), on_lost
-        self._limit_s = STARTING_S
+        self._limit_s, self._since = STARTING_S, time.monotonic()
         self._changed = threading.Condition()  # guards those below
         self._failed: dict[int, int] = dict.fromkeys(connections, 0)  # the last command, by rank
         self._failed_at = 0.0  # when a rank said so last
@@ -74,7 +74,7 @@ class Watch:
 
     def all_ready(self) -> None:
         """From now on a follower must show a beat every SILENT_S."""
-        self._limit_s = SILENT_S
+        self._since, self._limit_s = time.monotonic(), SILENT_S
 
     def all_failed(self, number: int) -> bool:
         """Whether all followers fail by this command, too; waits for them."""
@@ -112,7 +112,7 @@ class Watch:
                     reason = f"rank {rank} is gone"
                 heard[rank] = now
                 parts[rank] = self._take(rank, parts[rank] + data, now)
-            late = [rank for rank, at in heard.items() if now - at > self._limit_s]
+            late = [rank for rank, at in heard.items() if now - max(at, self._since) > self._limit_s]
             if late and not ready:
                 reason = reason or f"rank {late[0]} has shown no sign of life for {self._limit_s:.0f} s"
             with self._changed:

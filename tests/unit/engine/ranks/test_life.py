@@ -77,6 +77,11 @@ def test_a_silent_rank_is_lost_once_all_are_ready(watched: Watched) -> None:
 
 def test_a_rank_that_loads_may_be_silent_for_longer(watched: Watched) -> None:
     assert not watched.lost.wait(1.5)
+    watched.watch.all_ready()  # its silence counts from here
+    still = [beating(end) for end in watched.ends]
+    assert not watched.lost.wait(1.5)
+    for each in still:
+        each.set()
 
 
 def test_a_command_that_fails_everywhere_loses_no_rank(watched: Watched) -> None:
