@@ -78,7 +78,8 @@ def _folder(folder: Path, role: str) -> Iterator[bytes]:
     tensors = tensors_of(adapter) if is_adapter else stored_tensors(folder)
     # A model may be cut into shards in many ways, so tensors are put into one order.
     for tensor in sorted(tensors, key=lambda each: each.name):
-        yield _sample(tensor)
+        for part in tensor.pieces or (tensor,):
+            yield _sample(part)
 
 
 def _sample(tensor: StoredTensor) -> bytes:

@@ -32,6 +32,7 @@ class StoredTensor:
     start: int  # of its bytes in the file
     num_bytes: int
     changes: tuple[Change, ...] = ()  # after it is read; see gguf/changes.py
+    pieces: tuple[StoredTensor, ...] = ()  # of which it is put together along a dimension; it has no place
     cut: Cut | None = None  # what it is of the tensor `whole`; None: it lies in the file as it is
     whole: StoredTensor | None = None
 
@@ -46,16 +47,22 @@ class StoredTensor:
                 return self.whole.entry(self.cut.place(number), name)
             return self.whole.entry(number, name).part(replace(self.cut, dim=self.cut.dim - 1))
         size, start = self.num_bytes // self.shape[0], self.start
-        name = name or self.name
-        return replace(self, name=name, shape=self.shape[1:], start=start + number * size, num_bytes=size)
+        return replace(
+            self,
+            name=name or self.name,
+            shape=self.shape[1:],
+            start=start + number * size,
+            num_bytes=size,
+            pieces=tuple(each.entry(number) for each in self.pieces),
+        )
 
     def part(self, cut: Cut) -> StoredTensor:
         """A part of the tensor, whose bytes alone are read, unless they lie apart in the file."""
         shape = cut.shape(self.shape)
         size = self.num_bytes * math.prod(shape) // max(1, self.num_values)
         changes = changes_of_part(self.changes, cut.dim, self.shape[cut.dim], cut.ranges)
-        if changes is None:  # they need all of it
-            return replace(self, shape=shape, num_bytes=size, changes=(), cut=cut, whole=self)
+        if changes is None or self.pieces:  # they need all of it
+            return replace(self, shape=shape, num_bytes=size, changes=(), pieces=(), cut=cut, whole=self)
         plain = replace(self, changes=())
         return replace(self, shape=shape, num_bytes=size, changes=changes, cut=cut, whole=plain)
 
@@ -80,7 +87,7 @@ class StoredTensor:
 def stored_tensors(folder: Path) -> list[StoredTensor]:
     """All tensors of the model in `folder`. Raises OSError or ValueError for files that are damaged."""
     if (folder / ELSEWHERE).is_file():
-        return list(_elsewhere(folder / ELSEWHERE))
+        return list(_elsewhere(json.loads((folder / ELSEWHERE).read_text("utf-8"))))
     paths = [folder / WEIGHTS]
     if not paths[0].is_file():
         names: set[str] = set(read_json(folder / INDEX)["weight_map"].values())
@@ -98,7 +105,8 @@ def parts_of(tensors: Iterable[StoredTensor], cut_of: CutOf) -> Iterator[StoredT
 def weight_files(folder: Path) -> list[Path]:
     """The files that hold the weights of the model in `folder`."""
     if (folder / ELSEWHERE).is_file():
-        return sorted({each.path for each in _elsewhere(folder / ELSEWHERE)})
+        found = stored_tensors(folder)
+        return sorted({part.path for each in found for part in (each.pieces or (each,))})
     return sorted(folder.glob("*.safetensors"))
 
 
@@ -125,13 +133,18 @@ def tensors_of(path: Path) -> Iterator[StoredTensor]:
 def index_of(tensors: Iterable[StoredTensor]) -> list[list[Any]]:
     """The contents of an index."""
     return [
-        [each.name, each.dtype, each.shape, str(each.path), each.start, each.num_bytes, each.changes]
+        [
+            *(each.name, each.dtype, each.shape, str(each.path), each.start, each.num_bytes, each.changes),
+            index_of(each.pieces),
+        ]
         for each in tensors
     ]
 
 
-def _elsewhere(index: Path) -> Iterator[StoredTensor]:
-    for name, dtype, shape, path, start, size, changes in json.loads(index.read_text("utf-8")):
+def _elsewhere(index: Iterable[Any]) -> Iterator[StoredTensor]:
+    for name, dtype, shape, path, start, size, changes, pieces in index:
         yield StoredTensor(
-            name, dtype, tuple(shape), Path(path), start, size, tuple(tuple(each) for each in changes)
+            *(name, dtype, tuple(shape), Path(path), start, size),
+            changes=tuple(tuple(each) for each in changes),
+            pieces=tuple(_elsewhere(pieces)),
         )

@@ -119,15 +119,21 @@ def streamed_tensors(
 
 
 def _is_large(tensor: StoredTensor, vocabulary: int) -> bool:
-    matrix = not tensor.changes and len(tensor.shape) in (2, 3) and min(tensor.shape[-2:]) >= _LEAST_LATE
+    if tensor.changes or tensor.pieces:
+        return False
+    matrix = len(tensor.shape) in (2, 3) and min(tensor.shape[-2:]) >= _LEAST_LATE
     return matrix and TYPES[tensor.dtype].is_floating_point and tensor.shape[0] != vocabulary
 
 
 def read_tensor(stored: StoredTensor) -> torch.Tensor:
     """The tensor, in pages of its own. Raises OSError if the file is shorter than its header says."""
     cut, whole = stored.cut, stored.whole
-    if cut is not None and whole is not None and (whole.changes or whole.cut):
+    if cut is not None and whole is not None and (whole.changes or whole.cut or whole.pieces):
         return changed(cut.of(read_tensor(whole)), stored.changes)
+    if stored.pieces:
+        first = stored.pieces[0].shape
+        dim = next(dim for dim, size in enumerate(stored.shape) if size != first[dim])
+        return changed(torch.cat([read_tensor(each) for each in stored.pieces], dim), stored.changes)
     tensor = new_tensor(stored.shape, TYPES[stored.dtype], torch.device("cpu"))
     if tensor.nbytes != stored.num_bytes:
         raise ValueError(f"{stored.name} has {stored.num_bytes} bytes, and its shape {tensor.nbytes}")

@@ -20,12 +20,28 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from serve_app.models.catalogue import demo_folder
+from tests.support.gguf_converter import written
 from tests.support.tiny_models import make_model, tiny_config
 
 Type = gguf.GGMLQuantizationType
 Kinds: TypeAlias = Callable[[str], Type]  # the type for the name of a tensor in the file
 
 _MOE: Final = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+_DELTA: Final = {
+    "head_dim": 16,
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+    "layer_types": ["linear_attention", "full_attention"],
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 10_000.0,
+        "partial_rotary_factor": 0.5,
+        "mrope_section": [2, 1, 1],
+        "mrope_interleaved": True,
+    },
+}
 # Settings of small models whose columns blocks of 32 divide.
 SIZES: Final[dict[str, dict[str, Any]]] = {
     "llama": {},
@@ -39,6 +55,23 @@ SIZES: Final[dict[str, dict[str, Any]]] = {
     "gemma3_text": {"head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": 6, "num_hidden_layers": 7},
     "phi3": {},
     "lfm2": {"layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False},
+    "gpt_oss": {
+        "head_dim": 16,
+        "sliding_window": 6,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 150_000.0,
+            "factor": 4.0,
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "truncate": False,
+            "original_max_position_embeddings": 32,
+        },
+    },
+    "qwen3_5_text": _DELTA,
+    "qwen3_5_moe_text": {**_MOE, **_DELTA, "shared_expert_intermediate_size": 64},
 }
 _SHARED: Final = {
     "hidden_size": 64,
@@ -54,6 +87,9 @@ ARCHITECTURES: Final = {
     "qwen2_moe": "qwen2moe",
     "qwen3_moe": "qwen3moe",
     "gemma3_text": "gemma3",
+    "gpt_oss": "gpt-oss",
+    "qwen3_5_text": "qwen35",
+    "qwen3_5_moe_text": "qwen35moe",
 }
 _EXPERT: Final = re.compile(r"(.*\.experts)\.(\d+)\.(\w+)\.weight")
 _BYTES: Final = [
@@ -125,61 +161,42 @@ def packed(
     tensors: dict[str, tuple[Any, Type]] = {}
     meant: dict[str, torch.Tensor] = {}
     stacks: dict[str, dict[int, str]] = {}
-    for name in checkpoint:
+
+    def write(name: str, weight: torch.Tensor) -> torch.Tensor:
+        made = written(name, weight, architecture, config)
+        numbers = []
+        for own, each in made.tensors.items():
+            target = names.get_name(own, try_suffixes=(".weight", ".bias"))
+            assert target is not None, own
+            tensors[target], found = _packed(target, each, architecture, kinds)
+            numbers.append(found)
+        return made.back(numbers)
+
+    for name, weight in checkpoint.items():
         if expert := _EXPERT.fullmatch(name):
             stacks.setdefault(f"{expert[1]}.{expert[3]}.weight", {})[int(expert[2])] = name
-    for name, weight in checkpoint.items():
-        if _EXPERT.fullmatch(name):
-            continue
-        target = names.get_name(name, try_suffixes=(".weight", ".bias"))
-        assert target is not None, name
-        tensors[target], meant[name] = _packed(target, weight, architecture, config, kinds)
+        else:
+            meant[name] = write(name, weight)
     for name, numbered in stacks.items():
-        target = names.get_name(name, try_suffixes=(".weight",))
-        assert target is not None, name
-        whole = torch.stack([checkpoint[numbered[number]] for number in range(len(numbered))])
-        tensors[target], numbers = _packed(target, whole, architecture, config, kinds)
-        meant |= {numbered[number]: numbers[number].clone() for number in range(len(numbered))}
+        whole = write(name, torch.stack([checkpoint[numbered[number]] for number in range(len(numbered))]))
+        meant |= {numbered[number]: whole[number].clone() for number in range(len(numbered))}
     return tensors, meant
 
 
 def _packed(
-    target: str, weight: torch.Tensor, architecture: str, config: Mapping[str, Any], kinds: Kinds
+    target: str, weight: torch.Tensor, architecture: str, kinds: Kinds
 ) -> tuple[tuple[Any, Type], torch.Tensor]:
-    plus_one = architecture.startswith("gemma") and target.endswith("norm.weight")
-    shape = weight.shape
-    data = (
-        weight.float() + 1 if plus_one else weight.float().squeeze()
-    )  # the converter drops dimensions of one
-    order = torch.arange(len(data))
-    if architecture == "llama" and re.search(r"attn_[qk]\.", target):
-        order = paired_rows(
-            len(data), config["num_attention_heads" if "attn_q" in target else "num_key_value_heads"]
-        )
-        data = data[order]
-    kind = (
-        kinds(target) if data.dim() > 1 and "norm" not in target and "conv.weight" not in target else Type.F32
-    )
-    blocks = encoded(data.numpy(), kind)
-    numbers = torch.from_numpy(dequantize(blocks, kind).copy()).view(data.shape)
-    back = torch.empty_like(numbers)
-    back[order] = numbers
-    return (blocks, kind), (back - 1 if plus_one else back).view(shape)
-
-
-def paired_rows(rows: int, heads: int) -> torch.Tensor:
-    """For each row of a file, which row of the checkpoint it is: the first of each half of a head, then the
-    second ones, and so on."""
-    size = rows // heads
-    half = size // 2
-    return torch.tensor(
-        [
-            head * size + part * half + place
-            for head in range(heads)
-            for place in range(half)
-            for part in (0, 1)
-        ]
-    )
+    """As a file has it, and what that means."""
+    plus_one = (
+        architecture.startswith(("gemma", "qwen35")) and target.endswith("norm.weight")
+    ) and "ssm" not in target
+    # The converter drops dimensions of one.
+    data = weight.float() + 1 if plus_one else weight.float().squeeze()
+    plain = data.dim() < 2 or target.endswith("bias") or re.search(r"norm|conv1d|conv\.weight", target)
+    kind = Type.F32 if plain else kinds(target)
+    blocks = encoded(data.contiguous().numpy(), kind)
+    numbers = torch.from_numpy(dequantize(blocks, kind).copy()).view(weight.shape)
+    return (blocks, kind), numbers - 1 if plus_one else numbers
 
 
 def encoded(data: np.ndarray[Any, Any], kind: Type) -> Any:
@@ -222,15 +239,22 @@ def settings_of(architecture: str, config: Mapping[str, Any]) -> dict[str, Any]:
         "block_count": config["num_hidden_layers"],
         "context_length": config["max_position_embeddings"],
         "embedding_length": hidden,
-        "feed_forward_length": config["intermediate_size"],
+        "feed_forward_length": config.get("intermediate_size"),
         "attention.head_count": heads,
         "attention.head_count_kv": kv_heads,
         "attention.layer_norm_rms_epsilon": config.get("rms_norm_eps") or config.get("norm_eps"),
         "rope.freq_base": float((rope.get("full_attention") or rope)["rope_theta"]),
         "vocab_size": config["vocab_size"],
     }
+    if rope.get("rope_type") == "yarn":
+        found |= {
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": rope["factor"],
+            "rope.scaling.original_context_length": rope["original_max_position_embeddings"],
+        }
+        found |= {f"rope.scaling.yarn_{key}": rope[key] for key in ("beta_fast", "beta_slow") if key in rope}
     size = config.get("head_dim") or hidden // heads
-    if architecture in ("qwen3", "qwen3moe", "gemma", "gemma2", "gemma3"):
+    if architecture in ("qwen3", "qwen3moe", "gemma", "gemma2", "gemma3", "gpt-oss", "qwen35", "qwen35moe"):
         found |= {"attention.key_length": size, "attention.value_length": size}
     else:
         found["rope.dimension_count"] = size
@@ -246,6 +270,21 @@ def settings_of(architecture: str, config: Mapping[str, Any]) -> dict[str, Any]:
     ):
         if config.get(key):
             found[setting] = config[key]
+    if architecture == "gpt-oss":
+        found["expert_feed_forward_length"] = config["intermediate_size"]
+    if architecture.startswith("qwen35"):
+        values = config["linear_num_value_heads"]
+        found |= {
+            "ssm.conv_kernel": config["linear_conv_kernel_dim"],
+            "ssm.state_size": config["linear_key_head_dim"],
+            "ssm.group_count": config["linear_num_key_heads"],
+            "ssm.time_step_rank": values,
+            "ssm.inner_size": values * config["linear_value_head_dim"],
+            "attention.recurrent_layers": [each == "linear_attention" for each in config["layer_types"]],
+            "full_attention_interval": 4,
+            "rope.dimension_count": int(size * rope["partial_rotary_factor"]),
+            "rope.dimension_sections": [*rope["mrope_section"], 0],
+        }
     if architecture == "lfm2":
         found["attention.head_count_kv"] = [
             kv_heads if each == "full_attention" else 0 for each in config["layer_types"]

@@ -18,6 +18,8 @@ MINUS_ONE: Final = "minus one"
 LOG: Final = "log"
 GROUPED: Final = "grouped"  # rows from a row on; key heads, value heads of each, rows of a head, that row
 GROUPED_COLUMNS: Final = "grouped columns"
+IN_TURN: Final = "in turn"  # entries of the first half and of the second in turn; the dimension
+TRANSPOSED: Final = "transposed"  # rows and columns, the last two dimensions
 
 
 def changed(tensor: torch.Tensor, changes: Sequence[Change]) -> torch.Tensor:
@@ -39,7 +41,7 @@ def changes_of_part(
             if any(start % head or end % head for start, end in ranges):
                 return None
             made.append((PAIRED, sum(end - start for start, end in ranges) // head))
-        elif (name, dim) in ((GROUPED, 0), (GROUPED_COLUMNS, 1)):
+        elif (name, dim) in ((GROUPED, 0), (GROUPED_COLUMNS, 1)) or name in (IN_TURN, TRANSPOSED):
             return None
         else:
             made.append((name, *numbers))
@@ -71,6 +73,12 @@ def column_order(changes: Sequence[Change]) -> torch.Tensor | None:
     return None
 
 
+def _in_turn(tensor: torch.Tensor, dim: int) -> torch.Tensor:
+    before, after = tensor.shape[:dim], tensor.shape[dim + 1 :]
+    halves = tensor.reshape(*before, 2, -1, *after)
+    return halves.transpose(dim, dim + 1).reshape(tensor.shape)
+
+
 def _grouped_columns(tensor: torch.Tensor, keys: int, values: int, rows: int) -> torch.Tensor:
     return _grouped(tensor.T, keys, values, rows, 0).T.contiguous()
 
@@ -81,4 +89,6 @@ _CHANGES: Final[Mapping[str, Callable[..., torch.Tensor]]] = {
     LOG: lambda tensor: (-tensor.float()).log(),
     GROUPED: _grouped,
     GROUPED_COLUMNS: _grouped_columns,
+    IN_TURN: _in_turn,
+    TRANSPOSED: lambda tensor: tensor.mT.contiguous(),
 }

@@ -5,14 +5,17 @@ A setting or a tensor that its family does not know is refused by name: it may c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from serve_app.models.gguf import delta_layers
+from serve_app.models.gguf.changes import IN_TURN, TRANSPOSED, Change
 from serve_app.models.gguf.facts import ORIGIN, Facts
 from serve_app.models.gguf.positions import rope
 
-# Names of tensors in a layer, without what they share; {} is the number of an expert.
+# Names of tensors in a layer, without what they share (a whole name has no `.weight` after it, either); {} is
+# the number of an expert.
 _ATTENTION: Final = {
     "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj",
@@ -60,6 +63,17 @@ _LFM2: Final = {
     "shortconv.in_proj": "conv.in_proj",
     "shortconv.out_proj": "conv.out_proj",
 }
+_TWO_NORMS: Final = {"attn_norm": "input_layernorm", "post_attention_norm": "post_attention_layernorm"}
+_QWEN35: Final = {**_ATTENTION, **_HEAD_NORMS, **_TWO_NORMS, **delta_layers.NAMES}
+_STACKED: Final = {
+    "ffn_gate_up_exps.weight": "mlp.experts.gate_up_proj",
+    "ffn_down_exps.weight": "mlp.experts.down_proj",
+    "ffn_down_exps.bias": "mlp.experts.down_proj_bias",
+}
+_HALVES: Final = {
+    "mlp.experts.gate_up_proj": ("ffn_gate_exps.weight", "ffn_up_exps.weight"),
+    "mlp.experts.gate_up_proj_bias": ("ffn_gate_exps.bias", "ffn_up_exps.bias"),
+}
 _TOKENS: Final = (("bos", "bos"), ("eos", "eos"), ("pad", "padding"))
 
 
@@ -72,6 +86,9 @@ class Family:
     layer: Mapping[str, str]
     config: Callable[[Facts], dict[str, Any]]
     top: Mapping[str, str] = field(default_factory=dict)  # names outside layers, besides the usual ones
+    joined: Mapping[str, Sequence[str]] = field(default_factory=dict)  # of which tensors one is put together
+    # The tensor of a layer, and config.json -> how the tensor differs; of those that are joined, the first.
+    changes: Callable[[str, Mapping[str, Any]], Sequence[Change]] = lambda name, config: ()
     paired: bool = False  # rows of queries and keys are in pairs
     norms_plus_one: bool = False
 
@@ -125,9 +142,12 @@ def _decoder(facts: Facts) -> dict[str, Any]:
             f"its values have {facts.integer('attention.value_length')} numbers, its keys {size}"
         )
     window = facts.integer("context_length")
+    wide = "feed_forward_length"
+    if not facts.has(wide) and facts.has(f"expert_{wide}"):  # all its MLPs are experts
+        wide = f"expert_{wide}"
     return {
         "hidden_size": hidden,
-        "intermediate_size": facts.integer("feed_forward_length"),
+        "intermediate_size": facts.integer(wide),
         "num_hidden_layers": facts.integer("block_count"),
         "num_attention_heads": heads,
         "num_key_value_heads": facts.integer("attention.head_count_kv", heads),
@@ -242,6 +262,47 @@ def _lfm2(facts: Facts) -> dict[str, Any]:
     }
 
 
+def _qwen35(facts: Facts) -> dict[str, Any]:
+    found = {**_decoder(facts), **delta_layers.settings_of(facts)}
+    positions = found["rope_parameters"]
+    positions.setdefault("partial_rotary_factor", 1.0)  # transformers' own default is another
+    sections = facts.value("rope.dimension_sections", [])
+    if isinstance(sections, list) and len(sections) == 4:
+        positions |= {"mrope_section": sections[:3], "mrope_interleaved": True}
+    return found
+
+
+def _qwen35moe(facts: Facts) -> dict[str, Any]:
+    found = _qwen35(facts)
+    return {
+        **found,
+        "moe_intermediate_size": facts.integer("expert_feed_forward_length"),
+        "shared_expert_intermediate_size": facts.integer("expert_shared_feed_forward_length"),
+        "num_experts": facts.integer("expert_count"),
+        "num_experts_per_tok": facts.integer("expert_used_count"),
+    }
+
+
+def _gpt_oss(facts: Facts) -> dict[str, Any]:
+    found = _decoder(facts)
+    if found["rope_parameters"]["rope_type"] == "yarn":
+        found["rope_parameters"]["truncate"] = False  # as the model is published
+    return {
+        **found,
+        "intermediate_size": facts.integer("expert_feed_forward_length"),
+        "sliding_window": facts.integer("attention.sliding_window"),
+        "num_local_experts": facts.integer("expert_count"),
+        "num_experts_per_tok": facts.integer("expert_used_count"),
+    }
+
+
+def _gpt_oss_changes(name: str, config: Mapping[str, Any]) -> Sequence[Change]:
+    """Experts have rows of gates and of others in turn, and transformers has inputs before outputs."""
+    if name.startswith("ffn_gate_exps."):
+        return ((IN_TURN, 1), (TRANSPOSED,)) if name.endswith("weight") else ((IN_TURN, 1),)
+    return ((TRANSPOSED,),) if name == "ffn_down_exps.weight" else ()
+
+
 _MIXTURE_OF_LLAMAS: Final = Family(
     "mixtral", "MixtralForCausalLM", {**_ATTENTION, **_NORMS, **_MIXTRAL}, _mixtral, paired=True
 )
@@ -282,6 +343,37 @@ FAMILIES: Final[Mapping[str, Family]] = {
             **_NORMS,
         },
         _phi3,
+    ),
+    "gpt-oss": Family(
+        "gpt_oss",
+        "GptOssForCausalLM",
+        {
+            **_ATTENTION,
+            **_TWO_NORMS,
+            **_STACKED,
+            "attn_sinks.weight": "self_attn.sinks",
+            "ffn_gate_inp": "mlp.router",
+        },
+        _gpt_oss,
+        joined=_HALVES,
+        changes=_gpt_oss_changes,
+    ),
+    "qwen35": Family(
+        "qwen3_5_text",
+        "Qwen3_5ForCausalLM",
+        {**_QWEN35, **_MLP},
+        _qwen35,
+        norms_plus_one=True,
+        changes=delta_layers.changes_of,
+    ),
+    "qwen35moe": Family(
+        "qwen3_5_moe_text",
+        "Qwen3_5MoeForCausalLM",
+        {**_QWEN35, **_SHARED, **_STACKED, "ffn_gate_inp": "mlp.gate"},
+        _qwen35moe,
+        norms_plus_one=True,
+        joined=_HALVES,
+        changes=delta_layers.changes_of,
     ),
     "lfm2": Family("lfm2", "Lfm2ForCausalLM", _LFM2, _lfm2, top={"token_embd_norm": "model.embedding_norm"}),
 }

@@ -18,6 +18,7 @@ from huggingface_hub import constants
 
 from serve_app.models.errors import ModelLoadError
 from serve_app.models.files import ELSEWHERE
+from serve_app.models.gguf.delta_layers import drafting_layers
 from serve_app.models.gguf.facts import Facts
 from serve_app.models.gguf.families import config_of, family_of
 from serve_app.models.gguf.header import read_header
@@ -60,6 +61,9 @@ def folder_of(files: Sequence[Path], progress: Callable[[str], None]) -> Path:
     as `describe`, and if the folder cannot be written.
     """
     config, tensors, facts = describe(files)
+    if drafting := drafting_layers(facts):
+        layers = "1 layer that only drafts is" if drafting == 1 else f"{drafting} layers that only draft are"
+        progress(f"{layers} not used")
     beside = _beside(files[0].parent)
     if _TOKENIZER in beside:
         _check_beside(files[0].parent / _TOKENIZER, facts)

@@ -43,6 +43,9 @@ def rope(facts: Facts, size: int, window: int) -> dict[str, Any]:
         found |= _llama3(facts, frequencies, theta)
     elif kind == "yarn":
         found |= {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original}
+        for name in ("beta_fast", "beta_slow"):
+            if facts.has(f"rope.scaling.yarn_{name}"):
+                found[name] = facts.real(f"rope.scaling.yarn_{name}")
     elif kind == "linear" or (kind == "none" and factor != 1.0):
         found |= {"rope_type": "linear", "factor": factor}
     elif kind != "none":

@@ -17,7 +17,7 @@ class NumberType:
     bits: int = 0  # of a code; 0: numbers are floats
     scales: int = 1  # in a block
     minimums: bool = False  # beside the scales
-    table: bool = False  # codes are places in a table of values
+    table: bool = False  # codes are places in a table of integers
 
 
 TYPES: Final[Mapping[int, NumberType]] = {
@@ -36,6 +36,7 @@ TYPES: Final[Mapping[int, NumberType]] = {
     20: NumberType("IQ4_NL", 32, 18, 4, table=True),
     23: NumberType("IQ4_XS", 256, 136, 4, 8, table=True),
     30: NumberType("BF16", 1, 2),
+    39: NumberType("MXFP4", 32, 17, 4),
 }
 BLOCKS: Final[Mapping[str, NumberType]] = {each.name: each for each in TYPES.values() if each.numbers > 1}
 # Of which the values are not read here.
@@ -49,7 +50,6 @@ OTHERS: Final[Mapping[int, str]] = {
     29: "IQ1_M",
     34: "TQ1_0",
     35: "TQ2_0",
-    39: "MXFP4",
     40: "NVFP4",
     41: "Q1_0",
 }

@@ -7,6 +7,7 @@ exact in float32, and become the scales and offsets here. Each function takes bl
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,10 +16,12 @@ from typing import Any, Final
 import torch
 
 from serve_app.codes.matrix import QuantisedMatrix
-from serve_app.models.gguf.changes import column_order
-from serve_app.models.gguf.types import BLOCKS
+from serve_app.models.gguf.changes import GROUPED_COLUMNS, IN_TURN, TRANSPOSED, column_order
+from serve_app.models.gguf.types import BLOCKS, NumberType
+from serve_app.models.quantised.bits import e2m1
 from serve_app.models.quantised.packed import PackedTensor, Scheme, Stored, refused
 from serve_app.models.quantised.share import Along, Region
+from serve_app.models.stored import StoredTensor
 
 AT_ONCE: Final = 2**12  # blocks
 _LEVELS: Final = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)  # of IQ4 types
@@ -40,26 +43,39 @@ class Gguf:
         tensor = stored[name]
         if tensor.dtype not in BLOCKS:
             return None
-        if len(tensor.shape) != 2:
+        if len(tensor.shape) not in (2, 3):
             raise refused(name, f"its shape {list(tensor.shape)} is of no matrix")
-        rows, columns = tensor.shape
+        *lead, rows, columns = tensor.shape
         kind = BLOCKS[tensor.dtype]
         order = column_order(tensor.changes)
-        blocks = replace(
-            tensor,
-            dtype="U8",
-            shape=(rows, columns // kind.numbers, kind.num_bytes),
-            changes=() if order is not None else tensor.changes,
-        )
+        numbers = math.prod(tensor.shape)
         return PackedTensor(
             name,
             (rows, columns),
-            {"blocks": blocks},
+            {"blocks": _in_blocks(tensor, kind)},
             partial(unpack, kind=kind.name, order=order),
             rows={"blocks": Along(0)},
             columns={"blocks": Along(1, kind.numbers)} if order is None else {},
-            scheme=Scheme(kind.bits, rows * columns // kind.numbers * kind.scales, kind.minimums, kind.table),
+            transposed=(TRANSPOSED,) in tensor.changes,
+            experts=lead[0] if lead else None,
+            scheme=Scheme(kind.bits, numbers // kind.numbers * kind.scales, kind.minimums, kind.table),
         )
+
+
+def _in_blocks(tensor: StoredTensor, kind: NumberType) -> StoredTensor:
+    """The bytes of a matrix, or of each expert's, of which only the order of rows is still to be changed."""
+    changes = tuple(
+        (IN_TURN, 0) if each[0] == IN_TURN else each
+        for each in tensor.changes
+        if each[0] not in (TRANSPOSED, GROUPED_COLUMNS)
+    )
+    return replace(
+        tensor,
+        dtype="U8",
+        shape=(*tensor.shape[:-1], tensor.shape[-1] // kind.numbers, kind.num_bytes),
+        changes=changes,
+        pieces=tuple(_in_blocks(each, kind) for each in tensor.pieces),
+    )
 
 
 def unpack(
@@ -74,7 +90,8 @@ def unpack(
     if order is None:
         return matrix
     order = order.to(matrix.codes.device)
-    return replace(matrix, codes=matrix.codes[:, order], permutation=order // matrix.block[1])
+    matrix = replace(matrix, codes=matrix.codes[:, order], permutation=order // matrix.block[1])
+    return matrix.in_order()
 
 
 def _unpacked(
@@ -143,6 +160,11 @@ def _q6_k(blocks: torch.Tensor) -> QuantisedMatrix:
     return _matrix(codes, _half(blocks, 208) * scales, zero=32)
 
 
+def _mxfp4(blocks: torch.Tensor) -> QuantisedMatrix:
+    scales = blocks[..., :1].contiguous().view(torch.float8_e8m0fnu).float()
+    return replace(_matrix(_halves(blocks[..., 1:]), scales), values=e2m1(blocks.device))
+
+
 def _iq4_nl(blocks: torch.Tensor) -> QuantisedMatrix:
     return _matrix(_halves(blocks[..., 2:]), _half(blocks, 0), levels=True)
 
@@ -168,6 +190,7 @@ _UNPACK: Final[Mapping[str, Callable[[torch.Tensor], QuantisedMatrix]]] = {
     "Q6_K": _q6_k,
     "IQ4_NL": _iq4_nl,
     "IQ4_XS": _iq4_xs,
+    "MXFP4": _mxfp4,
 }
 
 

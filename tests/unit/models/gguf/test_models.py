@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,16 +20,26 @@ from serve_app.models.gguf.types import BLOCKS
 from serve_app.models.quantised.gguf import AT_ONCE, Gguf, unpack
 from serve_app.models.stored import StoredTensor
 from tests.support.gguf_files import SIZES, Kinds, Type, make_gguf, random_blocks
+from tests.support.mixtures import alone, runner_of, texts
 from tests.support.quantised import load, logits
 from tests.support.tiny_models import tiny_config
 
 TYPES: Final = [Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q8_0]
 K_TYPES: Final = [Type.Q2_K, Type.Q3_K, Type.Q4_K, Type.Q5_K, Type.Q6_K, Type.IQ4_NL, Type.IQ4_XS]
 
+EVERY: Final = [*TYPES, *K_TYPES, Type.MXFP4]
+WITH_MINIMUMS: Final = [kind for kind in EVERY if BLOCKS[kind.name].minimums]
+# Sizes that blocks of 256 divide, of a dense model, a mixture and a hybrid.
+KINDS: Final[dict[str, dict[str, Any]]] = {
+    "llama": {},
+    "qwen3_moe": {"moe_intermediate_size": 256},
+    "qwen3_5_text": {"linear_value_head_dim": 64, "linear_key_head_dim": 64},
+}
+
 
 def mixed(*types: Type) -> Kinds:
-    """The types in turn, by the sum of a name's letters."""
-    return lambda name: types[sum(name.encode()) % len(types)]
+    """The types in turn, by the sum of a name's letters; both halves of an expert have one type."""
+    return lambda name: types[sum(name.replace("gate", "up").encode()) % len(types)]
 
 
 @pytest.mark.parametrize("architecture", SIZES)
@@ -39,6 +50,36 @@ def test_a_model_of_each_family_computes_what_its_checkpoint_does(tmp_path: Path
     assert any(line.startswith("converting ") and "from GGUF (Q4_0, Q4_1" in line for line in lines)
     assert type(got) is type(want)
     assert torch.equal(logits(got), logits(want))
+
+
+@pytest.mark.skipif(native() is None, reason="without a compiler all codes are converted")
+@pytest.mark.parametrize("architecture", KINDS)
+@pytest.mark.parametrize("kind", EVERY, ids=lambda kind: kind.name)
+def test_the_engine_computes_what_the_numbers_of_each_type_do(
+    tmp_path: Path, kind: Type, architecture: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """But for what is rounded: activations where they stay codes, else the numbers, to bfloat16."""
+    sizes = {"hidden_size": 256, "intermediate_size": 256, "head_dim": 64, **KINDS[architecture]}
+    want = make_gguf(tmp_path / "m.gguf", architecture, lambda name: kind, **sizes)
+    text = texts(1, random.Random(0))[0]
+    with caplog.at_level("INFO"):
+        found, wanted = (alone(runner_of(each), text) for each in (load(tmp_path / "m.gguf"), want))
+    converted = kind in WITH_MINIMUMS
+    assert ("have no product over their codes here" in caplog.text) == converted
+    assert ("multiplied by as codes" in caplog.text) != converted
+    assert (found - wanted).norm() < 0.2 * wanted.norm()  # a router may choose another expert
+
+
+def test_layers_that_only_draft_are_left_out(tmp_path: Path) -> None:
+    """A file may have them after the others."""
+    path, layers = tmp_path / "m.gguf", 2
+    norm = (np.ones(64, "<f4"), Type.F32)
+    more = {f"blk.{layers}.attn_norm.weight": norm, f"blk.{layers}.nextn.enorm.weight": norm}
+    settings = {"block_count": layers + 1, "nextn_predict_layers": 1}
+    want = make_gguf(path, "qwen3_5_text", lambda name: Type.F32, settings, more)
+    lines: list[str] = []
+    assert torch.equal(logits(load(path, lines, dtype="float32")), logits(want))
+    assert any("1 layer that only drafts is not used" in line for line in lines)
 
 
 def llama3_factors() -> np.ndarray[Any, Any]:
@@ -65,12 +106,7 @@ SCALED: Final[dict[str, dict[str, Any]]] = {
             "rope_theta": 10_000.0,
             "factor": 4.0,
             "original_max_position_embeddings": 32,
-        },
-        "settings": {
-            "rope.scaling.type": "yarn",
-            "rope.scaling.factor": 4.0,
-            "rope.scaling.original_context_length": 32,
-        },
+        }
     },
     "linear": {
         "rope_parameters": {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 2.0},
@@ -117,7 +153,7 @@ def blocks_of(kind: Type, rows: int, count: int) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.skipif(native() is None, reason="without a compiler all codes are converted")
-@pytest.mark.parametrize("kind", [*TYPES, *K_TYPES], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", EVERY, ids=lambda kind: kind.name)
 def test_the_check_counts_codes_where_a_device_has_a_product_for_them(kind: Type) -> None:
     rows, columns = 64, 512
     blocks = blocks_of(kind, rows, columns // BLOCKS[kind.name].numbers)
@@ -135,7 +171,7 @@ def test_the_check_counts_codes_where_a_device_has_a_product_for_them(kind: Type
             assert 0.95 * held.num_bytes <= counted.num_bytes <= 1.2 * held.num_bytes, device
 
 
-@pytest.mark.parametrize("kind", [*TYPES, *K_TYPES], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", EVERY, ids=lambda kind: kind.name)
 def test_each_type_means_what_the_package_reads_for_any_bytes(
     kind: Type, monkeypatch: pytest.MonkeyPatch
 ) -> None:

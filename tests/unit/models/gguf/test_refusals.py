@@ -158,6 +158,23 @@ def test_a_setting_that_is_missing_wrong_or_unknown_is_named(
         describe([header(tmp_path / "m.gguf", settings)])
 
 
+def test_halves_of_experts_have_one_type(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    make_gguf(path, "gpt_oss", lambda name: Type.Q8_0 if "ffn_up" in name else Type.Q4_0)
+    with pytest.raises(ModelLoadError, match=r"ffn_gate_exps\.weight is Q4_0 .*ffn_up_exps\.weight is Q8_0"):
+        describe([path])
+
+
+def test_a_half_of_experts_that_is_missing_is_named(tmp_path: Path) -> None:
+    data = (np.zeros((4, 32, 32), "<f4"), Type.F32)
+    tensors = {"token_embd.weight": (np.zeros((128, 32), "<f4"), Type.F32), "blk.0.ffn_up_exps.weight": data}
+    more = {"attention.sliding_window": 8, "expert_feed_forward_length": 32, "expert_count": 4}
+    settings = {**settings_of("gpt-oss", CONFIG), **vocabulary(), **more, "expert_used_count": 2}
+    write(tmp_path / "m.gguf", "gpt-oss", settings, tensors)
+    with pytest.raises(ModelLoadError, match=r"of blk\.0\.ffn_up_exps\.weight and what belongs to it"):
+        describe([tmp_path / "m.gguf"])
+
+
 def test_an_architecture_that_is_not_read_is_named(tmp_path: Path) -> None:
     tensors = {"token_embd.weight": (np.zeros((8, 32), "<f4"), Type.F32)}
     write(tmp_path / "m.gguf", "rwkv7", {"block_count": 1}, tensors)

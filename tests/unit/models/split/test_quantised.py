@@ -45,6 +45,10 @@ SIZES: Final = {
 }
 QUICK: Final = ("fp8 partial blocks", "gptq 4 symmetric")
 NAMES: Final = [each if each in QUICK else pytest.param(each, marks=pytest.mark.full) for each in FORMATS]
+GGUF_FAMILIES: Final = (
+    *("llama", "mixtral", "qwen3", "phi3", "gemma3_text"),
+    *("gpt_oss", "qwen3_5_text", "qwen3_5_moe_text"),
+)
 FAMILIES: Final = ["llama", pytest.param("qwen3_moe", marks=pytest.mark.full)]
 
 
@@ -68,9 +72,9 @@ def test_hybrids_and_latents_are_divided_as_codes(family: str, name: str, ranks:
 
 @pytest.mark.full
 @pytest.mark.parametrize("kind", [Type.Q4_0, Type.Q4_1, Type.Q8_0], ids=lambda kind: kind.name)
-@pytest.mark.parametrize("family", ["llama", "mixtral", "qwen3", "phi3", "gemma3_text"])
+@pytest.mark.parametrize("family", GGUF_FAMILIES)
 def test_gguf_files_are_divided(family: str, kind: Type, tmp_path: Path) -> None:
-    """Rows of heads lie in another order there, and linears side by side."""
+    """Rows of heads lie in another order there, linears side by side, and halves of experts apart."""
     model = make_gguf(tmp_path / "m.gguf", family, lambda name: kind)
     check_equal(runners(tmp_path / "m.gguf", 2, max_adapters=0), model)
 
