@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from transformers import activations
 
+VECTOR: Final = 32  # numbers that torch computes at once, at most
 Formula = Callable[[torch.Tensor], torch.Tensor]
 
 

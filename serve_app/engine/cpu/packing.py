@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from serve_app.engine.attention.cpu import CpuAttention
-from serve_app.engine.exact import connect_exact, exact
+from serve_app.engine.exact import VECTOR, connect_exact, exact
 from serve_app.engine.experts.packed import has_experts, pack_experts, unpack_experts
 from serve_app.engine.fused.checks import FirstLayers, run_model
 from serve_app.engine.fused.mixture import with_its_weights
@@ -32,6 +32,7 @@ from serve_app.engine.weights.stand_ins import Place, multiplied_weights, put_ba
 
 log = logging.getLogger(__name__)
 
+GATES: Final = "g_proj"  # a linear with one output for each head, in some models; gates are made of them
 FEW: Final = 64  # numbers for each number of a row, at most, of a parameter that is no matrix to quantise
 
 Undo = list[Callable[[], object]]
@@ -123,7 +124,7 @@ class _Packing:
                     undo.append(partial(latents.unpack, expanding))
                 del expanding
             for name, child in list(parent.named_children()):
-                made = self._made(child)
+                made = self._made(name, child)
                 if made is None:
                     continue
                 setattr(parent, name, made)
@@ -145,7 +146,7 @@ class _Packing:
                 head.wide_output = True
         return count
 
-    def _made(self, child: nn.Module) -> nn.Module | None:
+    def _made(self, name: str, child: nn.Module) -> nn.Module | None:
         """The packed replacement of a module; None if the module stays as it is."""
         if isinstance(child, Conv1D):
             return self._pack(as_linear(child.weight.T, child.bias)) if can_be_packed(child.weight) else None
@@ -153,11 +154,10 @@ class _Packing:
             return exact(child)
         if child not in self._linears or not can_be_packed(child.weight):
             return None
-        if child.out_features not in self._routers:
-            return self._pack(child)
-        router = PackedLinear.of(child)
-        router.apart = True
-        return router
+        is_router = child.out_features in self._routers
+        made = PackedLinear.of(child) if is_router else self._pack(child)
+        made.apart = is_router or (name == GATES and child.out_features % VECTOR > 0)
+        return made
 
     def _linear_of(self, weight: torch.Tensor) -> PackedLinear:
         linear = as_linear(weight, None)

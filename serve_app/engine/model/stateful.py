@@ -11,17 +11,17 @@ import sys
 from collections.abc import Callable
 from functools import wraps
 from math import gcd
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
+from serve_app.engine.exact import VECTOR
 from serve_app.engine.model.forward import applied_states, check_takes_positions, takes_positions
 from serve_app.engine.state.functions import FUNCTIONS
 
 _OURS = "computed_by_serve_app"  # marks a function that is connected already
-LANES: Final = 32  # numbers that torch computes at once, at most
 
 
 def stateful_functions(kind: type[nn.Module]) -> list[str]:
@@ -45,7 +45,7 @@ def connect_states(module: nn.Module) -> None:
     for part in module.modules():
         heads = getattr(part, "num_v_heads", getattr(part, "num_heads", None))
         if isinstance(heads, int) and any(isinstance(child, nn.Conv1d) for child in part.children()):
-            part.forward = _in_whole_vectors(part.forward, LANES // gcd(LANES, heads))
+            part.forward = _in_whole_vectors(part.forward, VECTOR // gcd(VECTOR, heads))
     for kind in {type(part) for part in module.modules()}:
         place = sys.modules[kind.__module__]
         for name in stateful_functions(kind):
