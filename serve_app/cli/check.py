@@ -44,6 +44,13 @@ GIB: Final = 2**30
     help="Ranks that share the model: N GPUs of that memory each, or N processes on a CPU.",
 )
 @click.option(
+    "--pipeline-parallel",
+    type=click.IntRange(1, 64),
+    default=1,
+    metavar="M",
+    help="Stages of the model, each with some of the layers on its own N ranks.",
+)
+@click.option(
     "--expert-parallel", is_flag=True, help="Each rank has some of a mixture's experts, not a part of each."
 )
 @click.option("--max-model-len", type=click.IntRange(min=2), help="Context window in tokens.")
@@ -55,6 +62,7 @@ def check(
     dtype: str,
     quantization: str,
     tensor_parallel: int,
+    pipeline_parallel: int,
     expert_parallel: bool,
     max_model_len: int | None,
 ) -> None:
@@ -77,6 +85,7 @@ def check(
             quantization=quantization,
             device=device,
             tensor_parallel=tensor_parallel,
+            pipeline_parallel=pipeline_parallel,
             expert_parallel=expert_parallel,
             engine={"max_model_len": max_model_len},
         )
@@ -101,9 +110,14 @@ def _describe(found: ModelCheck, config: ModelConfig) -> None:
         _line("layers", f"fused, as {engine.family}'s: the fastest path")
     else:
         _line("layers", "transformers' own around paged attention, with packed linears on a CPU")
-    ranks = config.tensor_parallel
-    if ranks > 1:
-        _line("ranks", f"{ranks}, each with a part of every layer; the figures below are those of one rank")
+    if config.pipeline_parallel > 1:
+        stages = (
+            f"{config.pipeline_parallel} stages of {config.tensor_parallel}, each with some of the layers"
+        )
+        _line("ranks", f"{stages}; the figures below are those of the rank with the smallest cache")
+    elif config.ranks > 1:
+        each = f"{config.ranks}, each with a part of every layer"
+        _line("ranks", f"{each}; the figures below are those of one rank")
     in_bits = "" if config.quantization == "none" else f", linears in {config.quantization}"
     in_bits = ", with codes as in the files" if model.stays_codes else in_bits
     _line("weights", f"{_size(model.weight_bytes)} in {model.dtype}{in_bits}")
@@ -142,8 +156,9 @@ def _application(config: ModelConfig, kind: str) -> str:
         for key in ("dtype", "quantization")
         if (value := getattr(config, key)) not in ("auto", "none")
     }
-    ranks = config.tensor_parallel
-    args |= {"tensor_parallel": ranks} if ranks > 1 else {}
+    args |= {
+        key: value for key in ("tensor_parallel", "pipeline_parallel") if (value := getattr(config, key)) > 1
+    }
     args |= {"expert_parallel": True} if config.expert_parallel else {}
     if config.engine.max_model_len is not None:
         args |= {"engine": {"max_model_len": config.engine.max_model_len}}
@@ -152,8 +167,8 @@ def _application(config: ModelConfig, kind: str) -> str:
         "import_path": "serve_app.deployments.build:build_model_app",
         "args": args,
     }
-    if ranks > 1 and kind == "cuda":
-        application["deployments"] = [{"name": "Model", "ray_actor_options": {"num_gpus": ranks}}]
+    if config.ranks > 1 and kind == "cuda":
+        application["deployments"] = [{"name": "Model", "ray_actor_options": {"num_gpus": config.ranks}}]
     return str(yaml.safe_dump([application], sort_keys=False)).rstrip()
 
 

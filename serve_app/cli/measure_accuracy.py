@@ -117,7 +117,12 @@ def _for_one_text(config: ModelConfig, window: int) -> ModelConfig:
     engine = {"prefix_cache": False, "max_adapters": 0, "max_sequences": 1, "kv_cache_bytes": None}
     engine |= {"num_blocks": -(-window // config.engine.block_size) + 2, "max_model_len": None}
     return config.model_copy(
-        update={"engine": config.engine.model_copy(update=engine), "adapters": {}, "tensor_parallel": 1}
+        update={
+            "engine": config.engine.model_copy(update=engine),
+            "adapters": {},
+            "tensor_parallel": 1,
+            "pipeline_parallel": 1,
+        }
     )
 
 

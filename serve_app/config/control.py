@@ -20,7 +20,7 @@ class OfferedModel(ConfigModel):
         (),
         max_length=1024,
         description="As of a deployment: what Ray sets aside on each machine of a replica with "
-        "`tensor_parallel`. `num_cpus` and `num_gpus` are those of its first rank then.",
+        "several ranks. `num_cpus` and `num_gpus` are those of its first rank then.",
     )
     placement_group_strategy: Literal["", "PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = Field(
         "", description="As of a deployment: which bundles share a machine."

@@ -195,6 +195,13 @@ class ModelConfig(ConfigModel):
         description="Ranks that share one replica's model, each with a part of every layer: on as many GPUs "
         "of one machine (`num_gpus`) or of several (`placement_group_bundles`), or as processes on CPUs.",
     )
+    pipeline_parallel: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="Stages of one replica's model, each with some of the layers; a step passes through them "
+        "in turn. Every stage has `tensor_parallel` ranks.",
+    )
     expert_parallel: bool = Field(
         False,
         description="Each rank of `tensor_parallel` has some of a mixture's experts whole; false: a part of "
@@ -285,17 +292,36 @@ class ModelConfig(ConfigModel):
             )
         return self
 
+    @property
+    def ranks(self) -> int:
+        """The processes, or GPUs, that share the model of one replica."""
+        return self.tensor_parallel * self.pipeline_parallel
+
+    def stage_of(self, rank: int) -> int:
+        """The stage of a rank, from 0. The first ranks are those of the last stage: rank 0 samples."""
+        return self.pipeline_parallel - 1 - rank // self.tensor_parallel
+
+    @property
+    def divided_by(self) -> str:
+        """The setting that divides the model among ranks; the first one if both do."""
+        return "tensor_parallel" if self.tensor_parallel > 1 else "pipeline_parallel"
+
     @model_validator(mode="after")
     def _divided_where_it_can_be(self) -> ModelConfig:
-        if self.tensor_parallel == 1:
-            if self.expert_parallel:
-                raise ValueError("expert_parallel is for models with tensor_parallel; take it out")
+        if self.tensor_parallel == 1 and self.expert_parallel:
+            raise ValueError("expert_parallel is for models with tensor_parallel; take it out")
+        if self.ranks == 1:
             return self
         if self.task == "embed":
-            raise ValueError("tensor_parallel is for models that generate, not with task: embed")
+            raise ValueError(f"{self.divided_by} is for models that generate, not with task: embed")
         if self.engine.gpu_share is not None:
             raise ValueError(
-                "tensor_parallel takes whole GPUs, not with engine.gpu_share; take one of the two out"
+                f"{self.divided_by} takes whole GPUs, not with engine.gpu_share; take one of the two out"
+            )
+        if self.pipeline_parallel > 1 and self.engine.overlap:
+            raise ValueError(
+                "engine.overlap prepares steps ahead on one device, and pipeline_parallel has steps in all "
+                "of its stages; take one of the two out"
             )
         return self
 

@@ -18,10 +18,11 @@ from serve_app.engine.devices import choose_device
 from serve_app.engine.engine import Engine
 from serve_app.engine.grammar_queue import GrammarQueue
 from serve_app.engine.model.forward import UnsupportedModel
-from serve_app.engine.model.memory import alone
+from serve_app.engine.model.memory import ALONE
 from serve_app.engine.model.runner import ModelRunner
+from serve_app.engine.model.stages import connect_stage
 from serve_app.engine.model.sums import Joints, connect_ranks
-from serve_app.engine.ranks.group import RankGroup
+from serve_app.engine.ranks.groups import RankGroups
 from serve_app.engine.ranks.leader import AdapterCuts, LeadingRunner, Others
 from serve_app.engine.weights.formats import FORMATS
 from serve_app.types import EngineRequest, SamplingParams
@@ -35,7 +36,7 @@ WARM_UP_TOKENS = 32  # enough for a prefill chunk and a few decodes, the shapes 
 class Part:
     """A module that is one rank's part of a model."""
 
-    group: RankGroup
+    groups: RankGroups
     cuts: AdapterCuts
     joints: Joints
 
@@ -55,9 +56,11 @@ def make_runner(
     Raises UnsupportedModel or CacheTooSmall.
     """
     if part is not None:
-        connect_ranks(module, part.group, part.joints)
+        connect_stage(module, part.joints.vocab_size)
+        if part.groups.stage.size > 1:
+            connect_ranks(module, part.groups.stage, part.joints)
     made = choose_device(module, dtype=dtype, device=device, config=config, progress=progress)
-    if part is not None and not part.group.same(made.kind):
+    if part is not None and not part.groups.every.same(made.kind):
         raise UnsupportedModel("its ranks would run on different kernels; set `attention` to cuda")
     weights = FORMATS[config.quantization]
     if made.kind not in weights.loads:
@@ -70,7 +73,7 @@ def make_runner(
     if count:
         progress(f"{count} coded weights are used otherwise than by products: {size / 2**30:,.2f} GiB")
     if part is not None:
-        part.group.meet()  # before one of them looks for free memory
+        part.groups.every.meet()  # before one of them looks for free memory
     began = time.monotonic()
     runner = ModelRunner(
         module,
@@ -82,7 +85,8 @@ def make_runner(
         make_adapters=made.make_adapters,
         graphed=made.largest_graph(),
         state_kernels=made.state_kernels,
-        agree=alone if part is None else part.group.share,
+        agreement=ALONE if part is None else part.groups.every,
+        line=None if part is None or part.groups.stages == 1 else part.groups,
     )
     plan = runner.plan
     in_codes = "" if config.engine.kv_cache_dtype == "auto" else f" in {config.engine.kv_cache_dtype}"
@@ -126,8 +130,7 @@ def assemble(
     )
     runner: ModelRunner | LeadingRunner = own
     if part is not None and others is not None:
-        others.await_ready()
-        runner = LeadingRunner(own, part.group, others, part.cuts)
+        runner = LeadingRunner(own, part.groups, others, part.cuts, others.await_ready())
     began = time.monotonic()
     grammars = make_grammars(runner.vocab_size)
     progress(f"waited {time.monotonic() - began:.1f} s for the tokenizer and its grammars")

@@ -30,6 +30,7 @@ from serve_app.engine.model.memory import (
     free_memory,
     plan_cache,
 )
+from serve_app.engine.model.stages import connect_stage, stage_of
 from serve_app.engine.model.stateful import connect_states, wants_positions
 from serve_app.engine.weights.format import WeightFormat
 from serve_app.engine.weights.formats import FORMATS
@@ -50,11 +51,12 @@ class Estimate:
     def of(cls, module: PreTrainedModel, config: ModelConfig) -> Estimate:
         """`module`: on the meta device. Raises UnsupportedModel for a model that the engine cannot run."""
         on_cpu = device_memory(config.device)[0] == "cpu"
+        text = module.config.get_text_config()
+        connect_stage(module, int(text.vocab_size))
         family = known(module, frozenset(TYPES), states=on_cpu)
         module.set_experts_implementation("batched_mm")  # the usual one takes bfloat16 alone on this device
         if family is None and on_cpu and config.quantization != "none":
             _check_format(module, FORMATS[config.quantization])
-        text = module.config.get_text_config()
         layers = _layers(module, text)
         check_codes(() if layers is None else layers.attention, codes=config.engine.kv_cache_dtype != "auto")
         return cls(
@@ -136,7 +138,7 @@ def _layers(module: PreTrainedModel, text: Any) -> Layers | None:
     connect_latents(module, ATTENTION_NAME)
     try:
         name, device = type(module).__name__, torch.device("meta")
-        return learn_layers(forward, name=name, config=text, device=device)
+        return learn_layers(forward, name=name, config=text, device=device, stage=stage_of(module))
     except (RuntimeError, NotImplementedError, TypeError):  # it reads numbers, which the meta device lacks
         return None
 

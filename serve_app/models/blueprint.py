@@ -52,8 +52,11 @@ class Blueprint:
     window: int  # tokens
 
 
-def read_blueprint(config: ModelConfig, progress: Callable[[str], None], *, on_cpu: bool) -> Blueprint:
-    """Find the model of `config`, and read what describes it. Raises ModelLoadError if the model is refused.
+def read_blueprint(
+    config: ModelConfig, progress: Callable[[str], None], *, on_cpu: bool, rank: int = 0
+) -> Blueprint:
+    """Find the model of `config`, and read what describes it, or a rank of it. Raises ModelLoadError if the
+    model is refused.
 
     No weights are downloaded from the hub. In a local folder the weights must exist, but are not read.
     """
@@ -63,8 +66,8 @@ def read_blueprint(config: ModelConfig, progress: Callable[[str], None], *, on_c
     hf_config = read_config(folder)
     embeds = is_embedder(config, folder)
     (check_embedder if embeds else check_config)(hf_config)
-    if embeds and config.tensor_parallel > 1:
-        raise ModelLoadError(f"{config.name}: tensor_parallel is for models that generate")
+    if embeds and config.ranks > 1:
+        raise ModelLoadError(f"{config.name}: {config.divided_by} is for models that generate")
     reader = reader_of(hf_config)
     if reader is not None and revision is None:
         check_tensors(folder, reader)
@@ -80,9 +83,9 @@ def read_blueprint(config: ModelConfig, progress: Callable[[str], None], *, on_c
     module, vocab_size, split = _module(kind, hf_config, dtype), text.vocab_size, None
     served = language_model(module) if text_alone else module
     parameters = sum(each.numel() for each in served.parameters())
-    if config.tensor_parallel > 1:
+    if config.ranks > 1:
         module = _module(kind, hf_config, dtype)
-        split = Split.of(module, 0, config.tensor_parallel, whole_experts=config.expert_parallel)
+        split = Split.of_rank(module, rank, config)
         for part, reason in split.repeated.items():
             progress(f"{part} is the same in every rank: {reason}")
         split.narrow(module)

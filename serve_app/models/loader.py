@@ -76,7 +76,7 @@ def load_model(
 
     `fast_bfloat16`: whether the engine is fast in bfloat16 even on a CPU without bfloat16 instructions.
     Quantised weights are CodedTensors if `keeps_codes`, else plain numbers.
-    `rank`: which of the parts of a model with `tensor_parallel`.
+    `rank`: which of the parts of a model that is divided among ranks.
 
     Raises ModelLoadError if the model is missing or must not be served; the message says what to do.
     """
@@ -109,11 +109,10 @@ def load_model(
     )
     reader = reader_of(hf_config)
     without_quantisation(hf_config)
-    ranks = config.tensor_parallel
     keep = reader is not None and keeps_codes(config.dtype, config.quantization, device.type)
     kind, split = auto_class(hf_config), None
-    if ranks > 1:
-        split = Split.of(empty_module(kind, hf_config), rank, ranks, whole_experts=config.expert_parallel)
+    if config.ranks > 1:
+        split = Split.of_rank(empty_module(kind, hf_config), rank, config)
         for part, reason in split.repeated.items():
             progress(f"{part} is the same in every rank: {reason}")
     # On a GPU, weights to be quantised are read layer by layer, so that they never take their own size there.
@@ -229,7 +228,7 @@ def read_weights(
     except (SafetensorError, OSError, ValueError, RuntimeError, ImportError) as error:
         if split is not None and "ignore_mismatched_sizes" in str(error):
             raise ModelLoadError(
-                f"{architecture} cannot be divided for tensor_parallel {split.ranks}: its checkpoint has "
+                f"{architecture} cannot be divided among ranks: its checkpoint has "
                 "tensors of other names than its layers"
             ) from error
         raise ModelLoadError(

@@ -30,16 +30,31 @@ def check_model(
 ) -> ModelCheck:
     """Find the model of `config`, and determine what serving it needs.
 
-    `memory`: the memory in bytes of a device on another machine; None: this machine's memory. Raises
-    ModelLoadError if the model is refused or does not fit.
+    `memory`: the memory in bytes of a device on another machine; None: this machine's memory. If several
+    ranks divide the model, the findings are those of the rank with the smallest cache. Raises ModelLoadError
+    if the model is refused or does not fit.
     """
     device, own = device_memory(config.device)
     memory = memory or own
     if memory is None:
         raise ModelLoadError("this machine has no GPU: say the memory of one with --memory GIB")
     on_cpu = device == "cpu"
-    memory = memory // config.tensor_parallel if on_cpu else memory
-    model = read_blueprint(config, progress, on_cpu=on_cpu)
+    memory = memory // config.ranks if on_cpu else memory
+    stages = range(0, config.ranks, config.tensor_parallel)  # the first rank of each
+    found = [_check_rank(config, progress, 0, device, memory)]
+    found += [_check_rank(config, lambda line: None, rank, device, memory) for rank in stages[1:]]
+    return min(found, key=_room)
+
+
+def _room(found: ModelCheck) -> tuple[int, int]:
+    return (0 if found.plan is None else found.plan.num_blocks), -found.model.weight_bytes
+
+
+def _check_rank(
+    config: ModelConfig, progress: Callable[[str], None], rank: int, device: str, memory: int
+) -> ModelCheck:
+    on_cpu = device == "cpu"
+    model = read_blueprint(config, progress, on_cpu=on_cpu, rank=rank)
     try:
         size = model.weight_bytes
         if model.embeds:

@@ -23,14 +23,14 @@ async def start(
 ) -> ServedModel:
     """The server that the model of `config` needs, loaded and warmed up. Raises ModelLoadError.
 
-    `launcher`: of the other ranks of a model with `tensor_parallel`; None: they are child processes.
+    `launcher`: of the other ranks of a model that is divided; None: they are child processes.
     """
     folder, _ = await asyncio.to_thread(locate, config.source, config.revision, progress)
     # Load the folder that was found, without a second look-up.
     found = config.model_copy(update={"source": str(folder), "revision": None})
     embeds = is_embedder(config, folder)
-    if embeds and config.tensor_parallel > 1:
-        raise ModelLoadError(f"{config.name}: tensor_parallel is for models that generate; take it out")
+    if embeds and config.ranks > 1:
+        raise ModelLoadError(f"{config.name}: {config.divided_by} is for models that generate; take it out")
     if embeds:
         return await EmbeddingServer.start(found, progress)
     return await ModelServer.start(found, progress, launcher)

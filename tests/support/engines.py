@@ -18,7 +18,7 @@ from serve_app.engine.grammar_queue import GrammarQueue
 from serve_app.engine.ranks.leader import LeadingRunner
 from serve_app.models.errors import ModelLoadError
 from serve_app.replica.ranks.part import part_of
-from tests.support.ranks import RankFollowers, RankThread, RankThreads, load_part, runner_of
+from tests.support.ranks import RankFollowers, RankThreads, load_part, runner_of
 from tests.support.several_ranks import ranks
 
 WINDOW: Final = 256
@@ -64,10 +64,10 @@ def divided_engine(
     make_grammars: Callable[[int], GrammarQueue | None],
 ) -> Engine:
     """An engine over the model of `config`, whose ranks are threads of this process."""
-    threads = RankThreads(config.tensor_parallel)
+    threads = RankThreads(config.ranks, config.pipeline_parallel)
     with _others(threads, config, context_window) as others:
-        rank = RankThread(threads, 0)
-        model = load_part(config, rank)
+        groups = threads.groups(0)
+        model = load_part(config, groups)
         return assemble(
             model.module,
             dtype=model.dtype,
@@ -77,7 +77,7 @@ def divided_engine(
             config=config,
             progress=lambda _: None,
             make_grammars=make_grammars,
-            part=part_of(config, model, rank),
+            part=part_of(config, model, groups),
             others=others,
         )
 
@@ -93,9 +93,9 @@ def divided_runner(model: PreTrainedModel, quantization: str, engine: EngineConf
         _saved(model, config.model_copy(update={"engine": engine})) as divided,
         _others(threads, divided, WINDOW) as others,
     ):
-        rank = RankThread(threads, 0)
-        runner, part = runner_of(divided, rank, WINDOW)
-        return LeadingRunner(runner, rank, others, part.cuts)
+        groups = threads.groups(0)
+        runner, part = runner_of(divided, groups, WINDOW)
+        return LeadingRunner(runner, groups, others, part.cuts, others.await_ready())
 
 
 @contextmanager

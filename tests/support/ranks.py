@@ -18,17 +18,19 @@ from transformers import PreTrainedModel
 from serve_app.config import EngineConfig, ModelConfig
 from serve_app.engine.assemble import Part, make_runner
 from serve_app.engine.engine import Engine
+from serve_app.engine.model.lora import Place
 from serve_app.engine.model.runner import ModelRunner
 from serve_app.engine.pipe import Pipe, frame
 from serve_app.engine.ranks.commands import Command, Reply
 from serve_app.engine.ranks.follower import Follower
-from serve_app.engine.ranks.followers import Followers
+from serve_app.engine.ranks.followers import Followers, shapes_of
 from serve_app.engine.ranks.group import RankGroup
+from serve_app.engine.ranks.groups import RankGroups
 from serve_app.engine.ranks.life import FollowerLife
 from serve_app.models.loader import LoadedModel, load_model
 from serve_app.models.split.split import Split
 from serve_app.replica.build import load_halves
-from serve_app.replica.ranks.part import part_of
+from serve_app.replica.ranks.part import part_of, ready
 
 T = TypeVar("T")
 MEET_S = 60.0
@@ -36,14 +38,15 @@ _loads = threading.Lock()  # transformers keeps what it is loading in globals
 
 
 class RankThreads:
-    """The numbers that ranks of one process give each other."""
+    """The ranks of a model, as threads of one process."""
 
-    def __init__(self, ranks: int) -> None:
-        self.ranks = ranks
-        self._barrier = threading.Barrier(ranks)
-        self._parts: list[torch.Tensor] = [torch.empty(0)] * ranks
+    def __init__(self, ranks: int, stages: int = 1) -> None:
+        """`ranks`: of all `stages`."""
+        self.ranks, self._stages = ranks, stages
+        self._making = threading.Lock()
+        self._meetings: dict[str, _Meeting] = {}
 
-    def run(self, work: Callable[[RankThread], T]) -> list[T]:
+    def run(self, work: Callable[[RankGroups], T]) -> list[T]:
         """What `work` makes of each rank, all at once. Raises the first error of any rank."""
         with ThreadPoolExecutor(self.ranks) as threads:
             every = [threads.submit(self._guarded, work, rank) for rank in range(self.ranks)]
@@ -53,44 +56,66 @@ class RankThreads:
             raise error
         return [each.result() for each in every]
 
-    def _guarded(self, work: Callable[[RankThread], T], rank: int) -> T:
+    def groups(self, rank: int) -> RankGroups:
+        return RankGroups.of(rank, self.ranks, self._stages, self._meet)
+
+    def abort(self) -> None:
+        """End whatever waits for another rank."""
+        for meeting in self._meetings.values():
+            meeting.barrier.abort()
+
+    def _guarded(self, work: Callable[[RankGroups], T], rank: int) -> T:
         try:
-            return work(RankThread(self, rank))
+            return work(self.groups(rank))
         except BaseException:
             self.abort()
             raise
 
-    def abort(self) -> None:
-        """End whatever waits for another rank."""
-        self._barrier.abort()
+    def _meet(self, name: str, rank: int, size: int) -> RankThread:
+        with self._making:
+            meeting = self._meetings.setdefault(name, _Meeting(size))
+        return RankThread(meeting, rank)
+
+
+class _Meeting:
+    """The numbers that some ranks of one process give each other."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.barrier = threading.Barrier(size)
+        self._parts: list[torch.Tensor] = [torch.empty(0)] * size
 
     def gather(self, rank: int, part: torch.Tensor) -> list[torch.Tensor]:
         self._parts[rank] = part.clone()
-        self._barrier.wait(MEET_S)
+        self.barrier.wait(MEET_S)
         every = list(self._parts)
-        self._barrier.wait(MEET_S)
+        self.barrier.wait(MEET_S)
         return every
 
 
 class RankThread(RankGroup):
     """A rank whose collectives go through memory."""
 
-    def __init__(self, threads: RankThreads, rank: int) -> None:
-        self.rank, self.size, self._device = rank, threads.ranks, torch.device("cpu")
-        self.beside = threads.ranks
-        self._threads = threads
+    def __init__(self, meeting: _Meeting, rank: int) -> None:
+        self.rank, self.size, self._device = rank, meeting.size, torch.device("cpu")
+        self.beside = meeting.size
+        self._meeting = meeting
 
     def of_first(self, tensor: torch.Tensor) -> None:
-        tensor.copy_(self._threads.gather(self.rank, tensor)[0])
+        tensor.copy_(self._meeting.gather(self.rank, tensor)[0])
+
+    def give(self, tensor: torch.Tensor, most: int) -> None:
+        """Waits until it is taken, unlike the original."""
+        self._meeting.gather(self.rank, tensor)
 
     def smallest(self, number: int) -> int:
-        return int(min(self._threads.gather(self.rank, torch.tensor([number]))))
+        return int(min(self._meeting.gather(self.rank, torch.tensor([number]))))
 
     def _exchange(self, parts: torch.Tensor) -> torch.Tensor:
-        return torch.stack([each[self.rank] for each in self._threads.gather(self.rank, parts)])
+        return torch.stack([each[self.rank] for each in self._meeting.gather(self.rank, parts)])
 
     def _gather(self, part: torch.Tensor) -> torch.Tensor:
-        return torch.stack(self._threads.gather(self.rank, part))
+        return torch.stack(self._meeting.gather(self.rank, part))
 
 
 class RankFollowers:
@@ -106,12 +131,12 @@ class RankFollowers:
             own, its = socket.socketpair()
             self._pipes.append(Pipe(own, Reply))
             life = _RankLife(rank, self._changed, self._failures)
-            what = threads, RankThread(threads, rank), config, context_window, its, life
+            what = threads, rank, config, context_window, its, life
             threading.Thread(target=_follow, args=what, daemon=True).start()
         weakref.finalize(self, _close, self._pipes)
 
-    def await_ready(self) -> None:
-        """They have met this rank when their caches were sized."""
+    def await_ready(self) -> dict[Place, tuple[int, int]]:
+        return shapes_of(reply for pipe in self._pipes if (reply := pipe.receive()) is not None)
 
     def send(self, command: Command) -> None:
         self._number += 1
@@ -143,7 +168,7 @@ class _RankLife(FollowerLife):
 
 def _follow(
     threads: RankThreads,
-    rank: RankThread,
+    rank: int,
     config: ModelConfig,
     context_window: int,
     its: socket.socket,
@@ -151,12 +176,14 @@ def _follow(
 ) -> None:
     with its:
         try:
-            runner, part = runner_of(config, rank, context_window)
+            groups = threads.groups(rank)
+            runner, part = runner_of(config, groups, context_window)
         except BaseException:
             threads.abort()
             raise
         pipe: Pipe[Command, Reply] = Pipe(its, Command)
-        Follower(runner, rank, pipe, life, part.cuts).serve()
+        pipe.send(ready(runner, part))
+        Follower(runner, groups, pipe, life, part.cuts).serve()
 
 
 def _close(pipes: list[Pipe[Reply, Command]]) -> None:
@@ -177,11 +204,12 @@ def divided_config(
     folder: Path,
     ranks: int,
     *,
+    stages: int = 1,
     dtype: Literal["float32", "auto"] = "float32",
     expert_parallel: bool = False,
     **engine: object,
 ) -> ModelConfig:
-    """A model on CPUs, in as few threads as its tests want to take."""
+    """A model on CPUs, with `ranks` in each of its stages, in as few threads as its tests want to take."""
     settings = {"num_blocks": 128, "block_size": 16} | engine
     return ModelConfig(
         name="tiny",
@@ -191,6 +219,7 @@ def divided_config(
         attention="cpu",
         threads=1,
         tensor_parallel=ranks,
+        pipeline_parallel=stages,
         expert_parallel=expert_parallel,
         engine=EngineConfig.model_validate(settings),
     )
@@ -206,30 +235,30 @@ def runners(folder: Path, ranks: int, **settings: Any) -> list[Divided]:
 
     `settings`: of `divided_config`.
     """
-    threads = RankThreads(ranks)
+    config = divided_config(folder, ranks, **settings)
+    threads = RankThreads(config.ranks, config.pipeline_parallel)
 
-    def load(rank: RankThread) -> Divided:
-        config = divided_config(folder, ranks, **settings)
-        model = load_part(config, rank)
+    def load(groups: RankGroups) -> Divided:
+        model = load_part(config, groups)
         assert model.split is not None
-        runner, _ = runner_over(config, model, rank)
+        runner, _ = runner_over(config, model, groups)
         return Divided(runner, model.split, threads)
 
     return threads.run(load)
 
 
 def runner_of(
-    config: ModelConfig, rank: RankThread, context_window: int | None = None
+    config: ModelConfig, groups: RankGroups, context_window: int | None = None
 ) -> tuple[ModelRunner, Part]:
     """The runner of a rank, made while the other ranks make theirs, and what it is among them."""
-    return runner_over(config, load_part(config, rank), rank, context_window)
+    return runner_over(config, load_part(config, groups), groups, context_window)
 
 
 def runner_over(
-    config: ModelConfig, model: LoadedModel, rank: RankThread, context_window: int | None = None
+    config: ModelConfig, model: LoadedModel, groups: RankGroups, context_window: int | None = None
 ) -> tuple[ModelRunner, Part]:
     """The same over a model that the rank has loaded."""
-    part = part_of(config, model, rank)
+    part = part_of(config, model, groups)
     runner = make_runner(
         model.module,
         dtype=model.dtype,
@@ -242,10 +271,10 @@ def runner_over(
     return runner, part
 
 
-def load_part(config: ModelConfig, rank: RankThread) -> LoadedModel:
+def load_part(config: ModelConfig, groups: RankGroups) -> LoadedModel:
     """Raises ModelLoadError."""
     with _loads:
-        return load_model(config, lambda _: None, fast_bfloat16=True, rank=rank.rank)
+        return load_model(config, lambda _: None, fast_bfloat16=True, rank=groups.every.rank)
 
 
 @contextmanager

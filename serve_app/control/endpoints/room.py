@@ -76,7 +76,7 @@ def _check_nodes(need: _Need, nodes: tuple[NodeRoom, ...], field: str) -> None:
             field,
             f"a replica of {need.config.name!r} needs {need.spec.num_gpus:g} GPUs on one node, and the node "
             f"with the most has {most}; divide its ranks among nodes by `placement_group_bundles`, or choose "
-            f"a smaller `tensor_parallel` {GROWS}",
+            f"a smaller `{need.config.divided_by}` {GROWS}",
         )
 
 
@@ -84,7 +84,7 @@ def _check_memory(need: _Need, nodes: tuple[NodeRoom, ...], least: int | None, f
     if not least:
         return
     share = min(need.config.engine.gpu_share or need.spec.num_gpus, 1.0)
-    ranks = need.config.tensor_parallel if need.spec.num_gpus else 1
+    ranks = need.config.ranks if need.spec.num_gpus else 1
     if need.spec.num_gpus:
         frees = [int(total * share) for node in nodes for total in node.gpu_memory]
         where, what = "GPU", "has" if share == 1.0 else f"leaves it {share:g} of its memory, which is"

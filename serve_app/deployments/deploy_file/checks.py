@@ -85,8 +85,9 @@ def disagreements(apps: Sequence[App], catalogue: Catalogue | None, endpoints: P
     yield from _routes(apps)
     for app in apps:
         yield from _deployments(app)
-        if isinstance(app.config, ModelConfig) and (reason := undivided(app.config)):
-            yield app.place.at("args", "tensor_parallel").error(f"{reason}; choose another number")
+        if isinstance(app.config, ModelConfig) and (found := undivided(app.config)):
+            setting, reason = found
+            yield app.place.at("args", setting).error(f"{reason}; choose another number")
     if catalogue is not None:
         yield from _entities(apps, catalogue, endpoints)
         for app in apps:
@@ -212,7 +213,7 @@ def _gpus(app: App, place: Place, raw: Mapping[str, Any]) -> Iterator[Problem]:
     if app.config.device == "cuda" and not gpus and not spans:
         yield here.error(
             "`args.device` is cuda, and Ray shows a replica only GPUs it asks for; write `num_gpus: "
-            f"{app.config.tensor_parallel}`"
+            f"{app.config.ranks}`"
         )
     if app.config.device == "cpu" and gpus:
         yield here.warning(
@@ -224,14 +225,14 @@ def _bundles(
     config: ModelConfig, here: Place, bundles: Sequence[Mapping[str, Any]], options: object
 ) -> Iterator[Problem]:
     """Several bundles, which are for the ranks of a model."""
-    if config.tensor_parallel == 1:
+    if config.ranks == 1:
         yield here.error(
             f"reserves {len(bundles)} bundles for a replica, which is one process in the first of them; "
             "remove it, and write num_cpus and num_gpus in ray_actor_options"
         )
         return
     try:
-        bundles_of_ranks(config.tensor_parallel, bundles)
+        bundles_of_ranks(config.ranks, bundles)
     except ValueError as error:
         yield here.error(str(error))
     if config.device == "cuda" and not any(bundle.get(GPU) for bundle in bundles):

@@ -25,14 +25,14 @@ def bundles_of_ranks(ranks: int, bundles: Bundles) -> list[int]:
     if not any(gpus):
         if ranks % len(bundles):
             raise ValueError(
-                f"{len(bundles)} bundles do not divide the {ranks} ranks of `tensor_parallel`; write as many "
-                "bundles as ranks, or as machines"
+                f"{len(bundles)} bundles do not divide the {ranks} ranks of the model; write as many bundles "
+                "as ranks, or as machines"
             )
         return [index for index in range(len(bundles)) for _ in range(ranks // len(bundles))]
     if not all(each >= 1 and each == int(each) for each in gpus) or sum(gpus) != ranks:
         raise ValueError(
-            f"the bundles have {_listed(gpus)} GPUs, and each of the {ranks} ranks of `tensor_parallel` "
-            "takes one; write as many bundles with `GPU: 1` as ranks, or one for each machine with its GPUs"
+            f"the bundles have {_listed(gpus)} GPUs, and each of the {ranks} ranks of the model takes "
+            "one; write as many bundles with `GPU: 1` as ranks, or one for each machine with its GPUs"
         )
     return [index for index, each in enumerate(gpus) for _ in range(int(each))]
 
@@ -42,7 +42,7 @@ def wrong_gpus(config: ModelConfig, gpus: float, bundles: Bundles = ()) -> str |
 
     `gpus`: of the replica's own actor. `bundles`: of its placement group, if it has several.
     """
-    ranks = config.tensor_parallel
+    ranks = config.ranks
     if len(bundles) > 1 and ranks > 1:
         own = 1 if bundles[0].get(GPU) else 0
         return (
@@ -54,7 +54,7 @@ def wrong_gpus(config: ModelConfig, gpus: float, bundles: Bundles = ()) -> str |
     if ranks > 1 and gpus not in (0, ranks):
         return (
             f"{gpus:g} GPUs for a replica: its model has {ranks} ranks, one on each GPU; write "
-            f"`num_gpus: {ranks}`, or change `tensor_parallel`"
+            f"`num_gpus: {ranks}`, or change `{config.divided_by}`"
         )
     if ranks == 1 and gpus > 1:
         return (
@@ -75,8 +75,7 @@ def no_place(gpus: float, bundles: Bundles, strategy: str, nodes: Sequence[float
         wanted = [sum(wanted)]
     if max(wanted) > most:
         hint = (
-            "write `placement_group_bundles` with one bundle for each machine and its GPUs, or a smaller "
-            "`tensor_parallel`"
+            "write `placement_group_bundles` with one bundle for each machine and its GPUs, or fewer ranks"
             if max(wanted) > 1
             else "add a machine with a GPU, or remove num_gpus"
         )

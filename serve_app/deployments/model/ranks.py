@@ -53,7 +53,7 @@ class ActorRanks:
         self._source, self._revision, self._group, self._name = config.source, config.revision, group, name
         self._bundles: Bundles = group.bundle_specs
         try:
-            self._bundle_of = bundles_of_ranks(config.tensor_parallel, self._bundles)
+            self._bundle_of = bundles_of_ranks(config.ranks, self._bundles)
         except ValueError as error:
             raise ModelLoadError(f"{config.name}: placement_group_bundles: {error}") from error
         self._actors: dict[int, Any] = {}
@@ -121,6 +121,6 @@ def actor_ranks(config: ModelConfig) -> ActorRanks | None:
     Raises ModelLoadError.
     """
     group = get_current_placement_group()
-    if config.tensor_parallel == 1 or group is None or len(group.bundle_specs) < 2:
+    if config.ranks == 1 or group is None or len(group.bundle_specs) < 2:
         return None
     return ActorRanks(config, group, ray.get_runtime_context().get_actor_name() or config.name)

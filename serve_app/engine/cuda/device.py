@@ -43,6 +43,7 @@ class TritonDevice:
         self.make_adapters: MakeAdapters = StackedTable if stacked else PackedTable
         self._experts = experts
         self._config, self._graphed = config, device.type == "cuda" and config.engine.cuda_graphs
+        self._graphed = self._graphed and config.pipeline_parallel == 1
 
     def accelerate(
         self, module: PreTrainedModel, dtype: torch.dtype, weights: WeightFormat, progress: Progress

@@ -24,6 +24,7 @@ from serve_app.engine.fused.layer import AttentionCall
 from serve_app.engine.model.forward import ATTENTION_NAME, active
 from serve_app.engine.model.indexers import connect_indexers
 from serve_app.engine.model.latents import connect_latents
+from serve_app.engine.model.stages import stage_of
 from serve_app.engine.model.stateful import wants_positions
 
 TOKENS: Final = 5  # of the prompt
@@ -55,7 +56,10 @@ class FirstLayers:
             for kind, layer in zip(declared, layers, strict=False)
         ]
         self._kinds: Sequence[object] = kinds
-        self.count = min(len(layers), max((LEAST, *(kinds.index(kind) + 1 for kind in set(kinds)))))
+        stage = stage_of(model)
+        held = range(len(layers)) if stage is None or not len(layers) else stage.layers
+        found = (kinds.index(kind) + 1 for kind in set(kinds[held.start : held.stop]))
+        self.count = min(held.stop, max((held.start + LEAST, *found)))
         with self.alone():
             recorder = Recorder()
             run_model(model, recorder)

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from serve_app.engine.fused.families import Family
 from serve_app.engine.fused.layer import DecoderStack, LayerKernels, norm_of
 from serve_app.engine.fused.rotary import Positions
-from serve_app.engine.model.forward import current
+from serve_app.engine.model.forward import current, joined_line
 from serve_app.engine.torch_cpu import few_threads
 
 # (states [T, N] float32, which it may change; positions [T]; wanted rows [R], None: all) -> [R, N]
@@ -45,7 +45,16 @@ class Decoder:
         """As `Decode`."""
         with few_threads(positions.device, states.numel()):
             factors = self._positions.at(positions, max(current().context.lens))
-        states, pending = self._stack.run(states, factors, rows)
+        line = joined_line()
+        if line is not None:
+            states = line.enter(states)
+        last = line is None or line.is_last
+        states, pending = self._stack.run(states, factors, rows if last else None)
+        if line is not None and not last:
+            if pending is not None:
+                self._kernels.add_norm(states, pending, None)
+            line.leave(states)
+            states, pending = states[: 0 if rows is None else len(rows)], None  # which nothing reads
         return self._kernels.add_norm(states, pending, self._norm)
 
 

@@ -22,6 +22,7 @@ from serve_app.engine.fused.forward import Decoder, FusedForward
 from serve_app.engine.fused.layer import AttentionCall, DecoderStack, LayerKernels
 from serve_app.engine.fused.mixture import Mixture
 from serve_app.engine.fused.rotary import Positions, Rotary
+from serve_app.engine.model.stages import stage_of
 from serve_app.engine.weights.formats import Packer
 from serve_app.engine.weights.packed_linear import Pack
 
@@ -91,9 +92,12 @@ def known(
     `states`, `mixtures`: whether layers with a state, and with experts, can be fused.
     """
     family, head = family_of(model, states=states), model.get_output_embeddings()
-    if family is None or not Positions.are_fixed(model) or type(head) is not nn.Linear:
+    stage = stage_of(model)
+    has_head = stage is None or stage.has_head
+    if family is None or not Positions.are_fixed(model) or (has_head and type(head) is not nn.Linear):
         return None
-    for layer in model.get_decoder().layers:
+    layers = model.get_decoder().layers
+    for layer in layers if stage is None else layers[stage.layers.start : stage.layers.stop]:
         if not family.has(layer, "DecoderLayer"):
             return None
         mixed = has_mixture(layer, family)
@@ -133,9 +137,10 @@ def fuse(
         return 0
     decoder: Any = model.get_decoder()
     own, head = decoder.layers, model.get_output_embeddings()
-    first, layers = FirstLayers(model), list(own)
-    count = len(layers)
-    head_dim = next(layer.self_attn.head_dim for layer in layers if hasattr(layer, "self_attn"))
+    first, layers, stage = FirstLayers(model), list(own), stage_of(model)
+    held = range(len(layers)) if stage is None else stage.layers
+    heads = (layer.self_attn.head_dim for layer in layers if hasattr(layer, "self_attn"))
+    head_dim = next(heads, None) or decoder.config.head_dim
     positions = Positions(model, head_dim, family.turned)
 
     def make(index: int, layer: nn.Module) -> nn.Module:
@@ -151,8 +156,9 @@ def fuse(
         model.forward = FusedForward(model, family, Decoder(model, family, positions, stack, parts.kernels))
 
     with torch.inference_mode():
-        made = [make(index, layers[index]) for index in range(first.count)]
-        model.set_output_embeddings(parts.make_head(head, pack))
+        made = [make(index, layers[index]) for index in range(held.start, first.count)]
+        if stage is None or stage.has_head:
+            model.set_output_embeddings(parts.make_head(head, pack))
         put(made)
         wrong = first.wrong(parts.make_backend(), pack.error)
         if wrong is not None:
@@ -163,11 +169,11 @@ def fuse(
             return 0
         del own, head
         layers.reverse()  # taken from the end, so that each is freed once it is packed
-        for index in range(count):
+        for index in range(held.stop):
             layer = layers.pop()
             if index >= first.count:
                 made.append(make(index, layer))
             if progress is not None and (index + 1) % PROGRESS == 0:
-                progress(f"quantised {index + 1} of {count} layers")
+                progress(f"quantised {index + 1} of {held.stop} layers")
         put(made)
-    return count
+    return len(held)

@@ -48,7 +48,7 @@ class RotaryTable:
         turned: Turned = Turned.HALVES,
         layer_type: str | None = None,
     ) -> None:
-        """`like`: the model's embeddings. Like the module, rounds factors to their type, on their device.
+        """`like`: a tensor of the model. Like the module, rounds factors to their type, on their device.
 
         `layer_type`: the type of the layers that use these factors, if the module has several types.
         """
@@ -103,7 +103,7 @@ class Positions:
 
     def __init__(self, model: PreTrainedModel, head_dim: int, turned: Turned) -> None:
         decoder: Any = model.get_decoder()
-        rotary, like = decoder.rotary_emb, decoder.embed_tokens.weight
+        rotary, like = decoder.rotary_emb, decoder.norm.weight
         types = sorted(rotary.rope_type) if isinstance(rotary.rope_type, dict) else [None]
         self._tables = [RotaryTable(rotary, like, head_dim, turned, each) for each in types]
         orders = [table.order() for table in self._tables]

@@ -19,6 +19,7 @@ from serve_app.engine.attention import LayerSpec
 from serve_app.engine.attention.recorder import RecordedCall, Recorder
 from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.model.forward import UnsupportedModel, active
+from serve_app.engine.model.stages import Stage
 from serve_app.engine.state import StateRecorder, StateSpec
 
 # ([T] input ids, [T] positions, [R] rows) -> [R, V] logits
@@ -37,25 +38,29 @@ class Layers:
     width: int
 
 
-def learn_layers(forward: Forward, *, name: str, config: Any, device: torch.device) -> Layers:
+def learn_layers(
+    forward: Forward, *, name: str, config: Any, device: torch.device, stage: Stage | None = None
+) -> Layers:
     """What the layers of a module need.
 
-    `config` is the text configuration of the module, and `name` the module's name in errors. Raises
-    UnsupportedModel, which names the feature of the module that we do not support.
+    `config` is the text configuration of the module, and `name` the module's name in errors. `stage`: which
+    of the model's layers it has; None: all. Raises UnsupportedModel, which names the feature of the module
+    that we do not support.
     """
     recorder, states = Recorder(), StateRecorder()
     positions = torch.arange(_TOKENS, device=device)
     one = _forward(forward, recorder, states, positions, positions)
     calls = recorder.calls
-    expected = int(config.num_hidden_layers)
+    every = tuple(range(int(config.num_hidden_layers)) if stage is None else stage.layers)
     numbers = tuple(call.layer for call in calls)
-    every = tuple(range(expected))
-    in_order = numbers == tuple(sorted(set(numbers) & set(every))) if states.specs else numbers == every
+    # The layers with states may all be in other stages.
+    some = bool(states.specs) or stage is not None
+    in_order = numbers == tuple(sorted(set(numbers) & set(every))) if some else numbers == every
     if not in_order:
         shown = ", ".join(str(call.layer) for call in calls[:8]) + (", ..." if len(calls) > 8 else "")
-        times = "at most once" if states.specs else "once"
+        times = "at most once" if some else "once"
         raise UnsupportedModel(
-            f"{name} calls attention for layers [{shown}] instead of {times} for each of its {expected} "
+            f"{name} calls attention for layers [{shown}] instead of {times} for each of its {len(every)} "
             "layers in order: a layer that runs or attends twice, or by code of its own, cannot be batched "
             "by this engine"
         )
@@ -101,7 +106,7 @@ def _check_windows(calls: list[RecordedCall], name: str, config: Any) -> None:
     declared = any("sliding_window" in get_annotations(base) for base in type(config).__mro__)
     window = getattr(config, "sliding_window", None) if declared else None
     slides = window is not None and getattr(config, "use_sliding_window", True)
-    if slides and window < config.max_position_embeddings and not any(windows):
+    if calls and slides and window < config.max_position_embeddings and not any(windows):
         raise UnsupportedModel(f"{name} keeps its sliding window of {window} tokens in a mask of its own")
     if not slides and any(windows):
         raise UnsupportedModel(f"{name} asks for a window that its configuration does not have")

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import torch
 from transformers import AttentionInterface
@@ -31,6 +31,23 @@ from serve_app.engine.state import States
 
 ATTENTION_NAME: Final = "serve_app_paged"
 POSITIONS: Final = ("position_embeddings", "embed_positions")  # the ends of names of what embeds positions
+
+
+class Line(Protocol):
+    """What is before and behind the layers of this process, if a model's layers are divided among stages."""
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the head is here."""
+        ...
+
+    def enter(self, states: torch.Tensor) -> torch.Tensor:
+        """The hidden states of the stage before, like `states`, which the first stage gets back."""
+        ...
+
+    def leave(self, states: torch.Tensor) -> None:
+        """Give hidden states to the next stage, if there is one; does not wait for it."""
+        ...
 
 
 class NoMask:
@@ -53,6 +70,7 @@ class ActiveStep:
     adapters: RowAdapters | None = None  # None: no row has one
     states: States | None = None  # None: functions with a state start from none, and keep none
     given_positions: torch.Tensor | None = None  # None: they are computed from `context`
+    line: Line | None = None  # None: all layers are here, or those that are here run by themselves
     chunked: dict[int, ForwardContext] = field(default_factory=dict)  # by the length of a chunk
 
     @cached_property
@@ -131,14 +149,15 @@ def active(
     adapters: RowAdapters | None = None,
     states: States | None = None,
     positions: torch.Tensor | None = None,
+    line: Line | None = None,
 ) -> Iterator[None]:
     """Send every attention call of forwards inside the context manager to `backend`, with `context`.
 
     `adapters` are added to the outputs of the linears that they change. `states` are used for one forward
     only. `positions` [T] are those of the rows in their sequences: they are needed if `context` only knows an
-    upper bound of them.
+    upper bound of them. `line`: of a stage.
     """
-    token = _active.set(ActiveStep(backend, context, adapters, states, positions))
+    token = _active.set(ActiveStep(backend, context, adapters, states, positions, line))
     try:
         yield
     finally:
@@ -157,6 +176,12 @@ def applied_adapters() -> RowAdapters | None:
     """The adapters of the active step; None without such a step, or if none of its rows has an adapter."""
     step = _active.get()
     return None if step is None else step.adapters
+
+
+def joined_line() -> Line | None:
+    """The line of the active step; None without such a step, or if it has no line."""
+    step = _active.get()
+    return None if step is None else step.line
 
 
 def applied_states() -> States | None:

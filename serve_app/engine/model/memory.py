@@ -6,10 +6,9 @@ which `keep_to_share` limits torch. Nothing is allocated.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import psutil
 import torch
@@ -28,13 +27,29 @@ STATE_SHARE: Final = 0.5  # of the cache, at most, for states
 KEPT_SLOTS: Final = 2  # for each sequence of a full batch, for the states of known prefixes
 
 
-# The free bytes of this process -> the bytes for which it may plan, if others share the machine or the model.
-Agree = Callable[[int], int]
+class Agreement(Protocol):
+    """What the ranks of a model agree on. All of them make the same calls, in the same order."""
+
+    def share(self, free_bytes: int) -> int:
+        """The bytes for which this rank may plan, by its free ones."""
+        ...
+
+    def smallest(self, number: int) -> int:
+        """The smallest of all ranks' numbers."""
+        ...
 
 
-def alone(free_bytes: int) -> int:
-    """The `Agree` of a process that has a model of its own."""
-    return free_bytes
+class Alone:
+    """The `Agreement` of a process that has a model of its own."""
+
+    def share(self, free_bytes: int) -> int:
+        return free_bytes
+
+    def smallest(self, number: int) -> int:
+        return number
+
+
+ALONE: Final = Alone()
 
 
 class CacheTooSmall(ValueError):
@@ -73,6 +88,7 @@ def plan_cache(
     free_bytes: int,
     share: float,
     cap: int | None = None,
+    agreement: Agreement = ALONE,
 ) -> CachePlan:
     """Choose the number of blocks, the number of slots for states, and the window.
 
@@ -80,7 +96,8 @@ def plan_cache(
     `free_bytes`, limited to `cap` and to what `max_sequences` full windows fill. The model's own window is
     lowered to what fits in the blocks. A `config.max_model_len` that does not fit raises CacheTooSmall
     instead. States take at most STATE_SHARE of the memory; if that is too little for `config.max_sequences`,
-    fewer sequences run at once.
+    fewer sequences run at once. `agreement`: all ranks have as many blocks and slots as the one with room for
+    the fewest; a rank may have states although another one has none.
     """
     if config.max_model_len is not None and config.max_model_len > context_window:
         raise CacheTooSmall(
@@ -93,8 +110,10 @@ def plan_cache(
     given = int(free_bytes * share) if cap is None else min(int(free_bytes * share), cap)
     given = given if config.kv_cache_bytes is None else config.kv_cache_bytes
     slot_bytes = sum(state.num_bytes for state in states)
-    num_slots = _slots(slot_bytes, int(given * STATE_SHARE), config.max_sequences)
-    max_sequences = min(config.max_sequences, num_slots // STEP_SLOTS) if states else config.max_sequences
+    has_states = agreement.smallest(-len(states)) < 0  # here, or in another rank
+    num_slots = _slots(slot_bytes, int(given * STATE_SHARE), config.max_sequences) if has_states else 0
+    num_slots = agreement.smallest(num_slots)
+    max_sequences = min(config.max_sequences, num_slots // STEP_SLOTS) if num_slots else config.max_sequences
     # One block a sequence above its window: a fork copies before it releases.
     enough = config.max_sequences * (blocks_per_window + 1)
     if config.num_blocks is not None:
@@ -104,6 +123,7 @@ def plan_cache(
     else:
         fitting = (given - (num_slots + OWN_SLOTS) * slot_bytes) // block_bytes
         num_blocks = fitting if config.kv_cache_bytes is not None else min(fitting, enough)
+    num_blocks = agreement.smallest(num_blocks)
     capacity = num_blocks * config.block_size
     if num_blocks < 2:
         raise CacheTooSmall(
@@ -129,16 +149,17 @@ def plan_cache(
 
 def _slots(slot_bytes: int, given: int, max_sequences: int) -> int:
     """The number of slots of `slot_bytes` each that fit in `given` bytes, but no more than a full batch and
-    cached prefixes can use."""
+    cached prefixes can use: as many, if a slot takes none."""
+    most = max_sequences * (STEP_SLOTS + KEPT_SLOTS)
     if not slot_bytes:
-        return 0
+        return most
     fitting = given // slot_bytes - OWN_SLOTS
     if fitting < STEP_SLOTS:
         raise CacheTooSmall(
             f"the states of one sequence take {slot_bytes:,} bytes, and {STATE_SHARE:.0%} of the cache hold "
             f"fewer than the {STEP_SLOTS + OWN_SLOTS} that it needs; free some memory or raise kv_cache_bytes"
         )
-    return min(fitting, max_sequences * (STEP_SLOTS + KEPT_SLOTS))
+    return min(fitting, most)
 
 
 def plan_for_device(
@@ -151,12 +172,12 @@ def plan_for_device(
     context_window: int,
     step_bytes: int = 0,
     adapter_bytes: int = 0,
-    agree: Agree = alone,
+    agreement: Agreement = ALONE,
 ) -> CachePlan:
     """`plan_cache` with the share and the free memory of `device`, on which the weights are already loaded.
 
     On a GPU, which cannot swap, `step_bytes` are kept free for the largest steps, and `adapter_bytes` for the
-    adapters that may be loaded while serving. `agree` gets the free bytes, and returns those that count.
+    adapters that may be loaded while serving. `agreement`: with the other ranks of the model.
     """
     on_cpu = device.type == "cpu"
     free = free_memory(device, config.gpu_share)
@@ -177,9 +198,10 @@ def plan_for_device(
         dtype=dtype,
         config=config,
         context_window=context_window,
-        free_bytes=agree(max(free - beside, 0)),
+        free_bytes=agreement.share(max(free - beside, 0)),
         share=CPU_SHARE if on_cpu else 1.0,
         cap=CPU_CACHE_CAP if on_cpu else None,
+        agreement=agreement,
     )
 
 

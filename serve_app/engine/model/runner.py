@@ -21,6 +21,7 @@ from serve_app.engine.model.adapter_table import MakeAdapters
 from serve_app.engine.model.dry_run import learn_layers
 from serve_app.engine.model.forward import (
     ATTENTION_NAME,
+    Line,
     active,
     check_chunks,
     check_codes,
@@ -28,9 +29,10 @@ from serve_app.engine.model.forward import (
 )
 from serve_app.engine.model.indexers import connect_indexers
 from serve_app.engine.model.latents import connect_latents
-from serve_app.engine.model.memory import Agree, CachePlan, CacheTooSmall, alone, plan_for_device
+from serve_app.engine.model.memory import ALONE, Agreement, CachePlan, CacheTooSmall, plan_for_device
 from serve_app.engine.model.packed_adapters import PackedTable
 from serve_app.engine.model.prompt_tuning import STAND_IN, EmbeddingRows
+from serve_app.engine.model.stages import stage_of
 from serve_app.engine.model.stateful import connect_states, wants_positions
 from serve_app.engine.state import StateKernels
 from serve_app.engine.state.pools import StatePools
@@ -45,8 +47,8 @@ class ModelRunner:
     is the type of the keys and values, and also that of the cache unless `config.kv_cache_dtype` says
     otherwise. `context_window` is the model's own window in tokens; None: `max_position_embeddings`.
     `make_adapters` makes the table of the model's adapters. `graphed`: the number of tokens in the largest
-    step with prompts that will be recorded as a graph. `agree`: as of `plan_for_device`. Raises
-    UnsupportedModel and `memory.CacheTooSmall`.
+    step with prompts that will be recorded as a graph. `agreement`: as of `plan_for_device`. `line`: of a
+    module that is a stage. Raises UnsupportedModel and `memory.CacheTooSmall`.
     """
 
     def __init__(
@@ -61,7 +63,8 @@ class ModelRunner:
         make_adapters: MakeAdapters = PackedTable,
         graphed: int = 0,
         state_kernels: StateKernels | None = None,
-        agree: Agree = alone,
+        agreement: Agreement = ALONE,
+        line: Line | None = None,
     ) -> None:
         self.module = module
         self.device = device
@@ -76,12 +79,15 @@ class ModelRunner:
         connect_latents(module, ATTENTION_NAME)
         connect_states(module)
         connect_indexers(module)
-        layers = learn_layers(self._logits, name=name, config=text_config, device=device)
+        stage = stage_of(module)
+        layers = learn_layers(self._logits, name=name, config=text_config, device=device, stage=stage)
         self._codes = CACHED[config.kv_cache_dtype]
         check_codes(layers.attention, codes=self._codes is not None)
         if layers.attention:
             check_takes_positions(module)
-        self.layers, self.vocab_size = layers.attention, layers.width
+        self.layers = layers.attention
+        self.vocab_size = layers.width if stage is None else stage.vocab_size
+        self._line: Line | None = None
         if layers.numbers != tuple(range(len(layers.numbers))):
             self.backend = Numbered(backend, layers.numbers)
         self._state_specs, self._state_kernels = layers.states, state_kernels
@@ -98,7 +104,7 @@ class ModelRunner:
             context_window=window,
             step_bytes=self._step_bytes(config, min(window, config.max_model_len or window), dtype, graphed),
             adapter_bytes=0 if self.adapters is None else self.adapters.bytes_to_come,
-            agree=agree,
+            agreement=agreement,
         )
         self.block_size = self.plan.block_size
         self.num_blocks = self.plan.num_blocks
@@ -112,7 +118,7 @@ class ModelRunner:
                 f"the system does not give the {self.plan.cache_bytes:,} bytes of the KV cache "
                 f"({why}); lower kv_cache_bytes or num_blocks, or free some memory"
             ) from error
-        self.memory = backend.memory
+        self.memory, self._line = backend.memory, line  # which carries steps from now on
         if self.plan.lowered_from is not None:
             log.warning(
                 "context window lowered from %d to %d tokens: the KV cache holds no more",
@@ -132,7 +138,7 @@ class ModelRunner:
         """Compute the step and fill the cache; returns [R, V] float32, with one row for each wanted position.
 
         R may be 0 (prefill chunks that end inside their prompts); the result is then [0, V], and the head
-        computes nothing.
+        computes nothing. A stage without the head returns numbers that mean nothing.
         """
         adapters = None if self.adapters is None else self.adapters.of_step(batch.chunks)
         virtual, input_ids = self._rows.of_step(batch.chunks, self.device), batch.input_ids
@@ -141,7 +147,7 @@ class ModelRunner:
         states = None if self.states is None else self.states.of_step(batch.chunks)
         with (
             torch.inference_mode(),
-            active(self.backend, batch.context, adapters, states),
+            active(self.backend, batch.context, adapters, states, line=self._line),
             self._rows.written(virtual),
         ):
             return self._logits(input_ids, batch.positions, batch.logit_rows).float()

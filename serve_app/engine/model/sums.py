@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from serve_app.engine.exact import silu
+from serve_app.engine.model.stages import stage_of
 
 _PLACE: Final = "serve_app_total"
 
@@ -65,10 +66,13 @@ def connect_ranks(model: PreTrainedModel, ranks: Ranks, joints: Joints) -> None:
         module._is_expert_parallel = True  # to transformers' own functions
         module.register_forward_pre_hook(_OwnExperts(ranks.rank, count))
     embedding: Any = model.get_input_embeddings()
-    rows = _Rows(ranks, embedding.num_embeddings)
-    embedding.register_forward_pre_hook(rows.before)
-    embedding.register_forward_hook(rows.after)
-    model.register_forward_hook(_Logits(ranks, joints.vocab_size))
+    if embedding.weight is not None:  # else it is in another stage
+        rows = _Rows(ranks, embedding.num_embeddings)
+        embedding.register_forward_pre_hook(rows.before)
+        embedding.register_forward_hook(rows.after)
+    stage = stage_of(model)
+    if stage is None or stage.has_head:
+        model.register_forward_hook(_Logits(ranks, joints.vocab_size))
 
 
 def total_of(child: nn.Module) -> Total | None:

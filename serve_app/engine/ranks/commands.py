@@ -157,4 +157,6 @@ class Reply(msgspec.Struct, array_like=True):
     """A follower has reached a point of its start, or cannot."""
 
     point: str  # loaded, or ready
+    # Of linears that adapters can change: layer, name, outputs and inputs in the whole model.
+    linears: tuple[tuple[int, str, int, int], ...] = ()
     refused: str | None = None  # why this model cannot be loaded, for the operator

@@ -14,7 +14,7 @@ from serve_app.engine.ranks.commands import (
     Reply,
     Step,
 )
-from serve_app.engine.ranks.group import RankGroup
+from serve_app.engine.ranks.groups import RankGroups
 from serve_app.engine.ranks.leader import AdapterCuts, part_of
 from serve_app.engine.ranks.life import FollowerLife
 
@@ -27,12 +27,12 @@ class Follower:
     def __init__(
         self,
         runner: ModelRunner,
-        group: RankGroup,
+        groups: RankGroups,
         pipe: Pipe[Command, Reply],
         life: FollowerLife,
         cuts: AdapterCuts,
     ) -> None:
-        self._runner, self._group, self._pipe, self._life, self._cuts = runner, group, pipe, life, cuts
+        self._runner, self._groups, self._pipe, self._life, self._cuts = runner, groups, pipe, life, cuts
 
     def serve(self) -> None:
         """Returns when rank 0 says so, or is gone."""
@@ -56,7 +56,7 @@ class Follower:
     def _run(self, step: Step) -> None:
         batch = step.batch(self._runner.device)
         if step.is_fed:
-            self._group.of_first(batch.input_ids)
+            self._groups.every.of_first(batch.input_ids)
         self._runner.run(batch)
 
     def _change_adapters(self, command: PutAdapter | DropAdapter) -> None:

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final
 
 import torch
 
 from serve_app.engine.model.isolation import DeviceBroken
+from serve_app.engine.model.lora import Place
 from serve_app.engine.pipe import Pipe, frame
 from serve_app.engine.ranks.commands import Command, Reply, Start, Stop
-from serve_app.engine.ranks.group import RankGroup
+from serve_app.engine.ranks.groups import RankGroups, joined
 from serve_app.engine.ranks.launcher import Launcher
 from serve_app.engine.ranks.life import Watch
 from serve_app.engine.ranks.meeting import Meeting, RankRefused
@@ -28,16 +29,21 @@ log = logging.getLogger(__name__)
 END_S: Final = 5.0  # for a follower to end by itself
 
 
+def shapes_of(replies: Iterable[Reply]) -> dict[Place, tuple[int, int]]:
+    """The linears of all replies, as of `leader.Others.await_ready`."""
+    return {(layer, name): (n, k) for each in replies for layer, name, n, k in each.linears}
+
+
 class Followers:
     """The ranks from 1 on. As `leader.Others`, for one thread; `close` and `when_lost` are for any."""
 
-    def __init__(self, launcher: Launcher, config: bytes, size: int) -> None:
+    def __init__(self, launcher: Launcher, config: bytes, size: int, stages: int = 1) -> None:
         """Let `launcher` start ranks 1 to `size` - 1, and wait until they are connected. They load then.
 
-        `config`: for `Start`. Raises RankRefused, with the ranks that are missing.
+        `config`: for `Start`. `stages`: of the model. Raises RankRefused, with the ranks that are missing.
         """
-        self.group: RankGroup | None = None
-        self._launcher = launcher
+        self.groups: RankGroups | None = None
+        self._launcher, self._stages = launcher, stages
         self._lost: str | None = None
         self._losing = threading.Lock()
         self._tell: Callable[[str], None] = lambda reason: None
@@ -73,18 +79,17 @@ class Followers:
         """The number of ranks on this machine, with rank 0."""
         return self._hosts.count(self._hosts[0])
 
-    def join(self, device: torch.device) -> RankGroup:
+    def join(self, device: torch.device) -> RankGroups:
         """Wait until every rank has loaded its part, then join them. Raises RankRefused."""
         self._await("loaded")
-        self.group = RankGroup(
-            *(0, len(self._hosts), self._store, device), host=self._hosts[0], beside=self.beside
-        )
-        return self.group
+        self.groups = joined(0, self._hosts, self._store, device, self._stages)
+        return self.groups
 
-    def await_ready(self) -> None:
-        """Wait until every rank takes commands. Raises RankRefused."""
-        self._await("ready")
+    def await_ready(self) -> dict[Place, tuple[int, int]]:
+        """Wait until every rank takes commands; as of `leader.Others`. Raises RankRefused."""
+        replies = self._await("ready")
         self._watch.all_ready()
+        return shapes_of(replies)
 
     def when_lost(self, tell: Callable[[str], None]) -> None:
         """Call `tell` with the reason when a rank is lost; in another thread."""
@@ -133,7 +138,8 @@ class Followers:
         self._launcher.end(END_S)
         self._let_go()
 
-    def _await(self, point: str) -> None:
+    def _await(self, point: str) -> list[Reply]:
+        replies = []
         for rank, pipe in self._pipes.items():
             reply = pipe.receive()
             if reply is None:
@@ -142,6 +148,8 @@ class Followers:
                 raise RankRefused(f"rank {rank}: {reply.refused}")
             if reply.point != point:
                 raise RankRefused(f"rank {rank} is {reply.point}, not {point}")
+            replies.append(reply)
+        return replies
 
     def _on_lost(self, reason: str) -> None:
         with self._losing:
@@ -156,7 +164,7 @@ class Followers:
 
     def _let_go(self) -> None:
         """Wake what still waits for a rank in this process."""
-        if self.group is not None:
-            self.group.abort()
+        if self.groups is not None:
+            self.groups.abort()
         for each in self._found.values():
             each.close()

@@ -6,6 +6,7 @@ bits, and a row's sum depends on no other row. Depends on tensors alone.
 
 from __future__ import annotations
 
+from collections import deque
 from datetime import timedelta
 from typing import Any, Final
 from zlib import crc32
@@ -44,6 +45,7 @@ class RankGroup:
         self.rank, self.size, self._device = rank, size, device
         self.beside = size if beside is None else beside
         self._is_lost = False
+        self._given: deque[tuple[Any, torch.Tensor]] = deque()  # and perhaps not taken yet
         self._store = store  # torch keeps only the part of it that is not Python
         options = dist.ProcessGroupGloo._Options()
         options._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
@@ -76,6 +78,13 @@ class RankGroup:
     def of_first(self, tensor: torch.Tensor) -> None:
         """Overwrite `tensor`, contiguous and on the device, by that of rank 0."""
         self._finish(self._devices.broadcast([tensor], dist.BroadcastOptions()))
+
+    def give(self, tensor: torch.Tensor, most: int) -> None:
+        """As `of_first` in rank 0, without a wait unless the others lag behind by `most`. `tensor` must not
+        change any more."""
+        if len(self._given) >= most:
+            self._finish(self._given.popleft()[0])
+        self._given.append((self._devices.broadcast([tensor], dist.BroadcastOptions()), tensor))
 
     def meet(self) -> None:
         """Wait for all ranks."""

@@ -13,7 +13,7 @@ from serve_app.engine.model.adapter_table import Adapters, AdapterTable
 from serve_app.engine.model.lora import LowRank, Place, RowAdapters
 from serve_app.engine.model.runner import ModelRunner
 from serve_app.engine.ranks.commands import Command, CopyBlocks, DropAdapter, PutAdapter, Step, Update
-from serve_app.engine.ranks.group import RankGroup
+from serve_app.engine.ranks.groups import RankGroups
 
 T = TypeVar("T")
 
@@ -21,8 +21,9 @@ T = TypeVar("T")
 class Others(Protocol):
     """The other ranks."""
 
-    def await_ready(self) -> None:
-        """Wait until each of them has its runner."""
+    def await_ready(self) -> dict[Place, tuple[int, int]]:
+        """Wait until each of them has its runner. Returns the shapes (N, K) of all linears in the whole model
+        that adapters can change, and that some of them have."""
         ...
 
     def send(self, command: Command) -> None:
@@ -53,6 +54,12 @@ class AdapterCuts(Protocol):
         ...
 
 
+def whole_shapes(table: Adapters | None, cuts: AdapterCuts) -> dict[Place, tuple[int, int]]:
+    """The shapes in the whole model of the linears that a rank's table can change."""
+    own = {} if table is None else table.shapes
+    return {place: cuts.whole(*place, shape) for place, shape in own.items()}
+
+
 def part_of(updates: Iterable[LowRank], cuts: AdapterCuts) -> list[LowRank]:
     """This rank's part of an adapter."""
     return [
@@ -64,21 +71,29 @@ def part_of(updates: Iterable[LowRank], cuts: AdapterCuts) -> list[LowRank]:
 class LeadingRunner:
     """As `isolation.Runner`, over `runner`, which has the part of rank 0."""
 
-    def __init__(self, runner: ModelRunner, group: RankGroup, others: Others, cuts: AdapterCuts) -> None:
-        self._runner, self._group, self._others = runner, group, others
+    def __init__(
+        self,
+        runner: ModelRunner,
+        groups: RankGroups,
+        others: Others,
+        cuts: AdapterCuts,
+        shapes: Mapping[Place, tuple[int, int]],
+    ) -> None:
+        """`shapes`: as of `Others.await_ready`."""
+        self._runner, self._groups, self._others = runner, groups, others
         self.vocab_size, self.table_width = runner.vocab_size, runner.table_width
         self.block_size, self.num_blocks = runner.block_size, runner.num_blocks
         self.num_slots, self.memory, self.device = runner.num_slots, runner.memory, runner.device
         self.adapters: Adapters | None = None
         if runner.adapters is not None:
-            self.adapters = LeadingTable(runner.adapters, others, cuts)
+            self.adapters = LeadingTable(runner.adapters, others, cuts, shapes)
 
     def run(self, batch: Batch) -> torch.Tensor:
         self._others.send(Step.of(batch, self.num_slots > 0))
 
         def compute() -> torch.Tensor:
             if batch.is_fed:
-                self._group.of_first(batch.input_ids)
+                self._groups.every.of_first(batch.input_ids)
             return self._runner.run(batch)
 
         return self._together(compute)
@@ -108,13 +123,16 @@ class _Loaded:
 class LeadingTable(AdapterTable[_Loaded]):
     """The adapters of all ranks; of each adapter every rank has a part."""
 
-    def __init__(self, own: Adapters, others: Others, cuts: AdapterCuts) -> None:
+    def __init__(
+        self, own: Adapters, others: Others, cuts: AdapterCuts, shapes: Mapping[Place, tuple[int, int]]
+    ) -> None:
         self._own, self._others, self._cuts = own, others, cuts
         self.dtype = own.dtype
+        self._shapes = dict(sorted((whole_shapes(own, cuts) | dict(shapes)).items()))
 
     @property
     def shapes(self) -> dict[Place, tuple[int, int]]:
-        return {place: self._cuts.whole(*place, shape) for place, shape in self._own.shapes.items()}
+        return self._shapes
 
     @property
     def num_bytes(self) -> int:

@@ -35,7 +35,7 @@ def divided(decoder: nn.Module, ranks: int, *, whole_experts: bool) -> tuple[dic
     """
     found: dict[str, Part] = {}
     failed: dict[tuple[str, type], str] = {}
-    for at, layer in _layers(decoder):
+    for at, layer in layers_of(decoder):
         for path, part, divide in _parts(layer, ranks, whole_experts=whole_experts):
             try:
                 divide(part)
@@ -45,13 +45,13 @@ def divided(decoder: nn.Module, ranks: int, *, whole_experts: bool) -> tuple[dic
                 failed.setdefault(_kind(layer, path), str(error))
             else:
                 found[f"{at}.{path}" if path else at] = part
-    for at, layer in _layers(decoder):
+    for at, layer in layers_of(decoder):
         for name in {
             _unit(layer, path.removeprefix(f"{at}.")) for path in found if path.startswith(f"{at}.")
         }:
             if rest := _undivided(layer, at, name, found):
                 failed.setdefault(_kind(layer, name), f"{rest} is not divided, and what is beside it is")
-    for at, layer in _layers(decoder):
+    for at, layer in layers_of(decoder):
         for path in [path for path in found if path.startswith(f"{at}.")]:
             if _kind(layer, path.removeprefix(f"{at}.")) in failed:
                 del found[path]
@@ -61,14 +61,14 @@ def divided(decoder: nn.Module, ranks: int, *, whole_experts: bool) -> tuple[dic
 def sums_of(decoder: nn.Module, path: str, part: Part) -> Iterator[str]:
     """The paths of modules in the decoder whose outputs are sums over ranks, because of one part."""
     yield from (f"{path}.{name}" for name in part.sums)
-    for at, layer in _layers(decoder):
+    for at, layer in layers_of(decoder):
         if path == at:
             yield from (f"{path}.{name}" for name in part.writes)
         elif path.startswith(f"{at}.") and part.writes:
             yield f"{at}.{_unit(layer, path.removeprefix(f'{at}.'))}"
 
 
-def _layers(decoder: nn.Module) -> list[tuple[str, nn.Module]]:
+def layers_of(decoder: nn.Module) -> list[tuple[str, nn.Module]]:
     """The layers of a decoder: the longest list that is in no other one."""
     lists: dict[str, nn.ModuleList] = {}
     for path, module in decoder.named_modules():

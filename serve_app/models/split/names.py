@@ -50,16 +50,23 @@ class Names:
             raise OtherForm(name)
         return piece
 
-    def _piece(self, name: str, shape: tuple[int, ...]) -> Piece:
-        path, index, converter = name, 0, None
+    def path(self, name: str) -> str:
+        """The path of a parameter that the tensor becomes, or a part of it."""
+        return self._renamed(name)[0]
+
+    def _renamed(self, name: str) -> tuple[str, WeightConverter | None, int]:
+        """The path, and the conversion with the number of this one among its sources."""
+        path = name
         for each in self._renamings:
             path, _ = each.rename_source_key(path)
         for each in self._converters:
             path, pattern = each.rename_source_key(path)
             if pattern is not None:
-                converter, index = each, each.source_patterns.index(pattern)
-                break
-        path = self._known(path)
+                return self._known(path), each, each.source_patterns.index(pattern)
+        return self._known(path), None, 0
+
+    def _piece(self, name: str, shape: tuple[int, ...]) -> Piece:
+        path, converter, index = self._renamed(name)
         if converter is None:
             return Piece(path, self._shares.get(path))
         targets = [

@@ -23,15 +23,20 @@ WIDTHS: Final = (
 STATES: Final = ("linear_num_value_heads", "linear_num_heads", "mamba_n_heads", "mamba_num_heads")
 
 
-def undivided(config: ModelConfig) -> str | None:
-    """Why a model whose files are on this machine cannot have this many ranks; None if no reason is known."""
-    folder = local_folder(config) if config.tensor_parallel > 1 else None
+def undivided(config: ModelConfig) -> tuple[str, str] | None:
+    """The setting by which a model whose files are on this machine cannot be divided, and why; None if no
+    reason is known."""
+    folder = local_folder(config) if config.ranks > 1 else None
     if folder is None:
         return None
     try:
         shape = read_json(folder / "config.json")
         text = shape.get("text_config") or shape
-        return indivisible(text, config.tensor_parallel, whole_experts=config.expert_parallel)
+        layers, stages = text.get("num_hidden_layers"), config.pipeline_parallel
+        if isinstance(layers, int) and layers < stages:
+            return "pipeline_parallel", f"its num_hidden_layers of {layers} are fewer than {stages} stages"
+        reason = indivisible(text, config.tensor_parallel, whole_experts=config.expert_parallel)
+        return None if reason is None else ("tensor_parallel", reason)
     except (OSError, ModelLoadError, AttributeError):
         return None  # the start says what is wrong with the files
 

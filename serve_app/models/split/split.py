@@ -3,26 +3,29 @@
 Each rank's module is the model's own class with narrower linears, so everything after the load works as for a
 smaller model. Linears that read the residual keep some of their outputs, and linears that write to it keep
 some of their inputs: the outputs of those parts of a layer are sums over ranks. Rows of embedding and head
-are divided by vocabulary. A part of a layer that cannot be divided as a whole is the same in every rank.
+are divided by vocabulary. A part of a layer that cannot be divided as a whole is the same in every rank. If
+layers are divided among stages, too, the ranks of a stage have its layers alone.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from serve_app.config import ModelConfig
 from serve_app.models.errors import ModelLoadError
 from serve_app.models.split.cut import Cut
 from serve_app.models.split.layers import divided, sums_of
 from serve_app.models.split.names import Names, OtherForm, Piece
 from serve_app.models.split.share import Share, narrow
 from serve_app.models.split.sizes import indivisible
+from serve_app.models.split.stages import Stage
 from serve_app.models.stored import StoredTensor
 
 # Linears that have those of several names side by side, as adapters name them.
@@ -36,32 +39,47 @@ _EXPERT: Final = re.compile(r"\blayers\.(?P<layer>\d+)\..*\.experts\.(?P<expert>
 class Split:
     """The part of a model that one rank keeps."""
 
-    rank: int
-    ranks: int
+    rank: int  # among those of its stage
+    ranks: int  # of a stage
+    stage: Stage | None  # None: it has all layers
     vocab_size: int  # of the model
-    divides_heads: bool  # of attention
-    shares: Mapping[str, Share]  # of parameters, by path
-    linears: Mapping[tuple[int, str], Share]  # the same of linears, by layer and name
-    rows: Mapping[str, int]  # of embedding and head, by the path of their tensors
-    counts: Mapping[str, int]  # attributes of modules, by path
-    buffers: Mapping[str, Share]
-    # Where ranks meet, by the paths of modules in the decoder.
-    summed: frozenset[str]  # modules whose outputs are sums over ranks
-    norms: Mapping[str, int]  # norms over the numbers of several ranks: how many
-    experts: Mapping[str, int]  # experts of which each rank has some: how many
-    repeated: Mapping[str, str]  # why a part of the layers is the same in every rank, by its name
     names: Names
+    divides_heads: bool = False  # of attention
+    shares: Mapping[str, Share] = field(default_factory=dict)  # of parameters, by path
+    linears: Mapping[tuple[int, str], Share] = field(default_factory=dict)  # by layer and name
+    rows: Mapping[str, int] = field(default_factory=dict)  # of embedding and head, by path
+    counts: Mapping[str, int] = field(default_factory=dict)  # attributes of modules, by path
+    buffers: Mapping[str, Share] = field(default_factory=dict)
+    # Where ranks meet, by the paths of modules in the decoder.
+    summed: frozenset[str] = frozenset()  # modules whose outputs are sums over ranks
+    norms: Mapping[str, int] = field(default_factory=dict)  # over the numbers of several ranks: how many
+    experts: Mapping[str, int] = field(default_factory=dict)  # of which each rank has some: how many
+    repeated: Mapping[str, str] = field(default_factory=dict)  # why a part is in every rank, by its name
 
     @classmethod
-    def of(cls, whole: PreTrainedModel, rank: int, ranks: int, *, whole_experts: bool = False) -> Split:
+    def of(
+        cls,
+        whole: PreTrainedModel,
+        rank: int,
+        ranks: int,
+        *,
+        whole_experts: bool = False,
+        stage: int = 0,
+        stages: int = 1,
+    ) -> Split:
         """`whole`: the model, on the meta device. `whole_experts`: whether experts are divided by number.
 
-        Raises ModelLoadError, with the name of what cannot be divided.
+        `rank`: among the `ranks` of one `stage`, of as many `stages`, both from 0. Raises ModelLoadError,
+        with the name of what cannot be divided.
         """
         name, text = type(whole).__name__, whole.config.get_text_config()
         if reason := indivisible(text.to_dict(), ranks, whole_experts=whole_experts):
             raise _refused(name, ranks, reason)
         decoder: Any = whole.get_decoder()
+        own = None if stages == 1 else Stage.of(whole, stage, stages)
+        vocab_size, rows = _vocabulary(whole, name, ranks)
+        if ranks == 1:
+            return cls(rank=0, ranks=1, stage=own, vocab_size=vocab_size, names=Names(whole, {}))
         found, repeated = divided(decoder, ranks, whole_experts=whole_experts)
         if whole_experts and not any(part.experts for part in found.values()):
             reason = "; ".join(("it has no experts that can be divided by number", *repeated.values()))
@@ -69,8 +87,12 @@ class Split:
         if not found:
             reasons = sorted(set(repeated.values())) or ["the names of its tensors are not known"]
             raise _refused(name, ranks, f"none of its layers can be: {'; '.join(reasons)}")
+        attends = any(part.attends for part in found.values())
         at = next(path for path, module in whole.named_modules() if module is decoder)
         at = f"{at}." if at else ""
+        if own is not None:
+            found = {path: part for path, part in found.items() if own.has(f"{at}{path}.")}
+            rows = {path: count for path, count in rows.items() if own.has(path)}
         shares: dict[str, Share] = {}
         buffers: dict[str, Share] = {}
         counts: dict[str, int] = {}
@@ -79,12 +101,12 @@ class Split:
             counts |= {f"{at}{path}.{each}": count for each, count in part.counts.items()}
             if isinstance(getattr(part.module, "mup_vector", None), torch.Tensor):
                 buffers[f"{at}{path}.mup_vector"] = Share(2, part.shares["in_proj.weight"].sides)
-        vocab_size, rows = _vocabulary(whole, name, ranks)
         return cls(
             rank=rank,
             ranks=ranks,
+            stage=own,
             vocab_size=vocab_size,
-            divides_heads=any(part.attends for part in found.values()),
+            divides_heads=attends,
             shares=shares,
             linears=dict(_linears(shares)),
             rows=rows,
@@ -99,6 +121,16 @@ class Split:
             names=Names(whole, shares),
         )
 
+    @classmethod
+    def of_rank(cls, whole: PreTrainedModel, rank: int, config: ModelConfig) -> Split:
+        """As `of`, by the settings."""
+        return cls.of(
+            *(whole, rank % config.tensor_parallel, config.tensor_parallel),
+            whole_experts=config.expert_parallel,
+            stage=config.stage_of(rank),
+            stages=config.pipeline_parallel,
+        )
+
     def class_of(self, kind: type[PreTrainedModel]) -> type[PreTrainedModel]:
         """The class of the rank's module: `kind` with narrower parts, for as long as it is loaded."""
 
@@ -110,6 +142,8 @@ class Split:
 
     def narrow(self, module: PreTrainedModel) -> None:
         """Make a whole model on the meta device the rank's part, but for what it computes with at last."""
+        if self.stage is not None:
+            self.stage.take(module)
         narrow(module, self.shares, self.rows)
         for path, count in self.counts.items():
             owner, _, name = path.rpartition(".")
@@ -121,6 +155,8 @@ class Split:
             owner, _, name = path.rpartition(".")
             place = module.get_submodule(owner)
             place._buffers[name] = share.cut(self.rank, self.ranks).of(place.get_buffer(name))
+        if self.stage is not None:
+            self.stage.finish(module)
         text: Any = module.config.get_text_config()
         text.vocab_size = self.vocab_rows
         if not self.divides_heads:
@@ -136,13 +172,15 @@ class Split:
     @property
     def vocab_rows(self) -> int:
         """The rows of the rank's embedding."""
-        return next(iter(self.rows.values()))
+        return next(iter(self.rows.values()), self.vocab_size)
 
     def needed(self, stored: Iterable[StoredTensor]) -> list[StoredTensor]:
-        """The tensors of a checkpoint but those of other ranks' experts."""
+        """The tensors of a checkpoint but those of other ranks' experts, and of other stages."""
         return [each for each in stored if self._needs(each.name)]
 
     def _needs(self, name: str) -> bool:
+        if self.stage is not None and not self.stage.has(self.names.path(name)):
+            return False
         found = _EXPERT.search(name)
         if found is None:
             return True

@@ -11,14 +11,16 @@ from serve_app.engine.assemble import Part, make_runner
 from serve_app.engine.machine import prepare
 from serve_app.engine.model.forward import UnsupportedModel
 from serve_app.engine.model.memory import CacheTooSmall
+from serve_app.engine.model.runner import ModelRunner
 from serve_app.engine.model.sums import Joints
 from serve_app.engine.pipe import Pipe
 from serve_app.engine.ranks.commands import Command, Reply, Start
 from serve_app.engine.ranks.follower import Follower
 from serve_app.engine.ranks.followers import Followers
 from serve_app.engine.ranks.gpus import TooFewGpus, environment_of
-from serve_app.engine.ranks.group import RankGroup
+from serve_app.engine.ranks.groups import RankGroups, joined
 from serve_app.engine.ranks.launcher import ChildProcesses, Launcher
+from serve_app.engine.ranks.leader import whole_shapes
 from serve_app.engine.ranks.life import FollowerLife
 from serve_app.engine.ranks.meeting import Connections, RankRefused
 from serve_app.engine.ranks.store import RemoteStore
@@ -36,40 +38,41 @@ def start_followers(config: ModelConfig, launcher: Launcher | None = None) -> Fo
     Without a `launcher` they are child processes. Raises ModelLoadError if this process sees too few GPUs, or
     if a rank does not start.
     """
-    ranks = config.tensor_parallel
-    if ranks == 1:
+    if config.ranks == 1:
         return None
     try:
-        return Followers(launcher or _children(config), config.model_dump_json().encode(), ranks)
+        said = config.model_dump_json().encode()
+        return Followers(launcher or _children(config), said, config.ranks, config.pipeline_parallel)
     except RankRefused as error:
         raise ModelLoadError(f"{config.name}: {error}") from error
 
 
 def _children(config: ModelConfig) -> ChildProcesses:
-    ranks = config.tensor_parallel
+    ranks = config.ranks
     try:
         environments = {rank: environment_of(rank, ranks, config.device) for rank in range(1, ranks)}
     except TooFewGpus as error:
         raise ModelLoadError(
-            f"{config.name}: tensor_parallel {ranks} takes as many GPUs, and this replica has {error}; write "
-            f"`num_gpus: {ranks}` in ray_actor_options"
+            f"{config.name}: {ranks} ranks take as many GPUs, and this replica has {error}; write `num_gpus: "
+            f"{ranks}` in ray_actor_options"
         ) from error
     return ChildProcesses(_COMMAND, environments)
 
 
-def part_of(config: ModelConfig, model: LoadedModel, group: RankGroup) -> Part:
-    """What a loaded module is among `group`.
+def part_of(config: ModelConfig, model: LoadedModel, groups: RankGroups) -> Part:
+    """What a loaded module is among all ranks.
 
     Raises ValueError for a whole model, and if a rank on another machine has loaded other files.
     """
     if model.split is None:
         raise ValueError(f"{model.name} is not divided")
-    if group.beside < group.size and not group.same(_files(config, model)):
+    every = groups.every
+    if every.beside < every.size and not every.same(_files(config, model)):
         raise ValueError(
             "its ranks have different weights, settings or packages on different machines; name a commit in "
             "`revision`, or a folder on a shared volume in `source`"
         )
-    return Part(group, model.split, _joints(model, model.split))
+    return Part(groups, model.split, _joints(model, model.split))
 
 
 def _joints(model: LoadedModel, split: Split) -> Joints:
@@ -108,12 +111,9 @@ def serve_part(
     try:
         model = load_model(config, _unheard, fast_bfloat16=prepare(config, _unheard, beside), rank=start.rank)
         pipe.send(Reply("loaded"))
-        group = RankGroup(
-            *(start.rank, len(start.hosts), RemoteStore(connections.store), model.device),
-            host=host,
-            beside=beside,
-        )
-        part = part_of(config, model, group)
+        store = RemoteStore(connections.store)
+        groups = joined(start.rank, start.hosts, store, model.device, config.pipeline_parallel)
+        part = part_of(config, model, groups)
         runner = make_runner(
             model.module,
             dtype=model.dtype,
@@ -124,11 +124,17 @@ def serve_part(
             part=part,
         )
     except (ModelLoadError, UnsupportedModel, CacheTooSmall, ValueError) as error:
-        pipe.send(Reply("refused", str(error)))
+        pipe.send(Reply("refused", refused=str(error)))
         return 1
-    pipe.send(Reply("ready"))
-    Follower(runner, group, pipe, life, part.cuts).serve()
+    pipe.send(ready(runner, part))
+    Follower(runner, groups, pipe, life, part.cuts).serve()
     return 0
+
+
+def ready(runner: ModelRunner, part: Part) -> Reply:
+    """What a rank says once it takes commands."""
+    shapes = whole_shapes(runner.adapters, part.cuts)
+    return Reply("ready", tuple((*place, *shape) for place, shape in shapes.items()))
 
 
 def _unheard(line: str) -> None:

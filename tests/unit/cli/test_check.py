@@ -55,6 +55,17 @@ def test_it_says_what_each_of_several_ranks_takes(invoke, family: str, tmp_path:
     assert application["deployments"] == [{"name": "Model", "ray_actor_options": {"num_gpus": 2}}]
 
 
+def test_it_says_what_a_stage_takes(invoke, tmp_path: Path) -> None:
+    folder = save(tiny_model("llama"), tmp_path)
+    stages = ["--tensor-parallel", "2", "--pipeline-parallel", "2"]
+    result = invoke("check", str(folder), "--device", "cuda", "--memory", "8", *stages)
+    assert result.exit_code == 0, result.output
+    assert "2 stages of 2, each with some of the layers" in result.stdout
+    (application,) = yaml.safe_load(result.stdout.partition("\n\n")[2])
+    assert ModelConfig.model_validate(application["args"]).ranks == 4
+    assert application["deployments"] == [{"name": "Model", "ray_actor_options": {"num_gpus": 4}}]
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [

@@ -21,7 +21,7 @@ from serve_app.models.text_alone import language_model
 from serve_app.replica.model_check import ModelCheck, check_model
 from tests.support.families import small_config
 from tests.support.ranks import divided_config, runners, save
-from tests.support.tiny_models import tiny_model
+from tests.support.tiny_models import make_model, tiny_config, tiny_model
 
 FUSED = {
     "qwen3": "Qwen3",
@@ -130,6 +130,16 @@ def test_a_rank_takes_what_its_check_says(family: str, tmp_path: Path) -> None:
     whole = check_model(divided_config(folder, 1, num_blocks=8), nothing)
     assert found.model.parameters == whole.model.parameters
     assert found.memory < whole.memory
+
+
+def test_of_several_stages_the_largest_is_shown(tmp_path: Path) -> None:
+    folder = save(make_model(tiny_config("llama", num_hidden_layers=5)), tmp_path)
+    settings = {"stages": 2, "kv_cache_bytes": 2**20, "num_blocks": None}
+    config = divided_config(folder, 1, **settings)
+    found = check_model(config, nothing)
+    assert found.plan == runners(folder, 1, **settings)[1].runner.plan
+    first = load_model(config, nothing, rank=1)  # with three layers
+    assert found.model.weight_bytes == sum(each.nbytes for each in first.module.parameters())
 
 
 def test_a_model_that_cannot_be_divided_is_refused_with_the_reason(tmp_path: Path) -> None:

@@ -138,8 +138,11 @@ def test_an_aborted_request_leaves_the_others_alone(two: Ranks, one: Engine) -> 
     )
 
 
-def test_a_request_that_fails_in_every_rank_fails_alone(two: Ranks, one: Engine) -> None:
-    engine, _ = two
+def test_a_request_that_fails_in_every_rank_fails_alone(two: Ranks) -> None:
+    fails_alone(two[0])
+
+
+def fails_alone(engine: Engine) -> None:
     engine.add(request("bad", prompt(9), adapter="unknown"))
     engine.add(request("good", prompt(9)))
     ends: dict[str, EngineOutput] = {}
@@ -151,6 +154,30 @@ def test_a_request_that_fails_in_every_rank_fails_alone(two: Ranks, one: Engine)
 
 def test_a_rank_that_is_killed_ends_the_engine(two: Ranks) -> None:
     lost(*two, signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def staged(tiny: Path) -> Iterator[Ranks]:
+    """Two stages of one rank each."""
+    with rank_processes(divided_config(tiny, 1, stages=2, **SMALL)) as ranks:
+        adapted(ranks[0])
+        yield ranks
+
+
+def test_two_stages_answer_as_one(staged: Ranks, one: Engine) -> None:
+    engine, _ = staged
+    assert engine.adapters is not None
+    assert one.adapters is not None
+    assert engine.adapters.shapes == one.adapters.shapes
+    check_equal(answers(engine, mixed()), answers(one, mixed()))
+
+
+def test_a_request_that_fails_in_every_stage_fails_alone(staged: Ranks) -> None:
+    fails_alone(staged[0])
+
+
+def test_a_stage_that_is_killed_ends_the_engine(staged: Ranks) -> None:
+    lost(*staged, signal.SIGKILL)
 
 
 @pytest.mark.full

@@ -319,6 +319,12 @@ MISTAKES = {
         "applications[2].args.tensor_parallel",
         "cannot be divided among 5 ranks; tensor_parallel can be 1;",
     ),
+    "more stages than layers": (
+        "device: cpu}",
+        "device: cpu, pipeline_parallel: 64}",
+        "applications[2].args.pipeline_parallel",
+        "are fewer than 64 stages; choose another number",
+    ),
     "more bundles than a replica can use": (
         "device: cpu}",
         "device: cuda}\n  deployments: [{name: Model, ray_actor_options: {num_gpus: 1}, "

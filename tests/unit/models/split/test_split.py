@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
 from serve_app.engine.batch import build_batch
+from serve_app.engine.ranks.groups import RankGroups
 from serve_app.engine.sequence import Chunk
 from serve_app.models.errors import ModelLoadError
 from serve_app.models.loader import load_model
@@ -22,9 +23,10 @@ from serve_app.models.split.sizes import indivisible
 from serve_app.models.split.split import Split
 from serve_app.models.stored import stored_tensors
 from serve_app.models.streamed import read_tensor
+from serve_app.replica.accuracy import load_runner
 from tests.support.packers import fp8, gptq
 from tests.support.quantised import Packer, checkpoint
-from tests.support.ranks import Divided, RankThread, divided_config, runners, save
+from tests.support.ranks import Divided, divided_config, runners, save
 from tests.support.tiny_models import make_model, make_sequence, tiny_config, tiny_model
 from tests.support.tiny_states import KIN, KINDS, tiny_stateful
 
@@ -65,6 +67,8 @@ FAMILIES = {
     "qwen3_next": STATES,
 }
 STATEFUL = (*KINDS, *KIN)
+# Layers that pass on more than hidden states, or that transformers looks for in every model.
+NO_STAGES = {"gemma4_text", "bamba", "falcon_h1"}
 
 
 def model_of(family: str) -> PreTrainedModel:
@@ -119,6 +123,62 @@ def test_ranks_with_whole_experts_compute_what_the_model_computes(
     check_equal(parts, model)
 
 
+# Of each kind one: dense, embedding and head the same matrix, mixture, latents, layers with states.
+STAGED = ("llama", "gemma2", "qwen3_moe", "deepseek_v3", "qwen3_5_text", "nemotron_h")
+
+
+@pytest.mark.parametrize("family", STAGED)
+def test_stages_compute_the_same_bits_as_the_whole(family: str, tmp_path: Path) -> None:
+    folder = save(model_of(family), tmp_path)
+    chunk = Chunk(make_sequence("a", list(IDS), [0]), 0, len(IDS), 0)
+    whole = load_runner(divided_config(folder, 1, max_adapters=0), lambda _: None)
+    parts = runners(folder, 1, stages=3, max_adapters=0)
+    assert torch.equal(computed(parts)[0], whole.run(build_batch([chunk], 16, CPU)))
+    assert [list(each.split.stage.layers) for each in parts if each.split.stage] == [[3], [2], [0, 1]]
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(family, marks=[] if family == "qwen3_next" else pytest.mark.full)
+        for family in FAMILIES
+        if family not in NO_STAGES
+    ],
+)
+def test_stages_of_several_ranks_compute_what_the_model_computes(family: str, tmp_path: Path) -> None:
+    model = model_of(family)
+    logits = computed(runners(published(model, tmp_path), 2, stages=2, max_adapters=0))
+    check_close(logits[:2], model)  # the last stage
+
+
+@pytest.mark.parametrize(
+    ("family", "stages", "reason"),
+    [
+        ("llama", 5, "it has 4 layers"),
+        ("gemma4_text", 2, "pass on is not known"),  # rows of embeddings of their own
+        ("bamba", 2, "pass on is not known"),
+    ],
+)
+def test_layers_that_cannot_be_stages_are_refused_by_name(family: str, stages: int, reason: str) -> None:
+    model = model_of(family).to("meta")
+    name = type(model).__name__
+    with pytest.raises(
+        ModelLoadError, match=f"{name} cannot be divided for pipeline_parallel {stages}.*{reason}"
+    ):
+        Split.of(model, 0, 1, stages=stages)
+
+
+def test_a_stage_reads_and_keeps_its_layers_alone(tmp_path: Path) -> None:
+    folder = save(make_model(tiny_config("llama", hidden_size=128, intermediate_size=512)), tmp_path)
+    config = divided_config(folder, 1, stages=4)
+    load_model(config, lambda _: None)  # reads what is imported late
+    layer = sum(each.num_bytes for each in stored_tensors(folder) if ".layers.1." in each.name)
+    before = _bytes_read()
+    module = load_model(config, lambda _: None, rank=1).module
+    assert _bytes_read() - before < layer + 2**16
+    assert sum(each.nbytes for each in module.parameters()) == layer + 4 * 128  # the last norm
+
+
 def test_experts_that_are_no_such_tensors_cannot_be_counted(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match="it has no experts that can be divided by number"):
         Split.of(tiny_model("llama"), 0, 2, whole_experts=True)
@@ -161,12 +221,20 @@ def test_ranks_have_the_numbers_of_a_quantised_checkpoint(family: str, form: str
 
 def check_equal(parts: list[Divided], model: PreTrainedModel) -> None:
     """Every rank has the same logits, and they are those of transformers."""
+    check_close(computed(parts), model)
 
-    def logits(rank: RankThread) -> torch.Tensor:
+
+def computed(parts: list[Divided]) -> list[torch.Tensor]:
+    """The logits of each rank."""
+
+    def logits(groups: RankGroups) -> torch.Tensor:
         chunk = Chunk(make_sequence("a", list(IDS), [0]), 0, len(IDS), 0)
-        return parts[rank.rank].runner.run(build_batch([chunk], 16, CPU))
+        return parts[groups.every.rank].runner.run(build_batch([chunk], 16, CPU))
 
-    every = parts[0].threads.run(logits)
+    return parts[0].threads.run(logits)
+
+
+def check_close(every: list[torch.Tensor], model: PreTrainedModel) -> None:
     with torch.inference_mode():
         wanted = model(torch.tensor([IDS]), use_cache=False).logits[0]
     torch.testing.assert_close(every[0], wanted, rtol=0, atol=1e-4)
