@@ -42,9 +42,10 @@ INDEXED_TYPES: Final = frozenset(
 FOREIGN: Final = {
     "index_topk": "sparse attention over an index",
 }
-# Functions with a state that the engine computes, by their names in transformers' files.
+# Functions and classes with a state that the engine computes, by their names in transformers' files.
 STATE_FUNCTIONS: Final = frozenset(
     {
+        "MiniMaxLightningAttention",
         "causal_conv1d_fn",
         "chunk_kimi_delta_attention",
         "mamba2_chunk_scan",

@@ -264,6 +264,7 @@ VARIANTS: Final[dict[str, dict[str, Any]]] = {
 # What a state is, by the function that computes it.
 STATES: Final = {
     "causal_conv1d_fn": "convolution",
+    "MiniMaxLightningAttention": "Lightning attention",
     "chunk_kimi_delta_attention": "Kimi delta attention",
     "mamba2_chunk_scan": "Mamba 2",
     "mamba_selective_scan": "Mamba",

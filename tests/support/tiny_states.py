@@ -49,6 +49,15 @@ KINDS: Final[dict[str, dict[str, Any]]] = {
         "moe_intermediate_size": 32,
     },
     "mamba2": {"num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 2},
+    "minimax": {
+        "head_dim": 16,
+        "block_size": 16,
+        "layer_types": ["linear_attention", "full_attention"] * 2,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "linear_attn_alpha_factor": 1.5,
+        "linear_attn_beta_factor": 0.75,
+    },
     "nemotron_h": {
         "layer_types": ["linear_attention", "full_attention", "linear_attention", "mlp"],
         "mamba_num_heads": 8,

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from serve_app.engine.model.forward import applied_adapters
 from serve_app.engine.model.lora import ATTENTION, MLP, MODULES, Site
+from serve_app.engine.state.functions import FUNCTIONS
 from serve_app.engine.weights.packed_linear import PackedLinear
 
 
@@ -19,7 +20,8 @@ def find_sites(module: PreTrainedModel) -> Iterator[Site]:
     """The linears of the decoder's layers that adapters can change.
 
     A fused layer lists its own. In any other layer, hooks are put on the linears with Llama's names; a name
-    that occurs more than once in the layer, as experts' names do, is left out.
+    that occurs more than once in the layer, as experts' names do, is left out, and so are linears of classes
+    with a state, where a name means something else.
     """
     config = module.config.get_text_config()
     layers = getattr(module.get_decoder(), "layers", ())
@@ -34,7 +36,14 @@ def find_sites(module: PreTrainedModel) -> Iterator[Site]:
 
 def _hooked(part: nn.Module, layer: int, config: Any) -> Iterator[Site]:
     """The sites of a layer, or of a part of it, on whose linears it puts hooks."""
-    linears = [(path.rpartition(".")[2], child) for path, child in part.named_modules() if _is_linear(child)]
+    others = [
+        child for owner in part.modules() if type(owner).__name__ in FUNCTIONS for child in owner.children()
+    ]
+    linears = [
+        (path.rpartition(".")[2], child)
+        for path, child in part.named_modules()
+        if _is_linear(child) and child not in others
+    ]
     times = Counter(name for name, _ in linears)
     for name, linear in linears:
         widths = _widths(name, linear, config)

@@ -2,7 +2,8 @@
 
 A module of transformers calls such a function as a global name of its own file, and transformers has no
 registry of them. So we put a function of our own into that file: it computes the states of the active step,
-or calls transformers' function if there are no states.
+or calls transformers' function if there are no states. Where a class has no such function, its forward is
+replaced.
 """
 
 from __future__ import annotations
@@ -47,10 +48,12 @@ def connect_states(module: nn.Module) -> None:
         if isinstance(heads, int) and any(isinstance(child, nn.Conv1d) for child in part.children()):
             part.forward = _in_whole_vectors(part.forward, VECTOR // gcd(VECTOR, heads))
     for kind in {type(part) for part in module.modules()}:
-        place = sys.modules[kind.__module__]
+        file = sys.modules[kind.__module__]
         for name in stateful_functions(kind):
-            if not hasattr(own := getattr(place, name), _OURS):
-                setattr(place, name, _connected(own, FUNCTIONS[name]))
+            found = getattr(file, name)
+            place, at = (found, "forward") if isinstance(found, type) else (file, name)
+            if not hasattr(own := getattr(place, at), _OURS):
+                setattr(place, at, _connected(own, FUNCTIONS[name]))
 
 
 def _connected(own: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:

@@ -10,7 +10,14 @@ from torch import nn
 
 from serve_app.models.split.attention import attention, is_attention
 from serve_app.models.split.feed_forward import experts, is_experts, is_mlp, mlp
-from serve_app.models.split.recurrent import gated_delta, kimi_delta, mamba, mamba2, short_convolution
+from serve_app.models.split.recurrent import (
+    gated_delta,
+    kimi_delta,
+    lightning,
+    mamba,
+    mamba2,
+    short_convolution,
+)
 from serve_app.models.split.share import WHOLE, NotDivided, Part
 
 Divide = Callable[[Part], None]
@@ -24,6 +31,7 @@ RECURRENT: Final[tuple[tuple[tuple[str, ...], Divide], ...]] = (
     (("in_proj", "conv", "out_proj"), short_convolution),
     (("conv1d", "forget_gate", "o_proj"), kimi_delta),
     (("conv1d", "A_log", "dt_bias"), gated_delta),
+    (("qkv_proj", "output_gate", "norm", "out_proj"), lightning),
 )
 
 

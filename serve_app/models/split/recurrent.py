@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from serve_app.models.split.share import NotDivided, Part, Side
+import torch
+
+from serve_app.models.split.share import NotDivided, Part, Share, Side
 
 
 def gated_delta(part: Part) -> None:
@@ -71,6 +73,8 @@ def mamba2(part: Part) -> None:
     inner = part.evenly(module.intermediate_size, "channels")
     grouped = _times(groups, module.ssm_state_size)
     part.outputs("in_proj", inner, inner, grouped, grouped, heads)
+    if isinstance(getattr(module, "mup_vector", None), torch.Tensor):  # a factor of each of those outputs
+        part.buffers["mup_vector"] = Share(2, part.shares["in_proj.weight"].sides)
     part.outputs("conv1d", inner, grouped, grouped)
     for name in ("A_log", "D", "dt_bias"):
         part.by_heads(name, heads)
@@ -104,6 +108,21 @@ def mamba(part: Part) -> None:
         part.numbers(name, 0, inner)
     part.inputs("out_proj", inner)
     part.count(inner, "intermediate_size")
+
+
+def lightning(part: Part) -> None:
+    """Heads, each with a rate of decay. Raises NotDivided."""
+    module: Any = part.module
+    heads = part.evenly(module.num_attention_heads, "heads")
+    numbers = _times(heads, module.head_dim)
+    part.outputs("qkv_proj", _times(numbers, 3))
+    part.outputs("output_gate", numbers)
+    part.inputs("out_proj", numbers)
+    part.numbers("norm.weight", 0, numbers)
+    part.norms["norm"] = part.ranks
+    part.buffers |= {name: Share(0, (heads,)) for name in ("slope_rate", "query_decay", "key_decay")}
+    part.buffers["diagonal_decay"] = Share(1, (heads,))
+    part.counts["num_attention_heads"] = heads[1]
 
 
 def short_convolution(part: Part) -> None:

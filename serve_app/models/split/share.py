@@ -59,6 +59,7 @@ class Part:
     module: nn.Module
     ranks: int
     shares: dict[str, Share] = field(default_factory=dict)  # by the name of a tensor in the module
+    buffers: dict[str, Share] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)  # attributes, as a rank has them
     writes: list[str] = field(default_factory=list)  # whose outputs are parts of the layer's sums
     sums: list[str] = field(default_factory=list)  # linears whose outputs are summed before they are used

@@ -99,8 +99,7 @@ class Split:
         for path, part in found.items():
             shares |= {f"{at}{path}.{each}": share for each, share in part.shares.items()}
             counts |= {f"{at}{path}.{each}": count for each, count in part.counts.items()}
-            if isinstance(getattr(part.module, "mup_vector", None), torch.Tensor):
-                buffers[f"{at}{path}.mup_vector"] = Share(2, part.shares["in_proj.weight"].sides)
+            buffers |= {f"{at}{path}.{each}": share for each, share in part.buffers.items()}
         return cls(
             rank=rank,
             ranks=ranks,

@@ -54,7 +54,6 @@ def longrope() -> PreTrainedConfig:
             "attention interface",
         ),
         ("codegen", {"rotary_dim": 8}, "attention interface"),
-        ("minimax", {}, "linear_attention"),
         ("recurrent_gemma", {}, "linear_attention"),
         ("zaya", {"num_experts_per_tok": 1}, "layers of type hybrid"),
         ("t5", {}, "encoder-decoder"),
@@ -75,7 +74,7 @@ def test_a_model_we_would_get_wrong_is_refused(
     assert (config.architectures or [model_type])[0] in str(caught.value)
 
 
-@pytest.mark.parametrize("model_type", ["qwen3_next", "qwen3_5_text", "lfm2", "mamba", "falcon_h1"])
+@pytest.mark.parametrize("model_type", ["qwen3_next", "qwen3_5_text", "lfm2", "mamba", "minimax"])
 def test_a_model_whose_states_are_computed_here_passes(model_type: str) -> None:
     check_config(make_config(model_type))
 

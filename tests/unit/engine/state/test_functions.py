@@ -5,11 +5,16 @@ from __future__ import annotations
 import importlib
 import random
 from collections.abc import Callable, Sequence
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional
+from transformers import MiniMaxConfig
+from transformers.models.minimax.modeling_minimax import MiniMaxLightningAttention
 
 from serve_app.engine.exact import softplus
 from serve_app.engine.kernels import SWITCH
@@ -63,8 +68,35 @@ def mamba(length: int, generator: torch.Generator) -> tuple[tuple[Any, ...], dic
     return (x, dt, rates, b, c), {"D": bias, "z": z, "delta_bias": bias, "delta_softplus": True}
 
 
+class RowByRow(nn.Linear):
+    """A linear whose bits do not depend on the number of rows, as those of an engine."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return torch.stack([functional.linear(row, self.weight) for row in input[0]])[None]
+
+
+@cache
+def lightning_module() -> MiniMaxLightningAttention:
+    config = MiniMaxConfig(
+        hidden_size=64, num_attention_heads=HEADS, head_dim=KEYS, num_hidden_layers=2, block_size=8
+    )
+    config.layer_types = ["linear_attention"] * 2
+    with torch.random.fork_rng():
+        torch.manual_seed(9)
+        module = MiniMaxLightningAttention(config, 0).requires_grad_(False)
+    for linear in (module.qkv_proj, module.output_gate, module.out_proj):
+        linear.__class__ = RowByRow
+    return module
+
+
+def lightning(length: int, generator: torch.Generator) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    x = torch.randn(1, length, 64, generator=generator)
+    return (lightning_module(), x), {"position_embeddings": None, "attention_mask": None}
+
+
 # The file of transformers that has a function, how inputs are made, and the dimension of tokens in results.
 CASES: dict[str, tuple[str, Inputs, int]] = {
+    "MiniMaxLightningAttention": ("minimax", lightning, 1),
     "causal_conv1d_fn": ("lfm2", convolution, 2),
     "chunk_kimi_delta_attention": ("kimi_linear", delta_of_channels, 1),
     "mamba2_chunk_scan": ("bamba", mamba2, 1),
@@ -78,6 +110,7 @@ def whole(name: str, args: tuple[Any, ...], options: dict[str, Any]) -> torch.Te
     """Of transformers' own function."""
     kind = CASES[name][0]
     function = getattr(importlib.import_module(f"transformers.models.{kind}.modeling_{kind}"), name)
+    function = function.forward if isinstance(function, type) else function
     function = getattr(function, "__wrapped__", function)  # of one that is connected
     out = function(*args, **options)
     return out[0] if isinstance(out, tuple) else out

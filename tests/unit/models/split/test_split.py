@@ -60,6 +60,7 @@ FAMILIES = {
     "jamba": {"mamba", "mamba.x_proj", "self_attn", "feed_forward"},
     "kimi_linear": BOTH,
     "lfm2": {"conv", "self_attn", "feed_forward"},
+    "minimax": BOTH,
     "nemotron_h": {"mixer"},
     "olmo_hybrid": STATES,
     "qwen3_5_moe_text": STATES,
@@ -81,7 +82,7 @@ def model_of(family: str) -> PreTrainedModel:
 QUICK = {(family, 4) for family in ("llama", "olmo2", "qwen3_5_text", "bamba")} | {
     *((family, 2) for family in ("deepseek_v3", "falcon_mamba", "gemma4_text", "gpt2", "gpt_oss")),
     *((family, 2) for family in ("kimi_linear", "lfm2", "minimax_m2", "mixtral", "olmo_hybrid", "phi3")),
-    *((family, 2) for family in ("qwen3_5_moe_text", "qwen3_next")),
+    *((family, 2) for family in ("minimax", "qwen3_5_moe_text", "qwen3_next")),
 }
 
 
