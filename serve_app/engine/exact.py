@@ -11,10 +11,12 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, Final
 
 import torch
 from torch import nn
+from torch.nn import functional
 from transformers import activations
 
 VECTOR: Final = 32  # numbers that torch computes at once, at most
@@ -74,23 +76,37 @@ def exact(activation: nn.Module) -> Exact | None:
     return None if formula is None else Exact(formula)
 
 
-class _Torch:
-    """What files of transformers import as `torch`, with an exact sigmoid on a CPU."""
+class _Exact:
+    """A module of torch as files of transformers see it, with exact functions on a CPU."""
+
+    def __init__(self, own: ModuleType, **formulas: Formula) -> None:
+        self._own = own
+        for name, formula in formulas.items():
+            setattr(self, name, _on_cpu(formula, getattr(own, name)))
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(torch, name)
-
-    @staticmethod
-    def sigmoid(input: torch.Tensor) -> torch.Tensor:  # as torch calls it
-        on_cpu = input.device.type == "cpu"
-        return sigmoid(input.float()).to(input.dtype) if on_cpu else torch.sigmoid(input)
+        return getattr(self._own, name)
 
 
-_TORCH: Final = _Torch()
+def _on_cpu(formula: Formula, own: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def function(input: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:  # as torch calls it
+        if input.device.type != "cpu" or args or options:
+            return own(input, *args, **options)
+        return formula(input.float()).to(input.dtype)
+
+    return function
+
+
+# By the names that files import them as.
+_MODULES: Final[dict[str, tuple[ModuleType, _Exact]]] = {
+    "torch": (torch, _Exact(torch, sigmoid=sigmoid)),
+    "F": (functional, _Exact(functional, sigmoid=sigmoid, silu=silu, gelu=gelu)),
+}
 
 
 def connect_exact(model: nn.Module) -> None:
-    """Let the files of `model`'s classes use `sigmoid`: a row of gates may be no whole vectors."""
+    """Let the files of `model`'s classes use these functions: a row of gates may be no whole vectors."""
     for place in {sys.modules[type(part).__module__] for part in model.modules()}:
-        if place.__name__.startswith("transformers.models.") and vars(place).get("torch") is torch:
-            vars(place)["torch"] = _TORCH
+        for name, (own, exactly) in _MODULES.items():
+            if place.__name__.startswith("transformers.models.") and vars(place).get(name) is own:
+                vars(place)[name] = exactly
