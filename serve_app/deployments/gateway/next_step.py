@@ -29,7 +29,7 @@ class Situation:
     is_late: bool  # its patience is over
     attempts: int  # to find a replica so far
     was_refused_for_now: bool  # last, by a replica that stops or is full: a later call may succeed
-    was_killed: bool  # the replica that had it; Serve may not know of its loss yet
+    was_killed: bool  # a replica that had it, or its engine; Serve may not know of its loss yet
     is_suspect: bool  # a replica died with it before it had a token
     is_unlucky: bool  # too many replicas died since it began: its client may try again
     is_trial_on: bool  # another suspect has a replica to itself

@@ -206,6 +206,7 @@ class RoutedStream:
         replicas, kept = self._replicas, self._kept
         is_fresh = kept.is_empty
         cause = self._drop_lost(error)
+        causes = {cause}
         if not is_fresh and (self._losses > MOVES or not kept.can_go_on):
             raise error
         # Of several prompts in one body, one may have begun: then no other entity can answer the rest.
@@ -223,7 +224,7 @@ class RoutedStream:
                     is_late=clock() > until,
                     attempts=self._attempts,
                     was_refused_for_now=isinstance(refusal, (ReplicaLeaving, Overloaded)),
-                    was_killed=cause == KILLED,
+                    was_killed=not causes.isdisjoint((ENGINE, KILLED)),
                     is_suspect=deaths > 0,
                     is_unlucky=deaths - self._deaths >= UNLUCKY_DEATHS,
                     is_trial_on=replicas.trial.is_on(),
@@ -248,6 +249,7 @@ class RoutedStream:
                     await self._begun(call, alone=deaths > 0)
                 except _REFUSALS as refused:
                     lost_by = call.drop(refused)
+                    causes.add(lost_by)
                     cause = cause or lost_by
                     if isinstance(refused, Overloaded) and not (is_patient or cause):
                         raise  # it was admitted nowhere yet

@@ -107,6 +107,25 @@ async def test_the_only_replica_is_waited_for(gateway: Gateway) -> None:
         assert deltas + await rest(stream) == undisturbed(ASKED)
 
 
+async def test_a_replica_that_refuses_after_its_engine_and_then_ends_costs_no_attempt(
+    gateway: Gateway,
+) -> None:
+    """Serve may know of its end later than the request, of which nothing was delivered."""
+    old = gateway.add("a")
+    with closing(gateway.route.generate(ASKED)) as stream:
+        await until(lambda: old.running)
+        old.is_leaving = True
+        old.stop_engine()
+        reading = asyncio.ensure_future(get(stream))
+        await until(lambda: len(old.asked) > ATTEMPTS)
+        old.kill()
+        calls = len(gateway.handle.calls)
+        await until(lambda: reading.done() or len(gateway.handle.calls) > calls + 1)
+        gateway.add("b", runs=True)
+        assert await reading + await rest(stream) == undisturbed(ASKED)
+        assert stream.migrations == 1
+
+
 @pytest.mark.parametrize("returns", [False, True])
 async def test_what_no_replica_takes_ends_with_the_error_of_the_loss(gateway: Gateway, returns: bool) -> None:
     old = gateway.add("a")
