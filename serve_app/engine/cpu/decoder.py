@@ -8,7 +8,7 @@ neither batches nor cache layouts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -16,64 +16,45 @@ from torch import nn
 
 from serve_app.engine.attention.cpu import CpuAttention
 from serve_app.engine.attention.numbering import Numbered
-from serve_app.engine.experts.block import NativeBlock
+from serve_app.engine.cpu.delta import DeltaLayer
+from serve_app.engine.cpu.native_layer import NativeLayer
 from serve_app.engine.fused.layer import AttentionLayer, DecoderStack
 from serve_app.engine.fused.rotary import Factors
 from serve_app.engine.kernels.layers import Layers, NativeCache
 from serve_app.engine.kernels.native import Native
-from serve_app.engine.kernels.structs import LANES, LayerStruct, LinearStruct, NormStruct
+from serve_app.engine.kernels.structs import LayerStruct
 from serve_app.engine.model.forward import ActiveStep, current
 from serve_app.engine.norm import Pending
+from serve_app.engine.state.pools import StepStates
 
 
-class FusedLayer(AttentionLayer[Native]):
-    """A decoder layer on the native functions. Activations between its linears are float32."""
+class FusedLayer(NativeLayer, AttentionLayer[Native]):
+    """A decoder layer that attends."""
 
-    def describe(self) -> LayerStruct | None:
-        """The layer's struct for a native call over many layers, valid as long as this module lives; None if
-        the layer has none."""
-        call = self._call
-        if any(self._totals):  # ranks add up between its calls
-            return None
-        if self._gated or call.sinks is not None:
-            return None
-        qkv, out, feed_forward = self._qkv.describe(), self._out.describe(), self._describe_feed_forward()
-        if qkv is None or out is None or feed_forward is None:
+    def _describe_mixing(self) -> dict[str, Any] | None:
+        call, qkv = self._call, self._qkv.describe()
+        if qkv is None or call.sinks is not None:
             return None
         q_norm, k_norm = (norm.data_ptr() for norm in self._norms) if self._norms else (None, None)
-        return LayerStruct(
-            qkv=qkv,
-            out=out,
-            **feed_forward,
-            norm_in=NormStruct.of(self._before_attention),
-            norm_attended=NormStruct.of(self._after_attention),
-            norm_mid=NormStruct.of(self._before_mlp),
-            norm_gated=NormStruct.of(self._after_mlp),
-            q_norm=q_norm,
-            k_norm=k_norm,
-            heads=self._heads,
-            window=call.window or 0,
-            whole=self._whole,
-            parallel=self._parallel,
-            rotary=self._rotary.kind,
-            eps_head=self._eps_head,
-            scale=call.scale,
-            softcap=call.softcap or 0.0,
-            added=self._added,
-        )
+        return {
+            "qkv": qkv,
+            "q_norm": q_norm,
+            "k_norm": k_norm,
+            "delta": None,
+            "heads": self._heads,
+            "window": call.window or 0,
+            "gated": self._gated,
+            "whole": self._whole,
+            "rotary": self._rotary.kind,
+            "eps_head": self._eps_head,
+            "scale": call.scale,
+            "softcap": call.softcap or 0.0,
+        }
 
-    def _describe_feed_forward(self) -> dict[str, Any] | None:
-        """The fields of the MLP, or of the experts; None if no native call over many layers computes them."""
-        if self.mixture is not None:
-            block = self.mixture.block
-            if not isinstance(block, NativeBlock) or self._parallel:
-                return None
-            none = LinearStruct.none()
-            return {"gate_up": none, "down": none, "gelu": False, "mixture": block.native.address}
-        gate_up, down = self._gate_up.describe(), self._down.describe()
-        if gate_up is None or down is None or self._down.in_features % LANES:
-            return None
-        return {"gate_up": gate_up, "down": down, "gelu": self._gelu, "mixture": None}
+    def _gate(self, heads: torch.Tensor, gates: torch.Tensor) -> torch.Tensor:
+        made = heads.float().contiguous()
+        self._kernels.gate_heads(made, gates)
+        return made
 
     def _attend(self, qkv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         """[T, (H + 2 Hkv) D] -> [T, H, D], all float32."""
@@ -98,17 +79,19 @@ class FusedLayer(AttentionLayer[Native]):
 
 
 class FusedStack(DecoderStack):
-    """Runs all layers by one native call if that is possible. `layers`: of FusedLayer."""
+    """Runs all layers by one native call if that is possible. `layers`: of NativeLayer."""
 
     def __init__(self, layers: Iterable[nn.Module], kernels: Native) -> None:
         super().__init__(layers)
         self._kernels = kernels
-        attending = [layer for layer in self.layers if isinstance(layer, FusedLayer)]
-        described = [struct for layer in attending if (struct := layer.describe()) is not None]
-        whole = len(described) == len(self.layers)
+        native = [layer for layer in self.layers if isinstance(layer, NativeLayer)]
+        described = [struct for layer in native if (struct := layer.describe()) is not None]
+        attends = any(isinstance(layer, FusedLayer) for layer in native)
+        whole = len(described) == len(self.layers) and attends
         self._structs = (LayerStruct * len(described))(*described) if whole else None
-        # The caches of the backend that ran last, and as the native call takes them.
-        self._bound: tuple[tuple[NativeCache, ...], Layers] | None = None
+        self._with_states = any(isinstance(layer, DeltaLayer) for layer in native)
+        # The caches and the pools of states that the last step had, and as the native call takes them.
+        self._bound: tuple[Sequence[NativeCache], Sequence[torch.Tensor], Layers] | None = None
 
     def run(
         self, residual: torch.Tensor, factors: Sequence[Factors], rows: torch.Tensor | None = None
@@ -119,24 +102,31 @@ class FusedStack(DecoderStack):
         if layers is None:
             return super().run(residual, factors, rows)
         narrow = rows is not None and len(rows) < len(residual) and step.context.wanted_start is not None
-        self._kernels.run_layers(layers, residual, factors, step.context, narrow=narrow)
+        waves = [wave.native for wave in step.states.waves] if step.states is not None else []
+        self._kernels.run_layers(layers, residual, factors, step.context, waves, narrow=narrow)
         if rows is None:
             return residual, None
         return residual[: len(rows)] if narrow else residual.index_select(0, rows), None
 
     def _bind(self, step: ActiveStep) -> Layers | None:
-        """The layers with the step's caches, if one native call can run all layers."""
-        caches = _native_caches(step)
-        if self._structs is None or caches is None:
+        """The layers with the step's caches and pools, if one native call can run all layers."""
+        caches, pools = _native_caches(step), _pools(step)
+        if self._structs is None or caches is None or (self._with_states and not pools):
             return None
         bound = self._bound
-        if bound is None or bound[0] is not caches:
-            used = tuple(caches[layer.layer_idx] for layer in self._fused())
-            bound = self._bound = caches, Layers.of(self._structs, used)
-        return bound[1]
-
-    def _fused(self) -> Iterator[FusedLayer]:
-        return iter(self.layers)  # type: ignore[arg-type]
+        if bound is None or bound[0] is not caches or bound[1] is not pools:
+            left = iter(pools)
+            rules = [layer.bound(left) if isinstance(layer, DeltaLayer) else None for layer in self.layers]
+            used = [
+                _native_cache(step, layer.layer_idx) if isinstance(layer, FusedLayer) else None
+                for layer in self.layers
+            ]
+            bound = self._bound = (
+                caches,
+                pools,
+                Layers.of(self._structs, used, rules, slots=min(map(len, pools), default=0)),
+            )
+        return bound[2]
 
 
 def _native_cache(step: ActiveStep, layer: int) -> NativeCache | None:
@@ -149,4 +139,10 @@ def _native_cache(step: ActiveStep, layer: int) -> NativeCache | None:
 
 
 def _native_caches(step: ActiveStep) -> tuple[NativeCache, ...] | None:
-    return step.backend.native_caches if isinstance(step.backend, CpuAttention) else None
+    backend = step.backend.backend if isinstance(step.backend, Numbered) else step.backend
+    return backend.native_caches if isinstance(backend, CpuAttention) else None
+
+
+def _pools(step: ActiveStep) -> Sequence[torch.Tensor]:
+    """The pools of all states, in the order of functions; none for a step without states."""
+    return step.states.pools if isinstance(step.states, StepStates) else ()

@@ -1,18 +1,19 @@
-"""A decoder layer with a gated delta rule on the native functions: three calls between its linears."""
+"""A decoder layer with a gated delta rule on the native functions: one call between its linears."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import torch
 
+from serve_app.engine.cpu.native_layer import NativeLayer
 from serve_app.engine.fused.families import Family
-from serve_app.engine.fused.layer import DecoderLayer
 from serve_app.engine.fused.mixture import Mixture
 from serve_app.engine.fused.rotary import Factors
 from serve_app.engine.kernels.delta import DeltaRule, DeltaWeights
 from serve_app.engine.kernels.native import Native
+from serve_app.engine.kernels.structs import DeltaStruct
 from serve_app.engine.model.forward import current
 from serve_app.engine.state import States, StateSpec
 from serve_app.engine.state.pools import StepStates
@@ -22,8 +23,8 @@ from serve_app.engine.weights.packed_linear import Pack
 IN: Final = ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a")  # in the order of the native function
 
 
-class DeltaLayer(DecoderLayer[Native]):
-    """Activations between its linears are float32, and so is the state of the convolution."""
+class DeltaLayer(NativeLayer):
+    """The state of the convolution is float32 too."""
 
     def __init__(
         self, layer: Any, family: Family, kernels: Native, pack: Pack, mixture: Mixture | None = None
@@ -55,6 +56,23 @@ class DeltaLayer(DecoderLayer[Native]):
         for wave in states.waves:
             self._kernels.over_spans(rule, wave.native)
         return out if rows is None else out.index_select(0, rows)
+
+    def bound(self, pools: Iterator[torch.Tensor]) -> DeltaStruct:
+        """The rule with the next of a model's pools, which must live as long as the struct is used."""
+        return self._weights.bound(next(pools), next(pools))
+
+    def _describe_mixing(self) -> dict[str, Any] | None:
+        """`Layers` gives the struct its rule."""
+        projection = self._in.describe()
+        if projection is None:
+            return None
+        none = dict.fromkeys(("heads", "window", "gated", "whole", "rotary"), 0)
+        return {
+            "qkv": projection,
+            **dict.fromkeys(("q_norm", "k_norm", "delta")),
+            **none,
+            **dict.fromkeys(("eps_head", "scale", "softcap"), 0.0),
+        }
 
     def _of_one_sequence(self, tokens: int) -> StepStates:
         """The states of a step without any: all rows are one sequence, from its first token on."""

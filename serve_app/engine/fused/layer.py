@@ -217,7 +217,10 @@ class AttentionLayer(DecoderLayer[KernelsT]):
         heads = self._attend(qkv, cos, sin) if rows is None else self._attend_last(qkv, cos, sin, rows)
         if gates is None:
             return heads
-        gates = gates if rows is None else gates.index_select(0, rows)
+        return self._gate(heads, gates if rows is None else gates.index_select(0, rows))
+
+    def _gate(self, heads: torch.Tensor, gates: torch.Tensor) -> torch.Tensor:
+        """heads [T, H, D] times the sigmoid of gates [T, H * D]."""
         return heads * sigmoid(gates).view(heads.shape)
 
     def _normalised(self, qkv: torch.Tensor) -> torch.Tensor:

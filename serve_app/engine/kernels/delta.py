@@ -36,6 +36,35 @@ class DeltaWeights:
         """Whether the native function takes such heads."""
         return self.keys % LANES == 0 and self.values % LANES == 0 and self.heads % self.groups == 0
 
+    @property
+    def projected(self) -> int:
+        """The numbers of a token that the rule takes."""
+        return self.factors.shape[1] + self.heads * (self.values + 2)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The tensors by the names of the struct's fields."""
+        return {name: getattr(self, name) for name in ("factors", "rates", "biases", "norm")}
+
+    def sizes(self, windows: torch.Tensor, pool: torch.Tensor) -> dict[str, float] | None:
+        """The sizes of the struct; None for tensors that do not fit each other."""
+        (width, channels), heads, keys, values = self.factors.shape, self.heads, self.keys, self.values
+        fit = self.fit and channels == 2 * self.groups * keys + heads * values
+        fit = fit and fits(self.factors, (width, channels)) and fits(self.norm, (values,))
+        fit = fit and all(fits(each, (heads,)) for each in (self.rates, self.biases))
+        fit = fit and fits(windows, (len(pool), width - 1, channels))
+        fit = fit and fits(pool, (len(pool), heads, keys, values))
+        sizes = {"heads": heads, "groups": self.groups, "keys": keys, "values": values, "width": width}
+        return {**sizes, "eps": self.eps} if fit else None
+
+    def bound(self, windows: torch.Tensor, pool: torch.Tensor) -> DeltaStruct:
+        """The rule with its states, for a call that brings the rows. Raises ValueError if they do not fit."""
+        sizes = self.sizes(windows, pool)
+        if sizes is None:
+            raise ValueError("the states do not fit the delta rule")
+        pointers = {name: each.data_ptr() for name, each in self.tensors().items()}
+        pointers |= {"windows": windows.data_ptr(), "pool": pool.data_ptr()}
+        return DeltaStruct(projected=None, out=None, **pointers, **sizes)
+
 
 @dataclass(frozen=True, slots=True)
 class DeltaRule(SpanFunction):
@@ -51,19 +80,10 @@ class DeltaRule(SpanFunction):
     out: torch.Tensor  # [T, H, V]
 
     def tensors(self) -> dict[str, torch.Tensor | None]:
-        own = {name: getattr(self.weights, name) for name in ("factors", "rates", "biases", "norm")}
-        return own | {name: getattr(self, name) for name in ("projected", "windows", "pool", "out")}
+        own = {name: getattr(self, name) for name in ("projected", "windows", "pool", "out")}
+        return self.weights.tensors() | own
 
     def sizes(self) -> dict[str, float] | None:
         w, tokens = self.weights, len(self.projected)
-        (width, channels), heads, keys, values = w.factors.shape, w.heads, w.keys, w.values
-        fit = (
-            w.fit and channels == 2 * w.groups * keys + heads * values and fits(w.factors, (width, channels))
-        )
-        fit = fit and all(fits(each, (heads,)) for each in (w.rates, w.biases)) and fits(w.norm, (values,))
-        fit = fit and fits(self.projected, (tokens, channels + heads * (values + 2)))
-        fit = fit and fits(self.windows, (len(self.pool), width - 1, channels))
-        fit = fit and fits(self.pool, (len(self.pool), heads, keys, values))
-        fit = fit and fits(self.out, (tokens, heads, values))
-        sizes = {"heads": heads, "groups": w.groups, "keys": keys, "values": values, "width": width}
-        return {**sizes, "eps": w.eps} if fit else None
+        fit = fits(self.projected, (tokens, w.projected)) and fits(self.out, (tokens, w.heads, w.values))
+        return w.sizes(self.windows, self.pool) if fit else None

@@ -27,6 +27,7 @@ EXPORTS: Final[dict[str, Signature]] = {
     "rope_and_cache": (None, (P, P, P, P, P, F, P, P, L, L, L, I)),
     "write_cache": (None, (P, P, P, P, L, I)),
     "gated": (None, (P, P, L, L, I, I)),
+    "gate_heads": (None, (P, P, L, L, L, I)),
     "recur": (None, (P, P, L, I)),
     "convolve": (None, (P, P, L, I)),
     "scan": (None, (P, P, L, I)),

@@ -1,8 +1,9 @@
-"""Decoder layers and their caches, in the form that native calls need."""
+"""Decoder layers with their caches and states, in the form that native calls need."""
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +15,7 @@ from serve_app.engine.kernels.structs import (
     LANES,
     POINTER,
     CacheStruct,
+    DeltaStruct,
     LayerStruct,
     Product,
 )
@@ -112,21 +114,46 @@ def _room(
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """Decoder layers with a cache each: an argument of `Native.run_layers`."""
+    """Decoder layers, each with a cache or a rule with states: an argument of `Native.run_layers`."""
 
     structs: ctypes.Array[LayerStruct]
     pointers: ctypes.Array[ctypes.c_void_p]
-    caches: tuple[NativeCache, ...]  # the pointers lead here
+    caches: tuple[NativeCache, ...]  # of the layers that attend; the pointers lead here
+    rules: tuple[DeltaStruct, ...]  # of the others; structs lead here
     kinds_of_factors: int  # of rotary positions
+    slots: int  # of each rule's states
 
     @classmethod
-    def of(cls, structs: ctypes.Array[LayerStruct], caches: tuple[NativeCache, ...]) -> Layers:
-        """Join layers and caches. Raises ValueError if a layer does not fit its cache."""
-        for layer, cache in zip(structs, caches, strict=True):
-            dim, block_size = cache.struct.key_dim, caches[0].struct.block_size
-            outputs = (layer.heads + 2 * cache.struct.kv_heads) * dim
-            shape = (layer.qkv.outputs, layer.out.inputs, cache.struct.value_dim, cache.struct.block_size)
-            if shape != (outputs, layer.heads * dim, dim, block_size) or layer.heads % cache.struct.kv_heads:
-                raise ValueError("a layer does not fit its cache")
+    def of(
+        cls,
+        structs: ctypes.Array[LayerStruct],
+        caches: Sequence[NativeCache | None],
+        rules: Sequence[DeltaStruct | None] | None = None,
+        slots: int = 0,
+    ) -> Layers:
+        """Join layers with what each has: a cache, or a rule with `slots` for states. Raises ValueError if a
+        layer does not fit it, or if no layer has a cache."""
+        used = tuple(cache for cache in caches if cache is not None)
+        rules = [None] * len(structs) if rules is None else rules
+        own = type(structs).from_buffer_copy(structs)
+        for layer, cache, rule in zip(own, caches, rules, strict=True):
+            if not (used and _fits(layer, used[0].struct.block_size, cache, rule)):
+                raise ValueError("a layer does not fit its cache, or its rule")
+            layer.delta = None if rule is None else ctypes.addressof(rule)
+        addresses = (None if cache is None else cache.address for cache in caches)
         kinds = 1 + max((layer.rotary for layer in structs), default=0)
-        return cls(structs, (POINTER * len(caches))(*(cache.address for cache in caches)), caches, kinds)
+        kept = tuple(rule for rule in rules if rule is not None)
+        return cls(own, (POINTER * len(structs))(*addresses), used, kept, kinds, slots)
+
+
+def _fits(layer: LayerStruct, block_size: int, cache: NativeCache | None, rule: DeltaStruct | None) -> bool:
+    if cache is None:
+        if rule is None:
+            return False
+        channels, values = 2 * rule.groups * rule.keys, rule.heads * rule.values
+        return (layer.qkv.outputs, layer.out.inputs) == (channels + 2 * values + 2 * rule.heads, values)
+    struct, own = cache.struct, layer.heads * cache.struct.key_dim
+    outputs = own * (2 if layer.gated else 1) + 2 * struct.kv_heads * struct.key_dim
+    shape = layer.qkv.outputs, layer.out.inputs, struct.value_dim, struct.block_size
+    fit = rule is None and layer.heads % struct.kv_heads == 0
+    return fit and shape == (outputs, own, struct.key_dim, block_size)

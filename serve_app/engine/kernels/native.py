@@ -18,7 +18,7 @@ import torch
 from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.kernels import compact
 from serve_app.engine.kernels.arena import Arena
-from serve_app.engine.kernels.checks import check, check_context, wanted
+from serve_app.engine.kernels.checks import check, check_context, check_waves, wanted
 from serve_app.engine.kernels.compact import CompactWeight
 from serve_app.engine.kernels.experts import NativeExperts, NativeMixture
 from serve_app.engine.kernels.exports import declare
@@ -36,6 +36,7 @@ from serve_app.engine.kernels.structs import (
     Preempted,
     Product,
     StepStruct,
+    WaveStruct,
     packed_size,
     quantized_size,
 )
@@ -322,13 +323,14 @@ class Native:
         states: torch.Tensor,  # [T, N] float32, changed in place
         factors: Sequence[Factors],
         context: ForwardContext,
+        waves: Sequence[Spans] = (),
         *,
         narrow: bool = False,
     ) -> None:
         """Run a step of decodes, prefill chunks or both through all layers, and fill their caches.
 
         `narrow`: the last layer computes only the wanted rows of `context`, and puts them first in `states`;
-        the rows after them have no meaning.
+        the rows after them have no meaning. `waves`: if layers have states, each row is in one of the spans.
         """
         for tensor in (states, *itertools.chain(*factors)):
             check(tensor, torch.float32)
@@ -342,6 +344,10 @@ class Native:
             or len(context.slots) != len(states)
         ):
             raise ValueError("the states do not fit the layers, the rotary factors or the slots")
+        check_waves(layers, waves, len(states))
+        passes = (WaveStruct * len(waves))(
+            *(WaveStruct(spans=each.table.data_ptr(), count=each.table.shape[1]) for each in waves)
+        )
         pointers = POINTER * len(factors)
         cos, sin = (pointers(*(each[i].data_ptr() for each in factors)) for i in (0, 1))
         step = StepStruct(
@@ -353,13 +359,25 @@ class Native:
             wanted=wanted(context).data_ptr() if narrow else None,
             length=context.context_lens.data_ptr(),
             tables=context.block_tables.data_ptr(),
+            waves=ctypes.addressof(passes),
             rows=len(states),
             sequences=context.num_sequences,
             table_width=context.block_tables.shape[1],
+            wave_count=len(waves),
         )
         self._library.run_layers(
-            *(layers.structs, layers.pointers, len(layers.caches), ctypes.addressof(step)),
+            *(layers.structs, layers.pointers, len(layers.structs), ctypes.addressof(step)),
             torch.get_num_threads(),
+        )
+
+    def gate_heads(self, heads: torch.Tensor, gates: torch.Tensor) -> None:
+        """heads [T, H, D] float32 *= sigmoid(gates [T, H * D]) in place. The rows of gates may lie apart."""
+        check(heads, torch.float32)
+        count, width = len(heads), heads[0].numel() if len(heads) else 0
+        if gates.shape != (count, width) or gates.dtype != torch.float32 or (width and gates.stride(1) != 1):
+            raise ValueError("gates do not fit the heads")
+        self._library.gate_heads(
+            *(heads.data_ptr(), gates.data_ptr(), count, width, gates.stride(0)), torch.get_num_threads()
         )
 
     def over_spans(self, function: SpanFunction, spans: Spans) -> None:

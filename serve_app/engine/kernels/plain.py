@@ -124,6 +124,7 @@ class Weights:
     norm_mid: Norm | None = None
     norm_gated: Norm | None = None
     whole: bool = False
+    gated: bool = False  # behind queries, qkv has gates of attention's outputs
     parallel: bool = False
     added: float = 1.0
 
@@ -143,15 +144,17 @@ def layer(
     """
     normed = _normed(states, weights.norm_in)
     qkv = normed @ weights.qkv.T
-    kv_heads = (qkv.shape[1] // dim - heads) // 2
-    query, key, value = torch.split(qkv, [heads * dim, kv_heads * dim, kv_heads * dim], dim=1)
+    own = heads * dim
+    gates, others = (qkv[:, own : 2 * own], qkv[:, 2 * own :]) if weights.gated else (None, qkv[:, own:])
+    query, (key, value) = qkv[:, :own], others.chunk(2, dim=1)
     if weights.whole:
         query, key = rms_norm(query, weights.q_norm, eps), rms_norm(key, weights.k_norm, eps)
     query, key, value = (part.reshape(len(states), -1, dim) for part in (query, key, value))
     if not weights.whole:
         query, key = rms_norm(query, weights.q_norm, eps), rms_norm(key, weights.k_norm, eps)
     query, key = rotate(query, cos, sin), rotate(key, cos, sin)
-    attended = attention(query, key, value, scale=dim**-0.5).flatten(1) @ weights.out.T
+    attended = attention(query, key, value, scale=dim**-0.5).flatten(1)
+    attended = (attended if gates is None else attended * gates.sigmoid()) @ weights.out.T
     states = states + weights.added * _normed(attended, weights.norm_attended)
     hidden = normed if weights.parallel else _normed(states, weights.norm_mid)
     gated = gate(hidden @ weights.gate_up.T, gelu=False) @ weights.down.T

@@ -205,6 +205,13 @@ def _gated(native: Native, random: torch.Generator) -> Iterator[float]:
         yield _error(native.gated(x, gelu), plain.gate(x.double(), gelu))
 
 
+def _gate_heads(native: Native, random: torch.Generator) -> Iterator[float]:
+    heads, gates = torch.randn(5, 3, 13, generator=random), torch.randn(5, 50, generator=random)
+    want = heads.double() * gates[:, 11:].double().sigmoid().view(5, 3, 13)
+    native.gate_heads(heads, gates[:, 11:])
+    yield _error(heads, want)
+
+
 def _widen(native: Native, random: torch.Generator) -> Iterator[float]:
     x = torch.randn(3, 39, generator=random).bfloat16()
     yield _error(native.widen(x), x.float())
@@ -257,9 +264,10 @@ def _attend(native: Native, random: torch.Generator) -> Iterator[float]:
 def _run_layers(native: Native, random: torch.Generator) -> Iterator[float]:
     """Two layers on a prompt and then on one more token: once as in Llama, once with every other variant."""
     width, inner, heads, kv_heads, dim, length = 64, 48, 4, 2, 32, 19
-    shapes = ((heads + 2 * kv_heads) * dim, width), (width, heads * dim), (2 * inner, width), (width, inner)
     for (dtype, product), others in itertools.product(_products(native), (False, True)):
         layers = []
+        projected = (heads * (2 if others else 1) + 2 * kv_heads) * dim
+        shapes = (projected, width), (width, heads * dim), (2 * inner, width), (width, inner)
         for index in range(2):
             qkv, out, gate_up, down = (
                 torch.randn(n, k, generator=random).div(k**0.5).to(dtype) for n, k in shapes
@@ -270,7 +278,7 @@ def _run_layers(native: Native, random: torch.Generator) -> Iterator[float]:
             weights = plain.Weights(qkv, out, gate_up, down, q_norm, k_norm, norm, norm_mid=other)
             if others:
                 more = replace(weights, norm_attended=other, norm_gated=norm, whole=True, added=0.5)
-                weights = replace(more, parallel=index == 1)
+                weights = replace(more, gated=True, parallel=index == 1)
             layers.append(weights)
         states = torch.randn(length, width, generator=random)
         angles = torch.rand(2, length, dim // 2, generator=random)
@@ -342,6 +350,7 @@ CHECKS: Final[dict[str, Check]] = {
     "rope_and_cache": _rope_and_cache,
     "write_cache": _write_cache,
     "gated": _gated,
+    "gate_heads": _gate_heads,
     "recur": partial(_over_spans, results=recurrence_results),
     "convolve": partial(_over_spans, results=convolution_results),
     "scan": partial(_over_spans, results=scan_results),

@@ -18,6 +18,7 @@ class Spans:
     table: torch.Tensor  # [4, S] int64: first rows, lengths, slots before and slots after
     rows: int  # that a batch needs at least
     slots: int  # that a pool needs at least
+    tokens: int  # in all spans
 
     @classmethod
     def of(cls, spans: Sequence[tuple[int, int, int, int]], table: torch.Tensor | None = None) -> Spans:
@@ -27,7 +28,8 @@ class Spans:
         if table is None:
             table = torch.tensor(spans).T.contiguous()
         rows = max(first + length for first, length, _, _ in spans)
-        return cls(table, rows, 1 + max(max(span[2:]) for span in spans))
+        slots = 1 + max(max(span[2:]) for span in spans)
+        return cls(table, rows, slots, sum(length for _, length, _, _ in spans))
 
 
 class SpanFunction(ABC):

@@ -65,7 +65,7 @@ class Part(IntEnum):
     NORMS = 0  # with the rounding of their outputs for products
     QKV_PRODUCT = 1
     ROTARY = 2  # and the writing of keys and values to the cache; of prompts on AMX, within QKV_PRODUCT
-    ATTENTION = 3
+    ATTENTION = 3  # or a delta rule in its place
     OUT_PRODUCT = 4
     GATE_UP_PRODUCT = 5  # and the gating
     DOWN_PRODUCT = 6
@@ -141,8 +141,8 @@ class LayerStruct(_Struct):
     _fields_ = (
         *((name, LinearStruct) for name in ("qkv", "out", "gate_up", "down")),
         *((name, NormStruct) for name in ("norm_in", "norm_attended", "norm_mid", "norm_gated")),
-        *((name, POINTER) for name in ("q_norm", "k_norm", "mixture")),
-        *((name, LONG) for name in ("heads", "window", "gelu", "whole", "parallel", "rotary")),
+        *((name, POINTER) for name in ("q_norm", "k_norm", "mixture", "delta")),
+        *((name, LONG) for name in ("heads", "window", "gelu", "gated", "whole", "parallel", "rotary")),
         *((name, FLOAT) for name in ("eps_head", "scale", "softcap", "added")),
     )
 
@@ -178,15 +178,19 @@ class MixtureStruct(_Struct):
     _fields_ = (("router", RouterStruct), ("experts", ExpertsStruct))
 
 
+class WaveStruct(_Struct):
+    """`Wave` in layers.h."""
+
+    _fields_ = (("spans", POINTER), ("count", LONG))
+
+
 class StepStruct(_Struct):
     """`Step` in layers.h."""
 
     _fields_ = (
-        *(
-            (name, POINTER)
-            for name in ("states", "cos", "sin", "slots", "start", "wanted", "length", "tables")
-        ),
-        *((name, LONG) for name in ("rows", "sequences", "table_width")),
+        *((name, POINTER) for name in ("states", "cos", "sin", "slots", "start")),
+        *((name, POINTER) for name in ("wanted", "length", "tables", "waves")),
+        *((name, LONG) for name in ("rows", "sequences", "table_width", "wave_count")),
     )
 
 
@@ -238,6 +242,7 @@ STRUCTS: Final = (
     ChoicesStruct,
     RouterStruct,
     MixtureStruct,
+    WaveStruct,
     StepStruct,
     RecurrenceStruct,
     ConvolutionStruct,

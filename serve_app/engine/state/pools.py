@@ -54,7 +54,7 @@ class StepStates:
     def __init__(
         self, pools: Sequence[torch.Tensor], waves: Sequence[Wave], kernels: StateKernels | None
     ) -> None:
-        self.waves, self.kernels = waves, kernels
+        self.pools, self.waves, self.kernels = pools, waves, kernels
         self._left = iter(pools)
 
     def next(self, spec: StateSpec) -> torch.Tensor:

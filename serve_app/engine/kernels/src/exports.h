@@ -64,6 +64,9 @@ void write_cache(const float* key, const float* value, const Cache* cache, const
 // gate_up [t, 2n] -> out [t, n] = silu(gate) * up, or gelu_tanh(gate) * up.
 void gated(const float* gate_up, float* out, long t, long n, int gelu, int threads);
 
+// heads [t, n] *= sigmoid(gates [t, n]), whose rows are `apart` floats from one another.
+void gate_heads(float* heads, const float* gates, long t, long n, long apart, int threads);
+
 // Runs the tokens of `count` spans of rows, which do not depend on each other. spans [4, count] has the first row of each,
 // its length, the slot of its state before and the slot for its state after.
 void recur(const Recurrence* recurrence, const int64_t* spans, long count, int threads);
@@ -81,7 +84,8 @@ void highest(const float* x, float* values, int64_t* places, long t, long n, int
 // Paged causal attention, as `attention` describes it.
 void attend(const Attention* attention, const Cache* cache, int threads);
 
-// Runs one step through `count` decoder layers with a cache each. A step has decodes, chunks of prefills, or both.
+// Runs one step through `count` decoder layers, each with a cache, or null where it does not attend. A step has decodes,
+// chunks of prefills, or both.
 void run_layers(const Layer* layers, const Cache* const* caches, long count, const Step* step, int threads);
 
 // out [rows, outputs] = the sum of what each row of x [rows, inputs] gets from the experts that it chooses, times their

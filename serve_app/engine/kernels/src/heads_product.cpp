@@ -24,7 +24,7 @@ class HeadsFinish {
       const long index = (pair + i) / V, key = index - heads_.heads, value = key - cache().kv_heads;
       if (key < 0) {
         head.turn(heads_.q_norm, heads_.eps, factors);
-        head.put(heads_.qkv + row * heads_.width() + index * DIM);
+        head.put(heads_.qkv + row * heads_.width + index * DIM);
       } else if (value < 0) {
         head.turn(heads_.k_norm, heads_.eps, factors);
         cache().in_codes() ? keep_key<int8_t>(head, row, i / V, block, key)

@@ -1,5 +1,5 @@
-// All decoder layers of a step in one call. A layer is attention with rotary positions and a gated MLP or a mixture of
-// experts, with norms before them, after them, or both.
+// All decoder layers of a step in one call. A layer is attention with rotary positions, or a gated delta rule, and a gated
+// MLP or a mixture of experts, with norms before them, after them, or both.
 // Each part computes what its own function in exports.h computes, bit for bit. The outputs of a product are added to
 // the residual stream or gated while they are in registers or in the first-level cache. A long prefill is computed in
 // tiles of rows that stay in the second-level cache.
@@ -111,6 +111,16 @@ void add_outputs(const Layer& l, const Linear& linear, const Norm& norm, const f
   });
 }
 
+// The floats of a row of heads that `out` takes, if they are rounded at once; else 0.
+long rounded_heads(const Layer& l) { return l.delta || l.gated ? 0 : rounded_row(l.out); }
+
+// projected [rows, qkv outputs] -> out [rows, out inputs]: what a layer with a delta rule has between its products.
+void run_rule(const Layer& l, const Step& s, const float* projected, float* out, int threads) {
+  Delta rule = *l.delta;
+  rule.projected = projected, rule.out = out;
+  for (long w = 0; w < s.wave_count; w++) run_delta(&rule, s.waves[w].spans, s.waves[w].count, threads);
+}
+
 double* wanted_seconds = nullptr;  // by part; null: nobody asks
 
 }  // namespace
@@ -123,7 +133,7 @@ void run_layers(const Layer* layers, const Cache* const* caches, long count, con
   const Tiling wanted(s.wanted ? s.wanted[s.sequences] : s.rows, threads);  // of the last layer, after its keys and values
   // Its outputs are rounded at once where the next product takes rows of bfloat16.
   const auto attention = [&](const Layer& l, const Cache& c, bool narrow, const float* qkv, float* out) {
-    const long rounded = rounded_row(l.out);
+    const long rounded = rounded_heads(l);
     Attention a{};
     a.query = qkv, a.query_row = l.qkv.outputs, a.query_head = c.key_dim, a.wide_query = 1;
     a.out = out, a.out_row = rounded ? rounded : l.out.inputs, a.wide_out = !rounded;
@@ -142,7 +152,8 @@ void run_layers(const Layer* layers, const Cache* const* caches, long count, con
     if (narrow) sizes.add(l, wanted.tile);
     qkv = std::max(qkv, whole_lines(s.rows * l.qkv.outputs));
     attended = std::max(attended, whole_lines(std::max(s.rows * l.out.inputs, inputs_room(l.out, s.rows))));
-    parts = std::max(parts, attention_room(attention(l, *caches[i], narrow, nullptr, nullptr), *caches[i], threads));
+    if (!l.delta)
+      parts = std::max(parts, attention_room(attention(l, *caches[i], narrow, nullptr, nullptr), *caches[i], threads));
     if (!l.mixture) continue;
     mixed = whole_lines(s.rows * l.qkv.inputs);
     experts = std::max(experts, mixture_room(*l.mixture, s.rows, threads));
@@ -161,13 +172,18 @@ void run_layers(const Layer* layers, const Cache* const* caches, long count, con
     long* numbers_at = (long*)(experts_at + experts);
     for (long i = 0; i < count; i++) {
       const Layer& l = layers[i];
-      const Cache& cache = *caches[i];
-      const long width = l.qkv.inputs, dim = cache.key_dim, inner = l.out.inputs;
+      const long width = l.qkv.inputs, inner = l.out.inputs;
       const bool narrow = s.wanted && i == count - 1;
       tiles(all, sizes, common, threads, [&](long first, long rows, const TileRoom& room, int sharing) {
         float* const out = qkv_at + first * l.qkv.outputs;
         norm_inputs(s.states + first * width, l.norm_in, l.qkv, room.inputs, rows, sharing);
         laps.end(NORMS);
+        if (l.delta) {
+          project(l.qkv, room.inputs, out, rows, sharing);
+          return laps.end(QKV_PRODUCT);
+        }
+        const Cache& cache = *caches[i];
+        const long dim = cache.key_dim;
         const Heads heads{out,
                           s.cos[l.rotary] + first * dim / 2,
                           s.sin[l.rotary] + first * dim / 2,
@@ -177,22 +193,25 @@ void run_layers(const Layer* layers, const Cache* const* caches, long count, con
                           cache,
                           s.slots + first,
                           l.heads,
-                          l.whole};
-        const bool turned = project_heads(l.qkv, room.inputs, heads, rows, sharing);
+                          l.whole,
+                          l.qkv.outputs,
+                          inner * (1 + l.gated)};
+        const bool turned = !l.gated && project_heads(l.qkv, room.inputs, heads, rows, sharing);
         if (!turned) project(l.qkv, room.inputs, out, rows, sharing);
         laps.end(QKV_PRODUCT);
         if (!turned) turn_heads(heads, rows, sharing);
         laps.end(ROTARY);
       });
       laps.end(QKV_PRODUCT);  // the wait for the tiles of other threads
+      if (l.delta) run_rule(l, s, qkv_at, attended_at, threads);
       if (narrow) {
         if (wanted.rows == 0) break;
         parallel(1, threads, [&](long) {
-          move_wanted(s, qkv_at, l.qkv.outputs);
+          l.delta ? move_wanted(s, attended_at, inner) : move_wanted(s, qkv_at, l.qkv.outputs);
           move_wanted(s, s.states, width);
         });
       }
-      attend_all(attention(l, cache, narrow, qkv_at, attended_at), cache, parts_at, threads);
+      if (!l.delta) attend_all(attention(l, *caches[i], narrow, qkv_at, attended_at), *caches[i], parts_at, threads);
       laps.end(ATTENTION);
       tiles(narrow ? wanted : all, sizes, common, threads, [&](long first, long rows, const TileRoom& room, int sharing) {
         float* const states = s.states + first * width;
@@ -205,7 +224,10 @@ void run_layers(const Layer* layers, const Cache* const* caches, long count, con
           return made;
         };
         const float* gated = l.parallel ? gates(l.norm_in) : nullptr;
-        const long rounded = rounded_row(l.out);
+        if (l.gated)
+          gate_heads(attended_at + first * inner, qkv_at + first * l.qkv.outputs + inner, rows, inner, l.qkv.outputs,
+                     sharing);
+        const long rounded = rounded_heads(l);
         const float* const heads =
             rounded ? (const float*)((const bf16*)attended_at + first * rounded)
                     : take_inputs(l.out, attended_at + first * inner, room.inputs, rows, sharing);

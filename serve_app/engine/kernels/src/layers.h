@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 
+#include "delta.h"
 #include "experts.h"
 #include "linear.h"
 #include "normalise.h"
@@ -12,9 +13,17 @@ struct Layer {
   Norm norm_in, norm_attended, norm_mid, norm_gated;
   const float *q_norm, *k_norm;           // null, or [dim]; if `whole`, [heads, dim] and [kv_heads, dim]
   const Mixture* mixture;                 // null, or what takes the place of gate_up and down, which then are empty
+  const Delta* delta;                     // null, or what takes the place of attention; `projected` and `out` are not read
   long heads, window, gelu;               // window 0: none; gelu 1: gates by GELU, 0: by SiLU
+  long gated;                             // 1: behind q, qkv has gates of attention's outputs [heads, dim]
   long whole, parallel, rotary;           // parallel 1: the MLP takes what attention takes; rotary: which factors
   float eps_head, scale, softcap, added;  // softcap 0: none; added: times what attention and MLP add
+};
+
+// Spans of rows that do not depend on each other (see spans.h).
+struct Wave {
+  const int64_t* spans;  // [4, count]
+  long count;
 };
 
 struct Step {
@@ -27,5 +36,6 @@ struct Step {
                            // sequence s are computed. They are then the first of `states`, in the order of sequences
   const int32_t* length;   // [sequences]: tokens in the cache, this step's included
   const int32_t* tables;   // [sequences, table_width]: blocks of each sequence
-  long rows, sequences, table_width;
+  const Wave* waves;       // of layers with a delta rule, one after the other: every row is in one span
+  long rows, sequences, table_width, wave_count;
 };

@@ -36,7 +36,7 @@ void turn_any_head(const Heads& h, float* x, const float* weight, long row, T* t
 template <int V, class T>
 void turn_rows(const Heads& h, long first, long last) {
   const Cache& cache = h.cache;
-  const long dim = h.dim(), kv = cache.kv_heads, width = h.width();
+  const long dim = h.dim(), kv = cache.kv_heads, width = h.width;
   const auto turn = [&h](float* x, const float* weight, long row, auto* to, float* scale) {
     if constexpr (V > 0)
       turn_head<V>(h, x, weight, row, to, scale);
@@ -58,7 +58,7 @@ void turn_rows(const Heads& h, long first, long last) {
         turn(q, h.q_norm, row, q, nullptr);
     for (long head = 0; head < kv; head++) {
       if (head + 1 < kv) fetch(block, head + 1, offset);
-      float* const k = h.qkv + from * width + (h.heads + head) * dim;
+      float* const k = h.qkv + from * width + h.keys + head * dim;
       float* const key_scales = cache.key_scales<T>(block, head) + offset;
       for (long i = 0; i < count; i++) turn(k + i * width, h.k_norm, from + i, keys + i * dim, key_scales + i);
       write_columns(keys, dim, count, cache.key_block<T>(block, head) + offset * TOGETHER<T>, cache.block_size);
@@ -123,9 +123,9 @@ void turn_heads(const Heads& heads, long rows, int threads) {
   parallel_runs(rows, threads, [&](long first, long last) {
     if (heads.whole)
       for (long row = first; row < last; row++) {
-        float* const x = heads.qkv + row * heads.width();
+        float* const x = heads.qkv + row * heads.width;
         normalise(x, heads.q_norm, x, q, heads.eps);
-        normalise(x + q, heads.k_norm, x + q, k, heads.eps);
+        normalise(x + heads.keys, heads.k_norm, x + heads.keys, k, heads.eps);
       }
     with_type(heads.cache, [&](auto kept) { turn_rows<decltype(kept)>(turned, first, last); });
   });
@@ -133,7 +133,8 @@ void turn_heads(const Heads& heads, long rows, int threads) {
 
 void rope_and_cache(float* qkv, const float* cos, const float* sin, const float* q_norm, const float* k_norm,
                     float eps, const Cache* cache, const int64_t* slots, long t, long heads, long whole, int threads) {
-  turn_heads({qkv, cos, sin, q_norm, k_norm, eps, *cache, slots, heads, whole}, t, threads);
+  const long width = (heads + 2 * cache->kv_heads) * cache->key_dim;
+  turn_heads({qkv, cos, sin, q_norm, k_norm, eps, *cache, slots, heads, whole, width, heads * cache->key_dim}, t, threads);
 }
 
 void write_cache(const float* key, const float* value, const Cache* cache, const int64_t* slots, long t, int threads) {

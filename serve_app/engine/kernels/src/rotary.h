@@ -13,9 +13,9 @@ struct Heads {
   const Cache& cache;
   const int64_t* slots;
   long heads, whole;
+  long width, keys;  // floats of a row, and those before its keys: there may be more than those of q
 
   long dim() const { return cache.key_dim; }
-  long width() const { return (heads + 2 * cache.kv_heads) * cache.key_dim; }
 };
 
 // Does so with rows that `qkv` holds already.

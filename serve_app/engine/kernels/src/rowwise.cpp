@@ -88,6 +88,18 @@ void gated(const float* gate_up, float* out, long t, long n, int gelu, int threa
   });
 }
 
+void gate_heads(float* heads, const float* gates, long t, long n, long apart, int threads) {
+  parallel_rows(t, n, threads, [&](long first, long last) {
+    for (long row = first; row < last; row++) {
+      float* const x = heads + row * n;
+      const float* const gate = gates + row * apart;
+      long i = 0;
+      for (; i + LANES <= n; i += LANES) store(x + i, load(x + i) * sigmoid(load(gate + i)));
+      if (i < n) store_some(x + i, load_some(x + i, n - i) * sigmoid(load_some(gate + i, n - i)), n - i);
+    }
+  });
+}
+
 void widen(const bf16* x, float* out, long n, int threads) {
   parallel_rows(n, 1, threads, [&](long first, long last) {
     for (long i = first; i < last; i++) out[i] = to_float(x[i]);

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -41,6 +43,14 @@ from tests.unit.engine.cpu.test_fused import MODELS as FAMILIES
 from tests.unit.engine.cpu.test_fused import SHAPE
 
 MIXED = "qwen3_moe with a plain layer"
+HYBRID = "qwen3_5_text"
+DELTA = {
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 48,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+}
 LARGE = 40
 HELD = 20  # threads that act as if they had lost their core, in a run of all steps
 REPEATS, ENOUGH = 3000, 200  # runs of all steps; tasks that were taken over in them
@@ -58,6 +68,8 @@ MODELS = {
     **{name: FAMILIES[name] for name in ("gemma3", "olmo2", "glm4", "granite", "cohere")},
     # Experts, whose weights sum to one or not, and a layer without.
     **{name: FAMILIES[name] for name in ("mixtral", MIXED)},
+    # Attention with gates, and a delta rule in its place.
+    HYBRID: lambda: AutoModelForCausalLM.from_config(AutoConfig.for_model(HYBRID, **SHAPE | DELTA)),
 }
 # Steps of (sequence, first position, tokens): prompts whole and in chunks, beside decodes, in batches
 # that grow, reach over tiles of rows that two threads compute on their own, and shrink.
@@ -196,12 +208,12 @@ def test_a_row_is_the_same_bit_for_bit_in_any_step_and_number_of_threads(
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-@pytest.mark.parametrize("kept", ["auto", "int8"])
+@pytest.mark.parametrize(("name", "kept"), [("qwen3", "auto"), ("qwen3", "int8"), (HYBRID, "auto")])
 def test_the_last_layer_gives_the_rows_that_are_wanted_as_among_all(
-    dtype: torch.dtype, kept: str, threads: int, native_calls: list[int]
+    dtype: torch.dtype, name: str, kept: str, threads: int, native_calls: list[int]
 ) -> None:
     """The last rows of each sequence, some or none; the cache has all of them."""
-    model, before = build("qwen3", dtype), torch.get_num_threads()
+    model, before = build(name, dtype), torch.get_num_threads()
     all_rows, some_rows = (runner(model, CpuAttention(), dtype, kept) for _ in range(2))
     wanted = (1, 0, 3, 1, 2)
     native_calls.clear()
@@ -224,7 +236,8 @@ def test_the_last_layer_gives_the_rows_that_are_wanted_as_among_all(
     finally:
         torch.set_num_threads(before)
     assert len(native_calls) == 2 * len(STEPS)
-    caches = (each.backend.native_caches for each in (all_rows, some_rows))  # type: ignore[attr-defined]
+    backends = [getattr(each.backend, "backend", each.backend) for each in (all_rows, some_rows)]
+    caches = (each.native_caches for each in backends)
     for one, other in zip(*caches, strict=True):
         assert all(torch.equal(*pieces) for pieces in zip(one.pieces, other.pieces, strict=True))
 
