@@ -1,6 +1,7 @@
 // The kernels without Python, for processors and checkers that cannot run Python. Every function of exports.h is compared
 // with plain loops in double. All layers in one call are compared bit for bit with calls for each part of a layer, while
 // threads act as if they had lost their cores. Prints one line, and exits with 1 if a result is wrong.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <deque>
@@ -17,8 +18,10 @@ namespace {
 using Floats = std::vector<float>;
 
 constexpr int THREADS = 4;
-constexpr long BLOCK = 16, WIDTH = 64, INNER = 48, HEADS = 4, KV_HEADS = 2, DIM = 32, LENGTH = 620, LAYERS = 3;
+constexpr long BLOCK = 16, WIDTH = 64, INNER = 48, HEADS = 4, KV_HEADS = 2, DIM = 32, LENGTH = 620, LAYERS = 4;
 constexpr long EXPERTS = 5, CHOSEN = 2;
+constexpr long GROUPS = 2, KEYS = 16, VALUES = 48, PAST = 3;  // of a delta rule with HEADS heads
+constexpr long CHANNELS = 2 * GROUPS * KEYS + HEADS * VALUES, MATRIX = HEADS * KEYS * VALUES, SLOTS = 5;
 constexpr double EXACT = 1e-4, ROUNDED = 3e-2;  // tolerances for results of order one
 
 std::mt19937 source(0);
@@ -227,7 +230,7 @@ void check_decodes(long product, bool codes, long sequences, long count, bool sh
 }
 
 // The later layers have a norm over all heads, one that is centred, one after attention, and a factor of what they add. The
-// last one has experts.
+// second has gates of its heads, the third has experts, the last one has a delta rule.
 // A prompt in two chunks, one for tiles of each thread's own, and three more tokens through all layers, in one call and in
 // calls for each part of a layer. The last rows alone get the same bits.
 void check_layers(long product, bool codes) {
@@ -240,30 +243,43 @@ void check_layers(long product, bool codes) {
   }
   const Mixture mixture{{weights.emplace_back(EXPERTS, WIDTH, product).linear, CHOSEN, 1},
                         {gate_ups.data(), downs.data(), EXPERTS, 0, 0, 0, 0}};
+  const Floats factors = randoms((PAST + 1) * CHANNELS), rates(HEADS, -1.f), biases = randoms(HEADS);
+  Floats windows[2], pools[2];  // of the calls for all layers, and for each part of one
+  Delta rules[2];
+  for (int i = 0; i < 2; i++) {
+    windows[i].resize(SLOTS * PAST * CHANNELS), pools[i].resize(SLOTS * MATRIX);
+    rules[i] = {nullptr, factors.data(), rates.data(), biases.data(), norm.data(), nullptr,
+                windows[i].data(), pools[i].data(), HEADS, GROUPS, KEYS, VALUES, PAST + 1, 1e-6f};
+  }
   std::vector<Layer> layers;
   for (long i = 0; i < LAYERS; i++) {
     const size_t at = weights.size();
-    weights.emplace_back((HEADS + 2 * KV_HEADS) * DIM, WIDTH, product), weights.emplace_back(WIDTH, HEADS * DIM, product);
+    const bool rule = i == 3, gates = i == 1;
+    const long outputs = rule ? CHANNELS + HEADS * (VALUES + 2) : ((1 + gates) * HEADS + 2 * KV_HEADS) * DIM;
+    weights.emplace_back(outputs, WIDTH, product), weights.emplace_back(WIDTH, HEADS * (rule ? VALUES : DIM), product);
     weights.emplace_back(2 * INNER, WIDTH, product), weights.emplace_back(WIDTH, INNER, product);
     layers.push_back({weights[at].linear, weights[at + 1].linear, weights[at + 2].linear, weights[at + 3].linear,
                       {norm.data(), 0, 1e-6f}, {i ? norm.data() : nullptr, 0, 1e-6f}, {norm.data(), i, 1e-6f},
                       {nullptr, 0, 0}, i ? whole_norm.data() : head_norm.data(),
-                      i ? whole_norm.data() : head_norm.data(), i == 2 ? &mixture : nullptr, HEADS, 0, 0, i, 0, 0, 1e-6f,
-                      0.2f, 0.f, i ? 0.5f : 1.f});
+                      i ? whole_norm.data() : head_norm.data(), i == 2 ? &mixture : nullptr, rule ? &rules[0] : nullptr,
+                      HEADS, 0, 0, gates, i, 0, 0, 1e-6f, 0.2f, 0.f, i ? 0.5f : 1.f});
   }
   std::vector<Blocks> one(LAYERS, Blocks(product, codes)), many(LAYERS, Blocks(product, codes));
   std::vector<const Cache*> caches;
   for (auto* set : {&one, &many})
     for (Blocks& b : *set) b.cache.keys = b.keys.data(), b.cache.values = b.values.data();
-  for (Blocks& b : one) caches.push_back(&b.cache);
+  for (long i = 0; i < LAYERS; i++) caches.push_back(layers[i].delta ? nullptr : &one[i].cache);
   Floats states = randoms(LENGTH * WIDTH), by_part(states);
-  long first = 0;
+  long first = 0, slot = 0;
   for (const long rows : {LENGTH - 73, 70L, 1L, 2L}) {
+    const int64_t span[] = {0, rows, slot, slot + 1};
+    const Wave wave{span, 1};
+    slot++;
     const std::vector<int32_t> start{0, (int32_t)rows}, length{(int32_t)(first + rows)};
     const float *const cos_at = &cos[first * DIM / 2], *const sin_at = &sin[first * DIM / 2];
     const Floats before(&states[first * WIDTH], &states[(first + rows) * WIDTH]);
     Step step{&states[first * WIDTH], &cos_at, &sin_at, &one[0].slots[first], start.data(), nullptr,
-              length.data(), one[0].table.data(), rows, 1, Blocks::COUNT};
+              length.data(), one[0].table.data(), &wave, rows, 1, Blocks::COUNT, 1};
     run_layers(layers.data(), caches.data(), LAYERS, &step, THREADS);
     for (const int32_t some : {0L, std::min(3L, rows)}) {
       const int32_t wanted[] = {0, some};
@@ -276,16 +292,30 @@ void check_layers(long product, bool codes) {
     float* const x = &by_part[first * WIDTH];
     for (long i = 0; i < LAYERS; i++) {
       const Layer& l = layers[i];
-      Floats normed(rows * WIDTH), qkv(rows * l.qkv.outputs), heads(rows * HEADS * DIM), delta(rows * WIDTH);
+      Floats normed(rows * WIDTH), qkv(rows * l.qkv.outputs), heads(rows * l.out.inputs), delta(rows * WIDTH);
       Floats both(rows * 2 * INNER), gates(rows * INNER);
       const Norm none{nullptr, 0, 0};
       add_norm(x, nullptr, &none, 1, &l.norm_in, normed.data(), rows, WIDTH, THREADS);
       linear(&l.qkv, normed.data(), qkv.data(), rows, 1, THREADS);
-      rope_and_cache(qkv.data(), cos_at, sin_at, l.q_norm, l.k_norm, 1e-6f, &many[i].cache, &many[i].slots[first], rows,
-                     HEADS, l.whole, THREADS);
-      const Attention a{qkv.data(), heads.data(), start.data(), length.data(), many[i].table.data(), nullptr, 1,
-                        Blocks::COUNT, HEADS, l.qkv.outputs, DIM, 1, HEADS * DIM, 1, 0, 0.2f, 0.f};
-      attend(&a, &many[i].cache, THREADS);
+      if (l.delta) {
+        Delta rule = rules[1];
+        rule.projected = qkv.data(), rule.out = heads.data();
+        run_delta(&rule, span, 1, THREADS);
+      } else {
+        const long own = HEADS * DIM, others = 2 * KV_HEADS * DIM;
+        Floats ungated(rows * (own + others));
+        for (long row = 0; row < rows; row++) {
+          const float* const from = &qkv[row * l.qkv.outputs];
+          std::copy_n(from, own, &ungated[row * (own + others)]);
+          std::copy_n(from + l.qkv.outputs - others, others, &ungated[row * (own + others) + own]);
+        }
+        rope_and_cache(ungated.data(), cos_at, sin_at, l.q_norm, l.k_norm, 1e-6f, &many[i].cache, &many[i].slots[first],
+                       rows, HEADS, l.whole, THREADS);
+        const Attention a{ungated.data(), heads.data(), start.data(), length.data(), many[i].table.data(), nullptr, 1,
+                          Blocks::COUNT, HEADS, own + others, DIM, 1, own, 1, 0, 0.2f, 0.f};
+        attend(&a, &many[i].cache, THREADS);
+        if (l.gated) gate_heads(heads.data(), &qkv[own], rows, own, l.qkv.outputs, THREADS);
+      }
       linear(&l.out, heads.data(), delta.data(), rows, 1, THREADS);
       add_norm(x, delta.data(), &l.norm_attended, l.added, &l.norm_mid, normed.data(), rows, WIDTH, THREADS);
       if (l.mixture) {
