@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
 from serve_app.engine.forward_context import ForwardContext
-from serve_app.engine.kernels.layers import Layers, NativeCache
-from serve_app.engine.kernels.spans import Spans
+from serve_app.engine.kernels.layers import NativeCache
 
 
 def check(tensor: torch.Tensor, *dtypes: torch.dtype) -> None:
@@ -33,15 +30,3 @@ def check_context(context: ForwardContext, tokens: int, cache: NativeCache) -> N
         raise ValueError("the context does not fit the query or the cache")
     for tensor in (context.query_start, context.context_lens, context.block_tables):
         check(tensor, torch.int32)
-
-
-def check_waves(layers: Layers, waves: Sequence[Spans], tokens: int) -> None:
-    """Raise ValueError unless layers with states find each of `tokens` rows in a span, and its slots."""
-    if not layers.rules:
-        return
-    for wave in waves:
-        check(wave.table, torch.int64)
-    if sum(wave.tokens for wave in waves) != tokens or any(wave.rows > tokens for wave in waves):
-        raise ValueError("the spans are not those of the rows")
-    if any(wave.slots > layers.slots for wave in waves):
-        raise ValueError("a slot lies outside of the pools")

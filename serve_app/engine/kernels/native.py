@@ -8,7 +8,6 @@ interpreter lock during a call. The module does not depend on any model.
 from __future__ import annotations
 
 import ctypes
-import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +17,7 @@ import torch
 from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.kernels import compact
 from serve_app.engine.kernels.arena import Arena
-from serve_app.engine.kernels.checks import check, check_context, check_waves, wanted
+from serve_app.engine.kernels.checks import check, check_context
 from serve_app.engine.kernels.compact import CompactWeight
 from serve_app.engine.kernels.experts import NativeExperts, NativeMixture
 from serve_app.engine.kernels.exports import declare
@@ -26,8 +25,8 @@ from serve_app.engine.kernels.grouped import OF_CODES, Codes, GroupedWeight, fit
 from serve_app.engine.kernels.heads import NativeHeads
 from serve_app.engine.kernels.layers import Layers, NativeCache
 from serve_app.engine.kernels.spans import SpanFunction, Spans
+from serve_app.engine.kernels.step import Factors, run_layers
 from serve_app.engine.kernels.structs import (
-    POINTER,
     TYPES,
     AttentionStruct,
     LinearStruct,
@@ -35,15 +34,11 @@ from serve_app.engine.kernels.structs import (
     Part,
     Preempted,
     Product,
-    StepStruct,
-    WaveStruct,
     packed_size,
     quantized_size,
 )
 from serve_app.engine.kernels.touching import AT_ONCE_S, Touching
 from serve_app.engine.norm import Norm, Pending
-
-Factors = tuple[torch.Tensor, torch.Tensor]  # of rotary positions: cos and sin, each [T, D / 2] float32
 
 
 class Native:
@@ -332,43 +327,7 @@ class Native:
         `narrow`: the last layer computes only the wanted rows of `context`, and puts them first in `states`;
         the rows after them have no meaning. `waves`: if layers have states, each row is in one of the spans.
         """
-        for tensor in (states, *itertools.chain(*factors)):
-            check(tensor, torch.float32)
-        check(context.slots, torch.int64)
-        check_context(context, len(states), layers.caches[0])
-        half = layers.caches[0].struct.key_dim // 2
-        if (
-            states.shape[1] != layers.structs[0].qkv.inputs
-            or any(part.shape != (len(states), half) for part in itertools.chain(*factors))
-            or len(factors) < layers.kinds_of_factors
-            or len(context.slots) != len(states)
-        ):
-            raise ValueError("the states do not fit the layers, the rotary factors or the slots")
-        check_waves(layers, waves, len(states))
-        passes = (WaveStruct * len(waves))(
-            *(WaveStruct(spans=each.table.data_ptr(), count=each.table.shape[1]) for each in waves)
-        )
-        pointers = POINTER * len(factors)
-        cos, sin = (pointers(*(each[i].data_ptr() for each in factors)) for i in (0, 1))
-        step = StepStruct(
-            states=states.data_ptr(),
-            cos=ctypes.addressof(cos),
-            sin=ctypes.addressof(sin),
-            slots=context.slots.data_ptr(),
-            start=context.query_start.data_ptr(),
-            wanted=wanted(context).data_ptr() if narrow else None,
-            length=context.context_lens.data_ptr(),
-            tables=context.block_tables.data_ptr(),
-            waves=ctypes.addressof(passes),
-            rows=len(states),
-            sequences=context.num_sequences,
-            table_width=context.block_tables.shape[1],
-            wave_count=len(waves),
-        )
-        self._library.run_layers(
-            *(layers.structs, layers.pointers, len(layers.structs), ctypes.addressof(step)),
-            torch.get_num_threads(),
-        )
+        run_layers(self._library, layers, states, factors, context, waves, narrow=narrow)
 
     def gate_heads(self, heads: torch.Tensor, gates: torch.Tensor) -> None:
         """heads [T, H, D] float32 *= sigmoid(gates [T, H * D]) in place. The rows of gates may lie apart."""
