@@ -41,8 +41,9 @@ def test_a_history_of_states() -> None:
         each.cache_clear()  # of answers by one rank
     try:
         first = Asked(17, 5, n=3, steps=4)
-        asked = (first, Asked(17, 31, adapter=True, draft=3), Asked(32, 1, aborted=True, steps=2))
-        asked += (Asked(17, 5, n=3, beams=3), Asked(17, 2, n=3, sampled=True, draft=OUTPUT))
+        others = Asked(17, 31, adapter=True, draft=3), Asked(32, 1, aborted=True, steps=2)
+        choices = Asked(17, 5, n=3, beams=3), Asked(17, 2, n=3, sampled=True, draft=OUTPUT)
+        asked = (first, *others, *choices)
         test_state_histories.check("qwen3_5_text", History(asked * 2, 40, 20, 3, True, False))
     finally:
         for each in kept:

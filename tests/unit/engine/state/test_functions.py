@@ -110,7 +110,7 @@ def whole(name: str, args: tuple[Any, ...], options: dict[str, Any]) -> torch.Te
     """Of transformers' own function."""
     kind = CASES[name][0]
     function = getattr(importlib.import_module(f"transformers.models.{kind}.modeling_{kind}"), name)
-    function = function.forward if isinstance(function, type) else function
+    function = getattr(function, "forward", function)  # of a class of modules
     function = getattr(function, "__wrapped__", function)  # of one that is connected
     out = function(*args, **options)
     return out[0] if isinstance(out, tuple) else out
