@@ -1,8 +1,9 @@
 """The codes of quantised checkpoints in the form of the native product, and the same product in plain torch.
 
-A weight is (code - zero) * scale, with a scale and a zero for each group of inputs of an output. Activations
-become integers as in quantized.py. Sums within a group are exact integers, and what groups add to an output
-is added in their order, in float32. So every path gives the same result, bit for bit.
+A weight is (code - zero) * scale, with a scale and a zero for each group of inputs of an output, plus a
+minimum in some formats. Activations become integers as in quantized.py. Sums within a group are exact
+integers, and what groups add to an output is added in their order, in float32. So every path gives the same
+result, bit for bit.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from serve_app.engine.kernels.structs import INPUTS, LANES, Product, quantized_s
 UNIT: Final = 32  # inputs; groups have a multiple of them, or half as many
 MOST_GROUP: Final = 32_768  # inputs, so that the sum of a row's codes has 22 bits
 _HEADER: Final = 64  # bytes
+_MINIMUMS: Final = 40  # the byte of the header that says whether there are any
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,7 @@ class GroupedWeight:
     bits: int  # 4 or 8
     order: torch.Tensor | None = None  # [K] int32: the input of each column of the codes
     table: torch.Tensor | None = None  # [16] uint8: what the codes of four bits stand for
+    minimums: torch.Tensor | None = None  # [N, ceil(K / group)] float32
 
     @property
     def product(self) -> Product:
@@ -41,7 +44,8 @@ class GroupedWeight:
     def num_bytes(self) -> int:
         """As it is packed."""
         n, k = self.codes.shape
-        return grouped_size(n, k, self.bits, self.group, ordered=self.order is not None)
+        ordered, minimums = self.order is not None, self.minimums is not None
+        return grouped_size(n, k, self.bits, self.group, ordered=ordered, minimums=minimums)
 
     def values(self) -> torch.Tensor:
         """Codes less zeros [N, K], in float64."""
@@ -51,6 +55,8 @@ class GroupedWeight:
     def dequantize(self) -> torch.Tensor:
         """[N, K] float64, of the inputs as they come."""
         columns = self.values() * self._spread(self.scales.double())
+        if self.minimums is not None:
+            columns += self._spread(self.minimums.double())
         if self.order is None:
             return columns
         return torch.empty_like(columns).index_copy_(1, self.order.long(), columns)
@@ -64,16 +70,16 @@ class GroupedWeight:
         header[:24] = torch.tensor(numbers, dtype=torch.int64).view(torch.uint8)
         if self.table is not None:
             header[24:40] = self.table
+        header[_MINIMUMS] = self.minimums is not None
         codes = functional.pad(self.codes, (0, inputs - k, 0, panels * LANES - n))
         words = codes.view(torch.int32).view(panels, LANES, inputs // UNIT, UNIT // 4)  # of four inputs each
         if self.bits == 4:
             words = words[..., : UNIT // 8] | words[..., UNIT // 8 :] << 4
         groups = -(-inputs // self.group)
         more = (0, groups - self.scales.shape[1], 0, panels * LANES - n)
-        scales, zeros = (
-            functional.pad(each, more).view(panels, LANES, groups).mT for each in (self.scales, self.zeros)
-        )
-        parts = [header, words.permute(0, 2, 3, 1), scales, zeros]
+        of_groups = [each for each in (self.scales, self.zeros, self.minimums) if each is not None]
+        laid = [functional.pad(each, more).view(panels, LANES, groups).mT for each in of_groups]
+        parts = [header, words.permute(0, 2, 3, 1), *laid]
         if self.order is not None:
             parts.append(self.order)
         start = 0
@@ -92,11 +98,12 @@ Codes = QuantizedWeight | GroupedWeight
 OF_CODES: Final = (Product.INT8, Product.INT4, Product.GROUPED4, Product.GROUPED8)
 
 
-def grouped_size(n: int, k: int, bits: int, group: int, *, ordered: bool) -> int:
+def grouped_size(n: int, k: int, bits: int, group: int, *, ordered: bool, minimums: bool) -> int:
     """The bytes of a packed weight [n, k]."""
     outputs, inputs = -(-n // LANES) * LANES, _padded(k)
     groups = -(-inputs // group)
-    return _HEADER + outputs * (inputs * bits // 8 + groups * 5) + (4 * k if ordered else 0)
+    each = 9 if minimums else 5
+    return _HEADER + outputs * (inputs * bits // 8 + groups * each) + (4 * k if ordered else 0)
 
 
 def fits_codes(packed: torch.Tensor, n: int, k: int, product: Product) -> bool:
@@ -106,8 +113,8 @@ def fits_codes(packed: torch.Tensor, n: int, k: int, product: Product) -> bool:
     if packed.dtype != torch.uint8 or packed.numel() < _HEADER:
         return False
     group, ordered = packed[:16].view(torch.int64).tolist()
-    size = grouped_size(n, k, 4 if product is Product.GROUPED4 else 8, group, ordered=bool(ordered))
-    return packed.numel() == size
+    bits, minimums = 4 if product is Product.GROUPED4 else 8, bool(packed[_MINIMUMS])
+    return packed.numel() == grouped_size(n, k, bits, group, ordered=bool(ordered), minimums=minimums)
 
 
 def grouped_product(x: torch.Tensor, weight: GroupedWeight, bias: torch.Tensor | None) -> torch.Tensor:
@@ -131,6 +138,8 @@ def _by_groups(codes: torch.Tensor, weight: GroupedWeight) -> torch.Tensor:
         part = slice(start, start + weight.group)
         sums = codes[:, part] @ values[:, part].T  # integers: float64 has them exactly
         out += sums.float() * weight.scales[:, group]
+        if weight.minimums is not None:
+            out += codes[:, part].sum(1, keepdim=True).float() * weight.minimums[:, group]
     return out
 
 

@@ -76,14 +76,18 @@ def _linear(native: Native, random: torch.Generator) -> Iterator[float]:
             yield _error(got, x.double() @ weight.double().T + bias[:50])
             yield _error(native.linear(x, packed, bias, 50, torch.bfloat16, product), got.bfloat16())
     for bits, group in itertools.product((4, 8), (16, 32, 64)):
-        yield from _by_groups(native, random, bits, group)
+        yield from _by_groups(native, random, bits, group, minimums=group == 32)
 
 
-def _by_groups(native: Native, random: torch.Generator, bits: int, group: int) -> Iterator[float]:
+def _by_groups(
+    native: Native, random: torch.Generator, bits: int, group: int, *, minimums: bool
+) -> Iterator[float]:
     """Products over codes with scales for groups equal those of plain torch, bit for bit."""
     codes = torch.randint(2**bits, (50, 192), dtype=torch.uint8, generator=random)
     scales, zeros = torch.rand(50, 192 // group, generator=random), codes[:, ::group].contiguous()
-    weight = GroupedWeight(codes, scales, zeros, group, bits)
+    weight = GroupedWeight(
+        codes, scales, zeros, group, bits, minimums=torch.randn_like(scales) if minimums else None
+    )
     packed = native.pack_quantized(weight, lasting=False)
     for rows in (1, 5, 17, 35):
         x = torch.randn(rows, 192, generator=random)

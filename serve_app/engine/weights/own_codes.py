@@ -21,7 +21,7 @@ def load_codes_on_cpu(
 ) -> Weight | None:
     """As `LoadCodes`. Activations are rounded as for int8 weights."""
     kernels = native()
-    if kernels is None or codes.codes.dtype.is_floating_point or codes.offsets is not None:
+    if kernels is None or codes.codes.dtype.is_floating_point:
         return None
     found = one_scale_each(codes) or by_groups(codes)
     return None if found is None else PackedCodes(found, bias, kernels, lasting=lasting)
@@ -29,20 +29,25 @@ def load_codes_on_cpu(
 
 def one_scale_each(codes: QuantisedMatrix) -> QuantizedWeight | None:
     """Codes around zero, with one scale for each row, as int8; None if these are others."""
-    if codes.block[1] < codes.codes.shape[1] or codes.values is not None or int(codes.codes.amax()) < 16:
+    if codes.block[1] < codes.codes.shape[1] or codes.values is not None or codes.offsets is not None:
+        return None
+    if int(codes.codes.amax()) < 16:
         return None
     codes = codes.by_rows()
-    numbers = codes.codes.to(torch.int16)
+    numbers = codes.codes
+    if numbers.dtype != torch.int8 or codes.zeros is not None:
+        numbers = numbers.to(torch.int16)
     if codes.zeros is not None:
-        numbers -= codes.zeros.to(torch.int16)
-    if int(numbers.abs().amax()) > MAX_CODE:
+        numbers = numbers - codes.zeros.to(torch.int16)
+    least, most = (int(each) for each in torch.aminmax(numbers))
+    if max(-least, most) > MAX_CODE:
         return None
     return QuantizedWeight(numbers.to(torch.int8), codes.scales.flatten().float())
 
 
 def by_groups(codes: QuantisedMatrix) -> GroupedWeight | None:
-    """Integers of up to eight bits with scales and zeros for groups, or four bits of a table of integers;
-    None if these are others."""
+    """Integers of up to eight bits with scales, zeros and minimums for groups, or four bits of a table of
+    integers; None if these are others."""
     found = _in_order(codes.by_rows())
     if found is None:
         return None
@@ -58,10 +63,14 @@ def by_groups(codes: QuantisedMatrix) -> GroupedWeight | None:
             return None
         table = table.to(torch.uint8)
     least, most = (int(each) for each in torch.aminmax(numbers))
+    if least < -_MIDDLE:
+        return None
     if least < 0:
         middle = _MIDDLE_OF_FOUR if least >= -_MIDDLE_OF_FOUR and most < _MIDDLE_OF_FOUR else _MIDDLE
-        numbers, zeros, most = numbers.to(torch.int16) + middle, zeros + middle, most + middle
-    if least < -_MIDDLE or most > 255 or not _are_bytes(zeros):
+        # The low byte of a sum is that of the sum of low bytes.
+        numbers = numbers.to(torch.int8).view(torch.uint8) + middle
+        zeros, most = zeros + middle, most + middle
+    if most > 255 or not _are_bytes(zeros):
         return None
     return GroupedWeight(
         numbers.to(torch.uint8),
@@ -71,6 +80,7 @@ def by_groups(codes: QuantisedMatrix) -> GroupedWeight | None:
         4 if most < 16 else 8,
         order,
         table,
+        None if codes.offsets is None else codes.offsets.float().contiguous(),
     )
 
 

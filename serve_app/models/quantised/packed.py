@@ -86,8 +86,9 @@ class PackedTensor:
         """The header of the weight as `device` keeps it for products over its codes, whose bytes are nowhere;
         None if there is no such product.
 
-        Integers have four or eight bits each, and for each group at most a scale of four bytes and a zero of
-        one. Of formats that keep scales in tensors of their own, a GPU keeps about what is stored.
+        Integers have four or eight bits each, and for each group at most a scale of four bytes, a zero of one
+        and, if the format has minimums, one of four. Of formats that keep scales in tensors of their own, a
+        GPU keeps about what is stored.
         """
         if "values" in self.parts:  # codes are places in the checkpoint's own table: NF4 and FP4
             return None
@@ -98,13 +99,13 @@ class PackedTensor:
             size = sum(part.num_bytes for part in self.parts.values())
             return StoredTensor(self.name, "U8", self.full_shape, Path(), 0, size)
         scheme = scheme or self._scheme_of_parts()
-        if scheme is None or scheme.minimums:
+        if scheme is None:
             return None
-        narrow = scheme.bits <= 4
-        if device == GPU and (scheme.table or (not narrow and count // scheme.scales < WIDE_GROUP)):
+        narrow, alone = scheme.bits <= 4, scheme.table or scheme.minimums
+        if device == GPU and (alone or (not narrow and count // scheme.scales < WIDE_GROUP)):
             return None
         scales = count // self.group if self.group else scheme.scales
-        size = count * (4 if narrow else 8) // 8 + 5 * scales
+        size = count * (4 if narrow else 8) // 8 + (9 if scheme.minimums else 5) * scales
         return StoredTensor(self.name, "U8", self.full_shape, Path(), 0, size)
 
     def _scheme_of_parts(self) -> Scheme | None:

@@ -1,4 +1,4 @@
-"""Offsets of matrices: added after the scales, kept by changes of rows and groups, and in no product."""
+"""Offsets of matrices: added after the scales, kept by changes of rows and groups, taken by a CPU alone."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from serve_app.codes.matrix import QuantisedMatrix
+from serve_app.engine.kernels import native
 from serve_app.engine.weights.gpu_own_codes import gpu_codes_of
 from serve_app.engine.weights.own_codes import load_codes_on_cpu
 
@@ -43,12 +44,18 @@ def test_they_are_added_after_the_scales_and_stay_with_their_rows_and_groups() -
     assert torch.equal(numbers(QuantisedMatrix.joined([MATRIX, plain])), both)
 
 
-def test_no_product_of_codes_takes_them() -> None:
+def test_only_the_product_of_a_cpu_takes_them() -> None:
     whole = replace(MATRIX, block=(1, COLUMNS), scales=MATRIX.scales[:, :1], offsets=MATRIX.scales[:, :1])
     for matrix in (MATRIX, whole):
         assert gpu_codes_of(matrix) is None
         assert gpu_codes_of(replace(matrix, offsets=None)) is not None
-        assert load_codes_on_cpu(matrix, None, torch.float32) is None
+        if native() is None:
+            continue
+        held = load_codes_on_cpu(matrix, None, torch.float32)
+        assert held is not None
+        x = torch.randn(5, COLUMNS, generator=DRAW)
+        found, wanted = held.multiply(x, torch.float32), x @ numbers(matrix).T
+        assert (found - wanted).norm() < 0.02 * wanted.norm()
 
 
 def test_a_minimum_that_is_not_finite_is_refused_and_a_scale_of_zero_may_be_meant() -> None:

@@ -1,11 +1,12 @@
-// Products of the codes of quantised checkpoints with rows of int8. A weight is (code - zero) * scale, where codes have four
-// or eight bits and the inputs of a group share a scale and a zero. Sums within a group are integers and therefore exact. A
-// row's output adds up (sum of the group) * (scale of the group) in the order of the groups, in float32 and without fusing,
-// and is multiplied by the scale of the row. So every path has the same outputs, bit for bit.
+// Products of the codes of quantised checkpoints with rows of int8. A weight is (code - zero) * scale + minimum, where codes
+// have four or eight bits and the inputs of a group share a scale, a zero and perhaps a minimum. Sums within a group are
+// integers and therefore exact. A row's output adds up (sum of the group) * (scale of the group), and then (sum of the row's
+// codes) * (minimum of the group), in the order of the groups, in float32 and without fusing, and is multiplied by the scale
+// of the row. So every path has the same outputs, bit for bit.
 //
 // A packed weight: a header of 64 bytes; panels [N/16][K/32] of units of 32 inputs, K rounded up to 64; for each panel and
-// group sixteen scales, then for each panel and group sixteen zeros in bytes; then the order of the inputs (int32), if the
-// header says that there is one. A unit of eight bits has eight lines of sixteen outputs at four inputs. A unit of four bits
+// group sixteen scales, then for each panel and group sixteen zeros in bytes; then, each if the header says that there are
+// any, sixteen minimums for each panel and group, and the order of the inputs (int32). A unit of eight bits has eight lines of sixteen outputs at four inputs. A unit of four bits
 // has four: a byte of line l has a code of line l of eight bits in its low half, and of line l + 4 in its high half.
 //
 // A group has sixteen inputs or a multiple of 32. The last may be partial. Codes of four bits may be places in a table of
@@ -21,8 +22,7 @@ constexpr uint32_t LOW_CODES = 0x0f0f0f0fu;
 
 struct GroupedHeader {
   int64_t group, ordered, table;
-  uint8_t values[16];
-  uint8_t unused[24];
+  uint8_t values[16], minimums, unused[23];
 };
 static_assert(sizeof(GroupedHeader) == 64);
 
@@ -35,7 +35,8 @@ struct GroupedWeight {
   const uint8_t* codes;
   const float* scales;
   const uint8_t* zeros;
-  const int32_t* order;  // of the inputs, or null
+  const float* minimums;  // or null
+  const int32_t* order;   // of the inputs, or null
   long steps, units, group, groups;
 
   GroupedWeight(const void* packed, long n, long k) : header(*(const GroupedHeader*)packed), steps(int_steps(k)) {
@@ -45,12 +46,15 @@ struct GroupedWeight {
     codes = (const uint8_t*)packed + sizeof(GroupedHeader);
     scales = (const float*)(codes + panels * panel());
     zeros = (const uint8_t*)(scales + panels * groups * LANES);
-    order = header.ordered ? (const int32_t*)(zeros + panels * groups * LANES) : nullptr;
+    const float* const after = (const float*)(zeros + panels * groups * LANES);
+    minimums = header.minimums ? after : nullptr;
+    order = header.ordered ? (const int32_t*)(after + (minimums ? panels * groups * LANES : 0)) : nullptr;
   }
   long panel() const { return units * UNIT; }  // bytes
   const uint8_t* at(long j) const { return codes + j * panel(); }
   const float* scales_at(long j) const { return scales + j * groups * LANES; }
   const uint8_t* zeros_at(long j) const { return zeros + j * groups * LANES; }
+  F16 minimums_at(long j, long g) const { return load(minimums + (j * groups + g) * LANES); }
 };
 
 // v, so that GCC cannot fuse the multiplication that made it with an addition.
@@ -100,6 +104,11 @@ INLINE F16 scaled(I16 sums, U16 zeros, uint32_t sum_of_row, F16 scale) {
   return unfused(to_floats(add_two(sums, zeros, U16{} + sum_of_row)) * scale);
 }
 
+// What the minimums of a group take from a row's output at sixteen outputs: the sum of the row's codes is negative.
+INLINE F16 lowered(uint32_t sum_of_row, F16 minimums) {
+  return unfused(to_floats(add_two(I16{}, U16{} + (1u | 128u << 16), U16{} + sum_of_row)) * minimums);
+}
+
 // The codes of line l of a unit, as unsigned bytes.
 template <bool TABLE>
 INLINE U16 line_of(const GroupedWeight<8>&, const uint8_t* unit, long line) {
@@ -119,14 +128,17 @@ F16 coarse_output(const GroupedWeight<BITS>& weight, const QuantizedRows& x, lon
   F16 output = {};
   I16 sums = {};
   long group = -1;
+  int32_t whole = 0;  // the sum of the row's coarse codes of the group
   const auto end = [&](long next) {
     if (group >= 0) output += unfused(to_floats(sums) * load(weight.scales_at(j) + group * LANES));
-    sums = I16{}, group = next;
+    if (group >= 0 && weight.minimums) output -= lowered(sum_pair(whole), weight.minimums_at(j, group));
+    sums = I16{}, group = next, whole = 0;
   };
   x.each_coarse(row, [&](long line, uint32_t codes) {
     if (const long next = line * 4 / weight.group; next != group) end(next);
     const int32_t sum = (int8_t)codes + (int8_t)(codes >> 8) + (int8_t)(codes >> 16) + (int8_t)(codes >> 24);
     const U16 q = line_of<TABLE>(weight, w + line / UNIT_LINES * weight.UNIT, line % UNIT_LINES);
+    whole += sum;
     sums = add_two(add_four(sums, q, U16{} + codes), zero_pairs(weight.zeros_at(j) + group * LANES), U16{} + sum_pair(sum));
   });
   end(-1);
@@ -215,9 +227,13 @@ void grouped_vectors(const GroupedWeight<BITS>& weight, const QuantizedRows& x, 
     for (int half = 0; half <= HALVES; half++) {
       const U16 zero = zero_pairs(zeros + (group + half) * LANES);
       const F16 scale = load(scales + (group + half) * LANES);
+      const uint32_t* const of_group = sums_of_rows + group + half;
 #pragma GCC unroll 8
-      for (int r = 0; r < MR; r++)
-        outputs[r] += scaled(sums[half][r], zero, sums_of_rows[r * x.row_groups() + group + half], scale);
+      for (int r = 0; r < MR; r++) outputs[r] += scaled(sums[half][r], zero, of_group[r * x.row_groups()], scale);
+      if (!weight.minimums) continue;
+      const F16 minimums = weight.minimums_at(j, group + half);
+#pragma GCC unroll 8
+      for (int r = 0; r < MR; r++) outputs[r] -= lowered(of_group[r * x.row_groups()], minimums);
     }
   }
   for (int r = 0; r < MR; r++) store(out + r * stride, finished<TABLE>(outputs[r], weight, x, row + r, j));
@@ -305,6 +321,10 @@ void grouped_tiles(const GroupedWeight<BITS>& weight, const QuantizedRows& x, lo
         float* const at = out + r * stride + c * LANES;
         const I16 of_row = load_bytes<I16>(sums[r] + c * LANES);
         store(at, load(at) + scaled(of_row, zero, x.group_sums(row + r)[group], scale));
+      }
+      for (long r = 0; weight.minimums && r < count; r++) {
+        float* const at = out + r * stride + c * LANES;
+        store(at, load(at) - lowered(x.group_sums(row + r)[group], weight.minimums_at(j + c, group)));
       }
     }
   }

@@ -18,7 +18,14 @@ SHAPES: Final = (
     *((16, 100, 128), (1, 4096, 4096)),
 )
 ROWS: Final = (1, 2, 3, 8, 9, 16, 17, 33)
-FORMS: Final = ("4 bits", "8 bits", "4 bits in a table", "4 bits in another order")
+FORMS: Final = (
+    "4 bits",
+    "8 bits",
+    "4 bits in a table",
+    "4 bits in another order",
+    "4 bits with minimums",
+    "8 bits with minimums",
+)
 
 
 @pytest.fixture
@@ -32,7 +39,7 @@ def kernels() -> Native:
 def weight_of(form: str, n: int, k: int, group: int) -> GroupedWeight:
     random = torch.Generator().manual_seed(n + k)
     groups = -(-k // group)
-    bits = 8 if form == "8 bits" else 4
+    bits = int(form[0])
     table = torch.randint(256, (16,), dtype=torch.uint8, generator=random) if "table" in form else None
     most = 256 if table is not None else 2**bits
     return GroupedWeight(
@@ -43,6 +50,7 @@ def weight_of(form: str, n: int, k: int, group: int) -> GroupedWeight:
         bits,
         torch.randperm(k, generator=random).int() if "order" in form else None,
         table,
+        torch.randn(n, groups, generator=random) if "minimums" in form else None,
     )
 
 
