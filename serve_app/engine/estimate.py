@@ -18,9 +18,8 @@ from serve_app.engine.cpu.packing import check_format
 from serve_app.engine.fused.fuse import known
 from serve_app.engine.kernels.structs import TYPES
 from serve_app.engine.model.dry_run import Layers, learn_layers
-from serve_app.engine.model.forward import ATTENTION_NAME, check_codes
+from serve_app.engine.model.forward import check_codes, connect_attention
 from serve_app.engine.model.indexers import connect_indexers
-from serve_app.engine.model.latents import connect_latents
 from serve_app.engine.model.memory import (
     CPU_CACHE_CAP,
     CPU_SHARE,
@@ -134,8 +133,7 @@ def _layers(module: PreTrainedModel, text: Any) -> Layers | None:
     takes = wants_positions(module)
     connect_states(module)
     connect_indexers(module)
-    module.set_attn_implementation(ATTENTION_NAME)
-    connect_latents(module, ATTENTION_NAME)
+    connect_attention(module)
     try:
         name, device = type(module).__name__, torch.device("meta")
         return learn_layers(forward, name=name, config=text, device=device, stage=stage_of(module))

@@ -57,6 +57,7 @@ STATE_FUNCTIONS: Final = frozenset(
 FOREIGN_STATES: Final = {
     "layers_block_type": "layers that are not attention",
     "block_types": "layers that are not attention",
+    "chunkwise_kernel": "xLSTM layers",
     "conv_L_cache": "convolution layers",
     "linear_num_value_heads": "linear attention layers",
     "mamba_d_state": "state-space layers",

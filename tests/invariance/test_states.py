@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 
 from serve_app.engine.engine import Engine
 from serve_app.engine.kernels import native
+from serve_app.engine.model.forward import UnsupportedModel
 from serve_app.engine.model.lora import LowRank
 from serve_app.types import Beam, ChoiceSoFar, Draft
 from tests.support.engine_answers import (
@@ -38,6 +39,8 @@ EACH = pytest.mark.parametrize(
 )
 TOLERANCE = 1e-4
 WITHOUT_ADAPTERS = {"mamba", "mamba2", "falcon_mamba"}  # no linear has a name that adapters know
+# One rounded linear changes the logits of so small a model by a tenth, so quantising all of them is refused.
+SENSITIVE = {"zamba2"}
 NEARLY = {"mamba2": 1e-5}  # its own code multiplies by the weight of the head, so bits depend on the batch
 
 
@@ -218,6 +221,10 @@ def test_log_probabilities_are_those_of_transformers_however_the_prompt_is_cut(k
 def test_quantised_weights_keep_the_promise(kind: str, quantization: str) -> None:
     if native() is None:
         pytest.skip("no native kernels on this machine")
+    if kind in SENSITIVE:
+        with pytest.raises(UnsupportedModel, match="computes something else"):
+            new_engine(kind, "int8")
+        return
     one = new_engine(kind, quantization, prefix_cache=False)
     want = {key: told for each in REQUESTS[:5] for key, told in answers(one, [each]).items()}
     crowd = answers(new_engine(kind, quantization, max_step_tokens=23), REQUESTS[:5])
@@ -239,7 +246,7 @@ def test_an_adapter_changes_its_own_rows_alone(kind: str) -> None:
     model = copy.deepcopy(tiny_stateful(kind))
     for update in updates:
         linear = linear_of(model, update)
-        linear.weight.data += update.b @ update.a
+        linear.weight = nn.Parameter(linear.weight + update.b @ update.a)  # layers may share the original
     table.put("a", table.compile(updates))
     asked = [replace(REQUESTS[2], id="with", adapter="a", salt="a"), REQUESTS[2], REQUESTS[0]]
     told = answers(engine, asked)

@@ -68,6 +68,18 @@ KINDS: Final[dict[str, dict[str, Any]]] = {
     },
     "olmo_hybrid": {key: value for key, value in DELTA.items() if key != "head_dim"},
     "qwen3_5_text": DELTA,
+    "zamba2": {
+        "layers_block_type": ["linear_attention", "hybrid", "hybrid", "hybrid"],
+        "num_key_value_heads": 4,
+        "num_mem_blocks": 2,
+        "use_shared_attention_adapter": True,
+        "adapter_rank": 16,
+        "use_mem_rope": True,
+        "chunk_size": 16,
+        "n_mamba_heads": 8,
+        "mamba_d_state": 16,
+        "mamba_ngroups": 2,
+    },
 }
 # Families that are built of the same kinds of states, some with experts or latent attention beside them.
 KIN: Final = (

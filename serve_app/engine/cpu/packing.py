@@ -7,6 +7,7 @@ nothing is.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
@@ -98,6 +99,11 @@ class _Packing:
         self._model, self._config, self._pack = model, config, pack
         self._routers = router_sizes(config)
         self._linears = packable_linears(model, run)
+        # Layers may share weights, which are packed once.
+        shared = Counter(map(_parameters, self._linears))
+        self._shared: dict[tuple[int, int], PackedLinear | None] = {
+            each: None for each, count in shared.items() if count > 1
+        }
         self._products = multiplied_weights(list(self._candidates()), run)
         if weights is not PLAIN:
             self._check_all(weights)
@@ -154,9 +160,14 @@ class _Packing:
             return exact(child)
         if child not in self._linears or not can_be_packed(child.weight):
             return None
+        parameters = _parameters(child)
+        if (packed := self._shared.get(parameters)) is not None:
+            return packed.twin()
         is_router = child.out_features in self._routers
         made = PackedLinear.of(child) if is_router else self._pack(child)
         made.apart = is_router or (name == GATES and child.out_features % VECTOR > 0)
+        if parameters in self._shared:
+            self._shared[parameters] = made
         return made
 
     def _linear_of(self, weight: torch.Tensor) -> PackedLinear:
@@ -191,3 +202,8 @@ class _Packing:
                         f"a tensor of shape {tuple(parameter.shape)} that it uses otherwise. Serve the "
                         "model without `quantization`"
                     )
+
+
+def _parameters(linear: Any) -> tuple[int, int]:
+    """Equal for linears that share their parameters, as long as one of them has them."""
+    return id(linear.weight), id(linear.bias)

@@ -21,9 +21,8 @@ from serve_app.engine.attention.recorder import RecordedCall, Recorder
 from serve_app.engine.attention.reference import ReferenceAttention
 from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.fused.layer import AttentionCall
-from serve_app.engine.model.forward import ATTENTION_NAME, active
+from serve_app.engine.model.forward import active, connect_attention
 from serve_app.engine.model.indexers import connect_indexers
-from serve_app.engine.model.latents import connect_latents
 from serve_app.engine.model.stages import stage_of
 from serve_app.engine.model.stateful import wants_positions
 
@@ -117,8 +116,7 @@ class FirstLayers:
 
 def _logits(model: PreTrainedModel, backend: AttentionBackend, ids: torch.Tensor) -> torch.Tensor:
     """The logits [T, V] float32 of one short sequence, which is in the first block of a cache."""
-    model.set_attn_implementation(ATTENTION_NAME)
-    connect_latents(model, ATTENTION_NAME)
+    connect_attention(model)
     connect_indexers(model)
     positions = torch.arange(len(ids), device=model.device)
     context = ForwardContext(

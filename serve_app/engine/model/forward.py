@@ -24,7 +24,7 @@ from transformers import AttentionInterface
 from serve_app.engine.attention import AttentionBackend, LayerSpec
 from serve_app.engine.attention.chunked import within_chunks
 from serve_app.engine.forward_context import ForwardContext
-from serve_app.engine.model.latents import latents_of
+from serve_app.engine.model.latents import connect_latents, latents_of
 from serve_app.engine.model.lora import RowAdapters
 from serve_app.engine.model.query_temperature import temperature_of
 from serve_app.engine.state import States
@@ -48,6 +48,9 @@ class Line(Protocol):
     def leave(self, states: torch.Tensor) -> None:
         """Give hidden states to the next stage, if there is one; does not wait for it."""
         ...
+
+
+SHARED: Final = -1  # the number of attention in a block that several layers share
 
 
 class NoMask:
@@ -126,6 +129,20 @@ def check_chunks(config: Any, block_size: int) -> None:
             f"it attends within chunks of {length} tokens, which are not made of blocks of {block_size}: "
             "set engine.block_size to 16"
         )
+
+
+def connect_attention(module: Any) -> None:
+    """Let the layers of a transformers model pass queries, keys and values, or latents, to `paged_attention`.
+
+    Blocks whose weights several layers share get their layer's number, which transformers tells their forward
+    alone.
+    """
+    module.set_attn_implementation(ATTENTION_NAME)
+    connect_latents(module, ATTENTION_NAME)
+    for number, layer in enumerate(getattr(module.get_decoder(), "layers", ())):
+        for part in layer.modules():
+            if getattr(part, "layer_idx", None) == SHARED:
+                part.layer_idx = number
 
 
 def takes_positions(module: torch.nn.Module) -> bool:

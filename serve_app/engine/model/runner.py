@@ -20,15 +20,14 @@ from serve_app.engine.model import peak, query_temperature
 from serve_app.engine.model.adapter_table import MakeAdapters
 from serve_app.engine.model.dry_run import learn_layers
 from serve_app.engine.model.forward import (
-    ATTENTION_NAME,
     Line,
     active,
     check_chunks,
     check_codes,
     check_takes_positions,
+    connect_attention,
 )
 from serve_app.engine.model.indexers import connect_indexers
-from serve_app.engine.model.latents import connect_latents
 from serve_app.engine.model.memory import ALONE, Agreement, CachePlan, CacheTooSmall, plan_for_device
 from serve_app.engine.model.packed_adapters import PackedTable
 from serve_app.engine.model.prompt_tuning import STAND_IN, EmbeddingRows
@@ -75,8 +74,7 @@ class ModelRunner:
         text_config = module.config.get_text_config()
         check_chunks(text_config, config.block_size)
         self._keeps_rows = "logits_to_keep" in inspect.signature(module.forward).parameters
-        module.set_attn_implementation(ATTENTION_NAME)
-        connect_latents(module, ATTENTION_NAME)
+        connect_attention(module)
         connect_states(module)
         connect_indexers(module)
         stage = stage_of(module)

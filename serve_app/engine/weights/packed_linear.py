@@ -44,6 +44,14 @@ class PackedLinear(nn.Module):
         weight, bias = side_by_side(*linears, rows=rows)
         return cls(weight.numbers() if isinstance(weight, CodedTensor) else weight, bias, load)
 
+    def twin(self) -> PackedLinear:
+        """Another layer over the same packed weight."""
+        made = PackedLinear.__new__(PackedLinear)
+        nn.Module.__init__(made)
+        for name in ("out_features", "in_features", "dtype", "wide_output", "apart", "weight_kept"):
+            setattr(made, name, getattr(self, name))
+        return made
+
     @property
     def num_bytes(self) -> int:
         """The bytes of the packed weight."""

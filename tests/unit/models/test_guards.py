@@ -55,6 +55,7 @@ def longrope() -> PreTrainedConfig:
         ),
         ("codegen", {"rotary_dim": 8}, "attention interface"),
         ("recurrent_gemma", {}, "linear_attention"),
+        ("xlstm", {}, "it has xLSTM layers of a kind"),
         ("zaya", {"num_experts_per_tok": 1}, "layers of type hybrid"),
         ("t5", {}, "encoder-decoder"),
         ("vit", {}, "no causal language model"),

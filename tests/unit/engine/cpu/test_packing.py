@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import gc
 import weakref
 from typing import Any
 
@@ -19,6 +21,7 @@ from serve_app.engine.kernels.native import Native
 from serve_app.engine.weights.packed_linear import PackedLinear
 from serve_app.engine.weights.stand_ins import LinearWeight, LinearWeights
 from tests.support.mixtures import mixture
+from tests.support.tiny_states import tiny_stateful
 
 KERNELS = pytest.mark.skipif(native() is None, reason="no C++ compiler on this machine")
 
@@ -77,6 +80,18 @@ def test_a_head_that_shares_its_weight_gets_a_copy_of_its_own() -> None:
     accelerate_cpu(model, torch.float32)
     assert isinstance(model.lm_head, PackedLinear)
     assert torch.equal(model.transformer.wte.weight, before)
+
+
+def test_weights_that_layers_share_are_packed_once() -> None:
+    model: Any = copy.deepcopy(tiny_stateful("zamba2"))
+    weight = weakref.ref(model.model.layers[1].shared_transformer.self_attn.q_proj.weight)
+    accelerate_cpu(model, torch.float32)
+    first, second, third = (model.model.layers[i].shared_transformer.self_attn.q_proj for i in (1, 2, 3))
+    assert first is not third
+    assert first.weight_kept is third.weight_kept
+    assert second.weight_kept is not first.weight_kept
+    gc.collect()
+    assert weight() is None
 
 
 @pytest.mark.parametrize("name", ["silu", "swish", "sigmoid", "gelu", "gelu_pytorch_tanh", "quick_gelu"])

@@ -66,6 +66,7 @@ FAMILIES = {
     "qwen3_5_moe_text": STATES,
     "qwen3_5_text": STATES,
     "qwen3_next": STATES,
+    "zamba2": {"mamba"},  # a block that layers share is no sum
 }
 STATEFUL = (*KINDS, *KIN)
 # Layers that pass on more than hidden states, or that transformers looks for in every model.
