@@ -19,7 +19,8 @@ from typing import Any, Final
 
 import psutil
 
-from tests.faults.several_nodes import SeveralNodes, check_accounts, several_nodes
+from tests.faults.accounts import all_moved
+from tests.faults.several_nodes import SeveralNodes, several_nodes
 from tests.support.asks import connected
 from tests.support.mixed_streams import MixedStreams
 from tests.support.replica_pair import MODEL, Pair, model_config, replica_pair, wide_demo
@@ -59,7 +60,7 @@ async def lose_a_node(how: str, pair: Pair, workers: list[Any]) -> None:
             pair.killed.add(lost)
             await pair.until(1)
             await asyncio.sleep(ROUNDS_S)
-    await check_accounts(pair, load, since)
+    await all_moved(pair, load, since)
 
 
 def main(how: str, folder: Path) -> None:

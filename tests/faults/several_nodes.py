@@ -7,9 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tests.support.mixed_streams import MixedStreams
 from tests.support.ray_cluster import free_port
-from tests.support.replica_pair import Pair
 
 GATEWAY: Final = "gateway_node"  # the resource of the gateway's node
 STORE_BYTES: Final = 80 * 2**20
@@ -53,15 +51,3 @@ def several_nodes() -> Iterator[SeveralNodes]:
         serve.shutdown()
         ray.shutdown()
         cluster.shutdown()
-
-
-async def check_accounts(pair: Pair, load: MixedStreams, since: float) -> None:
-    """Every answer of `load`, which began at `since`, is counted once and whole; some have moved."""
-    await pair.until_idle()
-    records = await pair.records(len(load.answers), since)
-    assert {record.outcome for record in records} == {"finished"}
-    made = sum(record.completion_tokens - record.discarded_tokens for record in records)
-    assert made == sum(answer.tokens for _, answer in load.answers)
-    moved = sum(record.migrations for record in records)
-    assert moved > 0
-    print(f"{len(records)} answers, {moved} moves: no client noticed")

@@ -18,16 +18,16 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Set
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.faults.several_nodes import SeveralNodes, check_accounts, several_nodes
+from tests.faults.accounts import all_moved
+from tests.faults.several_nodes import SeveralNodes, several_nodes
 from tests.support.asks import connected
 from tests.support.mixed_streams import ASKS, MixedStreams
-from tests.support.replica_pair import MODEL, Pair, is_alive, model_config, replica_pair, wide_demo
+from tests.support.replica_pair import MODEL, Pair, model_config, replica_pair, until_gone, wide_demo
 from tests.support.several_ranks import divided_among
 
 RANK: Final = "rank_slot"  # the resource of a node that a rank takes
@@ -82,15 +82,6 @@ async def until_whole(pair: Pair, replicas: int) -> list[Ranks]:
     return seen
 
 
-async def until_gone(pids: Set[int]) -> float:
-    """Wait until these processes have ended; returns the seconds."""
-    began = time.monotonic()
-    async with asyncio.timeout(LOST_S):
-        while any(map(is_alive, pids)):
-            await asyncio.sleep(0.05)
-    return time.monotonic() - began
-
-
 async def lose_ranks(how: str, pair: Pair, nodes: SeveralNodes, rounds: int) -> set[int]:
     """Returns the processes of all ranks that there were at the start of a round or its end."""
     draw, since, processes = random.Random(54), time.time(), set[int]()
@@ -111,14 +102,14 @@ async def lose_ranks(how: str, pair: Pair, nodes: SeveralNodes, rounds: int) -> 
                 else:
                     os.kill(lost.other, signal.SIGKILL if how == "killed" else signal.SIGSTOP)
                 pair.killed.add(lost.replica)
-                took = await until_gone({lost.replica, lost.other})
+                took = await until_gone({lost.replica, lost.other}, LOST_S)
                 if how == "removed":
                     nodes.add({RANK: 1})  # here, since it sets a handler of signals
                 both += await until_whole(pair, 2)
                 await asyncio.sleep(AFTER_S)
             processes |= {pid for each in both for pid in (each.replica, each.other)}
             print(f"round {number}: both ranks gone after {took:.1f} s", flush=True)
-    await check_accounts(pair, load, since)
+    await all_moved(pair, load, since)
     return processes
 
 
@@ -180,7 +171,7 @@ def run_on(nodes: SeveralNodes, how: str, folder: Path, rounds: int) -> None:
                 processes = await show_placement(pair)
             else:
                 processes = await lose_ranks(how, pair, nodes, rounds)
-        await until_gone(processes)  # the application is deleted
+        await until_gone(processes, LOST_S)  # the application is deleted
 
     asyncio.run(run())
 

@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import signal
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Set
 from contextlib import asynccontextmanager
@@ -34,7 +35,7 @@ from tests.support.ray_cluster import free_port
 
 MODEL: Final = "pair-chat"
 WINDOW: Final = 4096
-START_S: Final = 120.0
+START_S: Final = 300.0  # for replicas to start, on a machine with other work
 RESTART_S: Final = 60.0  # that a request waits for a replica, on a machine with other work
 POISON: Final = "poison"  # the name of the processor of `tests.support.poison`
 
@@ -163,6 +164,15 @@ def is_alive(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+async def until_gone(pids: Set[int], limit_s: float) -> float:
+    """Wait until these processes have ended; returns the seconds."""
+    began = time.monotonic()
+    async with asyncio.timeout(limit_s):
+        while any(map(is_alive, pids)):
+            await asyncio.sleep(0.05)
+    return time.monotonic() - began
 
 
 @asynccontextmanager

@@ -11,7 +11,6 @@ import os
 import random
 import signal
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
@@ -19,6 +18,7 @@ from typing import Any, Final
 import pytest
 
 from serve_app.channel.link import SILENCE_S
+from tests.faults.accounts import all_finished
 from tests.support.asks import ANSWER_S, COMPLETIONS, connected
 from tests.support.mixed_streams import MixedStreams
 from tests.support.replica_pair import START_S, Pair, is_alive
@@ -72,10 +72,7 @@ async def test_no_request_stays_with_a_replica_that_is_frozen(deployed: Pair, ro
                     await asyncio.sleep(AFTER_S)
                 await until_ready(pair, "degraded", "1 of 2 replicas does not answer")
             assert load.longest_s < ANSWERED_S, load.slowest
-    await pair.until_idle()
-    records = await pair.records(len(load.answers), since)
-    assert {record.outcome for record in records} == {"finished"}
-    assert Counter(r.completion_tokens - r.discarded_tokens for r in records) == load.tokens
+    await all_finished(pair, load, since)
 
 
 async def test_a_model_whose_only_replica_is_frozen_is_not_ready_until_it_goes_on(deployed: Pair) -> None:

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import random
 import time
-from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any, Final
 import pytest
 import pytest_asyncio
 
-from serve_app.types import UsageRecord
+from tests.faults.accounts import all_finished
 from tests.support.asks import COMPLETIONS, connected, events
 from tests.support.mixed_streams import MixedStreams, long_asks
 from tests.support.replica_pair import (
@@ -48,15 +47,6 @@ async def pair(deployed: Pair) -> Pair:
     await deployed.deploy(replicas=2)
     await deployed.until(2)
     return deployed
-
-
-async def all_finished(pair: Pair, load: MixedStreams, since: float) -> list[UsageRecord]:
-    """Every answer of the load has its one record, with its tokens; and its moves are counted."""
-    await pair.until_idle()
-    records = await pair.records(len(load.answers), since)
-    assert {record.outcome for record in records} == {"finished"}
-    assert Counter(r.completion_tokens - r.discarded_tokens for r in records) == load.tokens
-    return records
 
 
 @pytest.mark.parametrize(
