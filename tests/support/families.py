@@ -10,7 +10,7 @@ import copy
 import multiprocessing
 import resource
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from math import inf
@@ -264,7 +264,6 @@ VARIANTS: Final[dict[str, dict[str, Any]]] = {
 # What a state is, by the function that computes it.
 STATES: Final = {
     "causal_conv1d_fn": "convolution",
-    "MiniMaxLightningAttention": "Lightning attention",
     "chunk_kimi_delta_attention": "Kimi delta attention",
     "mamba2_chunk_scan": "Mamba 2",
     "mamba_selective_scan": "Mamba",
@@ -356,7 +355,7 @@ def judge(family: str) -> Verdict:
     try:
         check_config(config)
         with tempfile.TemporaryDirectory() as folder:
-            _save(config, Path(folder))
+            save_small(config, Path(folder))
             loaded = load_model(
                 ModelConfig(name="small", source=folder, device="cpu", dtype="float32"), lambda _: None
             )
@@ -415,7 +414,8 @@ def _takes(module: PreTrainedModel, weights: WeightFormat) -> bool:
     return True
 
 
-def _save(config: PreTrainedConfig, folder: Path) -> None:
+def save_small(config: PreTrainedConfig, folder: Path) -> None:
+    """Write a random model of this configuration. Raises ValueError if it is not small."""
     torch.manual_seed(0)
     model = auto_class(config).from_config(config).float()
     size = sum(parameter.numel() for parameter in model.parameters())
@@ -425,12 +425,12 @@ def _save(config: PreTrainedConfig, folder: Path) -> None:
     model.save_pretrained(folder)
 
 
-def judge_apart(family: str) -> Verdict:
+def judge_apart(family: str, judge: Callable[[str], Verdict] = judge) -> Verdict:
     """As `judge`, in a process of its own with bounded time and memory, so that a family harms no other."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.support.families"])
     here, there = context.Pipe(duplex=False)
-    child = context.Process(target=_judge_and_tell, args=(family, there))
+    child = context.Process(target=_judge_and_tell, args=(family, judge, there))
     child.start()
     there.close()
     try:
@@ -446,7 +446,7 @@ def judge_apart(family: str) -> Verdict:
         child.join()
 
 
-def _judge_and_tell(family: str, answer: Connection) -> None:
+def _judge_and_tell(family: str, judge: Callable[[str], Verdict], answer: Connection) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_S, MAX_CPU_S))
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
     torch.set_num_threads(1)

@@ -26,7 +26,12 @@ def divided_among(count: int) -> Iterator[None]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--tensor-parallel", type=int, default=1, help="ranks of engines in tests/invariance")
+    parser.addoption(
+        "--tensor-parallel",
+        type=int,
+        default=1,
+        help="ranks of engines in tests/invariance, and of replicas in tests/faults/pair",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
