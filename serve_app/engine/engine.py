@@ -21,12 +21,12 @@ from functools import partial
 from itertools import chain
 
 from serve_app.config import EngineConfig
-from serve_app.engine.batch import Fed
 from serve_app.engine.cache.block_tables import BlockTables
 from serve_app.engine.cache.blocks import BlockPool, IntegrityError
 from serve_app.engine.cache.slots import STEP_SLOTS, SlotPool
 from serve_app.engine.counters import Counters
 from serve_app.engine.finish import Deadlines, EndRule, EngineDead, Finish
+from serve_app.engine.flights import Flights, InStages, OnOneDevice
 from serve_app.engine.grammar_queue import GrammarQueue
 from serve_app.engine.group import NO_HYPOTHESIS, Group, StepStart, members_of
 from serve_app.engine.launched import LaunchedStep
@@ -84,7 +84,10 @@ class Engine:
         self._tables = BlockTables(self._pool, SlotPool(runner.num_slots), prefix_cache=config.prefix_cache)
         pace = Pace.on(runner.device.type, config.max_step_tokens)
         self._scheduler = Scheduler(
-            self._tables, pace, max_sequences=config.max_sequences, max_step_tokens=config.max_step_tokens
+            *(self._tables, pace),
+            max_sequences=config.max_sequences,
+            max_step_tokens=config.max_step_tokens,
+            stages=runner.stages,
         )
         self._runner = IsolatingRunner(runner, self._pool)
         self.rules = RequestRules(
@@ -99,13 +102,14 @@ class Engine:
         self._deadlines = Deadlines()
         self._outputs: list[EngineOutput] = []  # not yet returned by a step
         self._step = StepStart(0.0, 0)  # the last one
-        self._overlap = runner.device.type == "cuda" if config.overlap is None else config.overlap
-        self._launched: LaunchedStep | None = None  # not yet committed
+        overlaps = runner.device.type == "cuda" if config.overlap is None else config.overlap
+        overlaps = overlaps and runner.stages == 1
+        self._flights = self._flights_of(runner.stages, overlaps)
         self._collected = 0.0  # when the last step was committed, in seconds of the clock
         self._arrivals = 0
         self._counters = Counters()
         self._lookups = PromptLookupFactory.of_engine(
-            config.ngram_draft, self._overlap, runner.vocab_size, self.max_model_len
+            config.ngram_draft, overlaps, runner.vocab_size, self.max_model_len
         )
 
     def validate(self, request: EngineRequest) -> None:
@@ -164,46 +168,26 @@ class Engine:
         """End every request with `error`; returns all outputs that have not been returned yet."""
         for group in list(self._groups.values()):
             self._end_group(group, FinishReason.ERROR, error.info())
-        self._launched = None
+        self._flights.clear()
         return self._take_outputs()
 
     def has_work(self) -> bool:
-        return bool(self._groups or self._outputs or self._launched)
+        return bool(self._groups or self._outputs or self._flights.chunks)
 
     def step(self) -> list[EngineOutput]:
         """Compute one batch. Raises only EngineDead, when the device is broken.
 
-        With overlap, the outputs may be those of the previous batch.
+        With overlap, the outputs may be those of the previous batch; with several stages, of an earlier one.
         """
         try:
             self._expire()
             self._release()
-            earlier, self._launched = self._launched, None
-            if earlier and self._scheduler.may_preempt:  # perhaps a sequence that is in the step
-                self._collect(earlier)
-                earlier = None
-            plan = self._scheduler.schedule(earlier.plan if earlier else None)
-            launched = self._launch(plan, earlier.fed if earlier else None) if plan.chunks else None
-            if earlier:
-                self._collect(earlier)
-                if self._grammars is not None:
-                    self._grammars.prepare(plan.chunks)  # where tokens were pending
-            if launched and self._overlap:
-                launched.run_ahead(self._reader, self._tables, self._ends, self.max_model_len)
-            if launched and launched.chosen:
-                self._launched = launched
-            elif launched:
+            for launched in self._flights.step(self._begin):
                 self._collect(launched)
             return self._take_outputs()
         except DeviceBroken as cause:
             outputs = self.fail_all(Unavailable("The model is restarting.", retry_after_s=RETRY_AFTER_S))
             raise EngineDead(str(cause), outputs) from cause
-
-    def _launch(self, plan: Plan, fed: Fed | None) -> LaunchedStep:
-        """Run the chunks of a plan; on a device, they may still be running when this returns."""
-        began = self._clock()
-        self._begin(plan)
-        return LaunchedStep(plan, self._runner.run(plan.chunks, plan.copies, fed), began)
 
     def _collect(self, launched: LaunchedStep) -> None:
         """Wait for a step and commit it."""
@@ -229,8 +213,22 @@ class Engine:
                 error = DeadlineExceeded("The request did not finish within its deadline.")
                 self._end_group(group, FinishReason.ERROR, error.info())
 
-    def _begin(self, plan: Plan) -> None:
-        """Count the step, and record the start time of requests whose first step it is."""
+    def _flights_of(self, stages: int, overlaps: bool) -> Flights:
+        if stages > 1:
+            return InStages(self._scheduler, self._runner, stages)
+
+        def run_ahead(launched: LaunchedStep) -> None:
+            launched.run_ahead(self._reader, self._tables, self._ends, self.max_model_len)
+
+        return OnOneDevice(self._scheduler, self._runner, run_ahead if overlaps else None, self._prepare)
+
+    def _prepare(self, chunks: list[Chunk]) -> None:
+        if self._grammars is not None:
+            self._grammars.prepare(chunks)
+
+    def _begin(self, plan: Plan) -> float:
+        """Count the step, and record the start time of requests whose first step it is; returns the time."""
+        began = self._clock()
         self._counters.count_step(plan)
         for sequence in plan.admitted:
             group = self._groups[sequence.request_id]
@@ -238,8 +236,8 @@ class Engine:
                 group.start(sequence, self._clock())
                 self._unstarted.discard(sequence.request_id)
                 self._counters.count_start(sequence)
-        if self._grammars is not None:
-            self._grammars.prepare(plan.chunks)
+        self._prepare(plan.chunks)
+        return began
 
     def _commit(self, results: list[ChunkResult], launched: LaunchedStep) -> None:
         self._runner.check()  # what a lost device has computed must not be committed
@@ -393,7 +391,7 @@ class Engine:
     def check_integrity(self) -> None:
         """Raise IntegrityError unless blocks, queues and requests agree."""
         every = (s for group in self._groups.values() for s in group.sequences.values())
-        self._scheduler.check_owned(list(every), self._launched.plan.chunks if self._launched else ())
+        self._scheduler.check_owned(list(every), self._flights.chunks)
         if any(not group.open or not group.sequences for group in self._groups.values()):
             raise IntegrityError("a request has nothing left to do, but is kept")
         if not self._unstarted <= self._groups.keys():

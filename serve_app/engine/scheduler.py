@@ -62,8 +62,11 @@ class Plan:
 class Scheduler:
     """Two ordered queues, and the rule by which a plan is made from them."""
 
-    def __init__(self, tables: BlockTables, pace: Pace, *, max_sequences: int, max_step_tokens: int) -> None:
-        self.tables = tables
+    def __init__(
+        self, tables: BlockTables, pace: Pace, *, max_sequences: int, max_step_tokens: int, stages: int = 1
+    ) -> None:
+        """`stages`: how many steps run at the same time, each with its part of the sequences."""
+        self.tables, self._stages = tables, stages
         self._pace = pace
         self._gain = DraftGain()
         self.max_sequences = max_sequences
@@ -72,6 +75,7 @@ class Scheduler:
         self.running: list[Sequence] = []
         self._running_beams: list[BeamSet] = []
         self._refused: tuple[Sequence, int] | None = None  # refused admission, with this many blocks free
+        self._most_chunks = 0  # of the next step
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence that holds no blocks."""
@@ -132,17 +136,19 @@ class Scheduler:
             return True
         return pool.num_free < sum(self.tables.blocks_to_grow(each) for each in decoding)
 
-    def schedule(self, running: Plan | None = None) -> Plan:
+    def schedule(self, running: Iterable[Plan] = ()) -> Plan:
         """The next step's chunks. Changes queues and block tables, but computes nothing.
 
-        `running`: the plan of a launched step that is not committed yet.
+        `running`: the plans of launched steps that are not committed yet.
         """
         plan = Plan()
+        sequences = min(self.max_sequences, len(self.running) + len(self.waiting))
+        self._most_chunks = -(-sequences // self._stages)
         budget = self._schedule_decodes(plan, self.max_step_tokens)
         plan.decode_tokens = self.max_step_tokens - budget
-        sequences = min(self.max_sequences, len(self.running) + len(self.waiting))
         most = min(budget, self._pace.prompt_tokens(plan.decode_tokens, sequences))
-        plan.prompt_tokens = self._schedule_prompts(plan, most, running.computing if running else [])
+        computing = [each for earlier in running for each in earlier.computing]
+        plan.prompt_tokens = self._schedule_prompts(plan, most, computing)
         self._add_drafts(plan, budget - plan.prompt_tokens)
         if self.tables.states is not None:
             self.tables.states.assign(plan.chunks)
@@ -161,9 +167,9 @@ class Scheduler:
     def _schedule_decodes(self, plan: Plan, budget: int) -> int:
         chunks = plan.chunks
         for sequence in tuple(self.running):
-            if budget == 0:
+            if budget == 0 or len(chunks) >= self._most_chunks:
                 break
-            if sequence.status is not Status.RUNNING or not sequence.decoding or sequence.ends_pending:
+            if sequence.status is not Status.RUNNING or not sequence.decoding or sequence.is_taken:
                 continue
             if sequence.beam_set is not None:
                 budget -= self._schedule_beams(sequence.beam_set, sequence, plan, budget)
@@ -229,9 +235,9 @@ class Scheduler:
         scheduled = {id(chunk.sequence) for chunk in plan.chunks}
         for sequence in merge(tuple(self.running), tuple(self.waiting), key=_order):
             priority = -sequence.order[0]
-            if shares.closed(priority):
+            if shares.closed(priority) or len(scheduled) + len(granted) >= self._most_chunks:
                 break
-            if id(sequence) in scheduled or sequence.ends_pending:
+            if id(sequence) in scheduled or sequence.is_taken:
                 continue
             if sequence.status is Status.WAITING:
                 if not admits or self._awaits(sequence, plan, running):

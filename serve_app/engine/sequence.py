@@ -69,6 +69,7 @@ class Sequence:
     status: Status = Status.WAITING
     num_pending: int = 0  # tokens after `token_ids` that a step has chosen and the host does not know yet
     ends_pending: bool = False  # with the pending token, whichever it is
+    in_flight: bool = False  # in a step that runs in one of several stages
     num_computed: int = 0
     block_table: list[int] = field(default_factory=list)
     state: int | None = None  # the slot of the states after `num_computed` tokens; None: the model has none
@@ -106,6 +107,11 @@ class Sequence:
     def num_output(self) -> int:
         """The tokens whose values are known."""
         return len(self.token_ids) - self.prompt_len
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether no other step may have it before the one that is not committed yet."""
+        return self.ends_pending or self.in_flight
 
     @property
     def decoding(self) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections import abc
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
 
 import numpy as np
@@ -45,6 +46,7 @@ class HashRunner:
     """Logits from the token prefix, through a fake paged cache, or through fake states if there are slots."""
 
     memory: BlockMemory | None = None
+    stages = 1
 
     def __init__(
         self, num_blocks: int = 64, block_size: int = 4, vocab_size: int = VOCAB_SIZE, num_slots: int = 0
@@ -79,6 +81,9 @@ class HashRunner:
         if len(logits) != len(wanted):
             raise AssertionError("logit rows are not distinct rows of the batch")
         return torch.from_numpy(np.array(logits, dtype=np.float32).reshape(-1, self.vocab_size))
+
+    def launch(self, batch: Batch) -> abc.Callable[[], torch.Tensor]:
+        return partial(self.run, batch)
 
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
         for source, target in pairs:

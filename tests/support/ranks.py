@@ -26,6 +26,7 @@ from serve_app.engine.ranks.follower import Follower
 from serve_app.engine.ranks.followers import Followers, shapes_of
 from serve_app.engine.ranks.group import RankGroup
 from serve_app.engine.ranks.groups import RankGroups
+from serve_app.engine.ranks.leader import LeadingRunner
 from serve_app.engine.ranks.life import FollowerLife
 from serve_app.models.loader import LoadedModel, load_model
 from serve_app.models.split.split import Split
@@ -125,7 +126,7 @@ class RankFollowers:
         """They load their parts of `config` from now on, and then meet rank 0."""
         self._number = 0
         self._changed = threading.Condition()
-        self._failures: dict[int, int] = {}  # the last command that failed, by rank
+        self._failures: set[tuple[int, int]] = set()  # rank, command
         self._pipes: list[Pipe[Reply, Command]] = []
         for rank in range(1, threads.ranks):
             own, its = socket.socketpair()
@@ -138,31 +139,78 @@ class RankFollowers:
     def await_ready(self) -> dict[Place, tuple[int, int]]:
         return shapes_of(reply for pipe in self._pipes if (reply := pipe.receive()) is not None)
 
-    def send(self, command: Command) -> None:
+    def send(self, command: Command) -> int:
         self._number += 1
         data = frame(command)
         for pipe in self._pipes:
             pipe.send_frame(data)
+        return self._number
+
+    def reached(self, number: int) -> None:
+        """No failure alone is waited for."""
 
     def check(self) -> None:
         """None of them is lost."""
 
-    def agree(self, error: Exception) -> None:
-        wanted = dict.fromkeys(range(1, len(self._pipes) + 1), self._number)
+    def agree(self, number: int, error: Exception) -> None:
+        wanted = {(rank, number) for rank in range(1, len(self._pipes) + 1)}
         with self._changed:
-            if not self._changed.wait_for(lambda: self._failures == wanted, MEET_S):
+            if not self._changed.wait_for(lambda: wanted <= self._failures, MEET_S):
                 raise AssertionError("a command failed in some ranks alone") from error
+
+
+class SilentRanks:
+    """As `leader.Others`: ranks that do what they are sent, and tell nothing."""
+
+    def __init__(self) -> None:
+        self.sent: list[Command] = []
+
+    def await_ready(self) -> dict[Place, tuple[int, int]]:
+        return {}
+
+    def send(self, command: Command) -> int:
+        self.sent.append(command)
+        return len(self.sent)
+
+    def reached(self, number: int) -> None:
+        """They are never lost."""
+
+    def check(self) -> None:
+        """They are never lost."""
+
+    def agree(self, number: int, error: Exception) -> None:
+        """They fail as rank 0 does."""
+
+
+def leading(runner: Any, stages: int) -> tuple[LeadingRunner, SilentRanks]:
+    """A runner of the last stage, in which `runner` computes all, and the ranks of the others."""
+    others, alone = SilentRanks(), RankThread(_Meeting(1), 0)
+    runner.adapters = None
+    groups = RankGroups(alone, alone, before=None, behind=None, stages=stages)
+    return LeadingRunner(runner, groups, others, Whole(), {}), others
+
+
+class Whole:
+    """As `leader.AdapterCuts`, of ranks that have whole layers."""
+
+    def whole(self, layer: int, module: str, shape: tuple[int, int]) -> tuple[int, int]:
+        return shape
+
+    def part(
+        self, layer: int, module: str, a: torch.Tensor, b: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return a, b
 
 
 class _RankLife(FollowerLife):
     """Tells in memory which command has failed."""
 
-    def __init__(self, rank: int, changed: threading.Condition, failures: dict[int, int]) -> None:
+    def __init__(self, rank: int, changed: threading.Condition, failures: set[tuple[int, int]]) -> None:
         self._rank, self._changed, self._failures = rank, changed, failures
 
     def failed(self, number: int) -> None:
         with self._changed:
-            self._failures[self._rank] = number
+            self._failures.add((self._rank, number))
             self._changed.notify_all()
 
 

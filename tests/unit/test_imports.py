@@ -216,8 +216,9 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "counters": {"sampling", "scheduler", "sequence"},
         "group": {"finish", "request", "sampling", "sequence"},
         "launched": {"batch", "cache", "finish", "model", "sampling", "scheduler"},
+        "flights": {"launched", "model", "scheduler", "sequence"},
         "engine": {
-            *("batch", "launched"),
+            *("flights", "launched"),
             *("cache", "counters", "finish", "grammar", "grammar_queue", "group"),
             *("model", "pace", "request", "sampling", "scheduler", "sequence"),
         },

@@ -27,7 +27,7 @@ BUDGET: dict[str, int] = {
     "control": 5_950,
     "deployments": 9_200,
     "endpoints": 860,
-    "engine": 24_700,
+    "engine": 24_900,
     "guardrails": 850,
     "json_schema": 3_690,
     "live": 340,

@@ -9,7 +9,9 @@ requests, outputs or sampling.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -38,8 +40,18 @@ class Runner(Protocol):
     memory: BlockMemory | None  # of the blocks, where the system may not have given it yet
     device: torch.device
 
+    @property
+    def stages(self) -> int:
+        """How many steps run at the same time, each in another stage of the model."""
+        ...
+
     def run(self, batch: Batch) -> torch.Tensor:
         """[R, V] float32 logits of `batch.logit_rows`."""
+        ...
+
+    def launch(self, batch: Batch) -> Callable[[], torch.Tensor]:
+        """Begin to run a batch; what is returned waits for the logits. Batches run in the order of their
+        launches."""
         ...
 
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
@@ -86,9 +98,31 @@ class IsolatingRunner:
         a row that had no success at all, or as the runner does.
         """
         self._fed = fed
-        spoilt = self._copy(chunks, copies)
-        whole = [chunk for chunk in chunks if chunk not in spoilt] if spoilt else chunks
-        tried = self._attempt(whole) if whole else StepResult([], [])
+        spoilt, whole = self._copied(chunks, copies)
+        return self._finish(spoilt, whole, partial(self._forward, whole))
+
+    def launch(self, chunks: list[Chunk], copies: list[tuple[int, int]]) -> Callable[[], StepResult]:
+        """As `run`: begin, and return what waits for the result. Other steps may begin until then, with
+        chunks of other sequences."""
+        spoilt, whole = self._copied(chunks, copies)
+        return partial(self._finish, spoilt, whole, self._begun(whole))
+
+    def _begun(self, chunks: list[Chunk]) -> Callable[[], ForwardResult]:
+        try:
+            if chunks:
+                logits = self._runner.launch(self._batch(chunks))
+                return lambda: ForwardResult(chunks, logits())
+        except DeviceBroken:
+            raise
+        except Exception:
+            log.exception("a step of %d chunks could not begin", len(chunks))
+        return partial(self._forward, chunks)
+
+    def _finish(
+        self, spoilt: list[Chunk], chunks: list[Chunk], begun: Callable[[], ForwardResult]
+    ) -> StepResult:
+        """The result of a step whose `chunks` have begun, but not the `spoilt` ones."""
+        tried = self._attempt(chunks, begun) if chunks else StepResult([], [])
         tried.failed = spoilt + tried.failed
         if tried.results:
             self._strikes = 0
@@ -112,10 +146,10 @@ class IsolatingRunner:
         """Compute the logits of a chunk again, and alone, after it has already run."""
         return self._forward([chunk]).logits
 
-    def _attempt(self, chunks: list[Chunk]) -> StepResult:
+    def _attempt(self, chunks: list[Chunk], begun: Callable[[], ForwardResult]) -> StepResult:
         """The results of the chunks, and the chunks that failed even alone."""
         try:
-            return StepResult([self._forward(chunks)], [])
+            return StepResult([begun()], [])
         except DeviceBroken:
             raise
         except Exception as error:
@@ -136,16 +170,18 @@ class IsolatingRunner:
         return tried
 
     def _forward(self, chunks: list[Chunk]) -> ForwardResult:
-        batch = build_batch(chunks, self._runner.block_size, self._runner.device, self._fed)
-        return ForwardResult(chunks, self._runner.run(batch))
+        return ForwardResult(chunks, self._runner.run(self._batch(chunks)))
 
-    def _copy(self, chunks: list[Chunk], copies: list[tuple[int, int]]) -> list[Chunk]:
-        """Make the copies; returns the chunks whose blocks could not be copied.
+    def _batch(self, chunks: list[Chunk]) -> Batch:
+        return build_batch(chunks, self._runner.block_size, self._runner.device, self._fed)
+
+    def _copied(self, chunks: list[Chunk], copies: list[tuple[int, int]]) -> tuple[list[Chunk], list[Chunk]]:
+        """Make the copies; returns the chunks whose blocks could not be copied, and all others.
 
         A failed copy is not tried again: a partial one may already have overwritten a source.
         """
         if not copies:
-            return []
+            return [], chunks
         try:
             self._runner.copy_blocks(copies)
         except DeviceBroken:
@@ -153,8 +189,9 @@ class IsolatingRunner:
         except Exception:
             log.exception("copying %d blocks failed", len(copies))
             targets = {target for _, target in copies}
-            return [chunk for chunk in chunks if targets.intersection(chunk.sequence.block_table)]
-        return []
+            spoilt = [chunk for chunk in chunks if targets.intersection(chunk.sequence.block_table)]
+            return spoilt, [chunk for chunk in chunks if chunk not in spoilt]
+        return [], chunks
 
     def _device_works(self) -> bool:
         block = self._pool.allocate()

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import inspect
 import logging
+from collections.abc import Callable
+from typing import Final
 
 import torch
 from transformers import PreTrainedModel
@@ -49,6 +51,8 @@ class ModelRunner:
     step with prompts that will be recorded as a graph. `agreement`: as of `plan_for_device`. `line`: of a
     module that is a stage. Raises UnsupportedModel and `memory.CacheTooSmall`.
     """
+
+    stages: Final = 1
 
     def __init__(
         self,
@@ -149,6 +153,11 @@ class ModelRunner:
             self._rows.written(virtual),
         ):
             return self._logits(input_ids, batch.positions, batch.logit_rows).float()
+
+    def launch(self, batch: Batch) -> Callable[[], torch.Tensor]:
+        """As of `isolation.Runner`."""
+        logits = self.run(batch)
+        return lambda: logits
 
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
         """Copy cache blocks (source, target) in every layer."""

@@ -97,7 +97,7 @@ class Followers:
         if self._lost is not None:
             tell(self._lost)
 
-    def send(self, command: Command) -> None:
+    def send(self, command: Command) -> int:
         self.check()
         self._number += 1
         data = frame(command)
@@ -106,13 +106,17 @@ class Followers:
                 pipe.send_frame(data)
         except OSError as error:
             raise DeviceBroken(self._lost or "a rank is gone") from error
+        return self._number
+
+    def reached(self, number: int) -> None:
+        self._watch.reached(number)
 
     def check(self) -> None:
         if self._lost is not None:
             raise DeviceBroken(self._lost)
 
-    def agree(self, error: Exception) -> None:
-        if not self._watch.all_failed(self._number):
+    def agree(self, number: int, error: Exception) -> None:
+        if not self._watch.all_failed(number):
             reason = self._lost or f"a command failed in rank 0 alone ({type(error).__name__})"
             self._on_lost(reason)
             raise DeviceBroken(reason) from error

@@ -63,9 +63,9 @@ class Watch:
         self._connections, self._on_lost = dict(connections), on_lost
         self._limit_s, self._since = STARTING_S, time.monotonic()
         self._changed = threading.Condition()  # guards those below
-        self._failed: dict[int, int] = dict.fromkeys(connections, 0)  # the last command, by rank
-        self._failed_at = 0.0  # when a rank said so last
-        self._settled = 0  # the last command that all ranks have failed by
+        self._failed: dict[int, set[int]] = {rank: set() for rank in connections}  # commands, by rank
+        self._failed_at = 0.0  # when a rank said so last, or rank 0 came to a command
+        self._reached = 0  # the command that rank 0 runs
         self._ended = False
         self._thread = threading.Thread(target=self._run, name="ranks", daemon=True)
 
@@ -76,14 +76,25 @@ class Watch:
         """From now on a follower must show a beat every SILENT_S."""
         self._since, self._limit_s = time.monotonic(), SILENT_S
 
+    def reached(self, number: int) -> None:
+        """Rank 0 begins to run this command. Followers may be some commands ahead."""
+        with self._changed:
+            self._reached = number
+            if any(number in each for each in self._failed.values()):
+                self._failed_at = time.monotonic()
+
     def all_failed(self, number: int) -> bool:
         """Whether all followers fail by this command, too; waits for them."""
+
+        def same() -> bool:
+            return all(number in each for each in self._failed.values())
+
         with self._changed:
-            self._changed.wait_for(
-                lambda: self._ended or all(each == number for each in self._failed.values()), DIFFERS_S
-            )
-            self._settled = number
-            return not self._ended and all(each == number for each in self._failed.values())
+            self._changed.wait_for(lambda: self._ended or same(), DIFFERS_S)
+            is_same = not self._ended and same()
+            for each in self._failed.values():
+                each.discard(number)
+            return is_same
 
     def end(self) -> None:
         """Watch no more; the followers may end."""
@@ -116,8 +127,8 @@ class Watch:
             if late and not ready:
                 reason = reason or f"rank {late[0]} has shown no sign of life for {self._limit_s:.0f} s"
             with self._changed:
-                worst = max(self._failed.values(), default=0)
-                if worst > self._settled and now - self._failed_at > 2 * DIFFERS_S:
+                alone = any(each and min(each) <= self._reached for each in self._failed.values())
+                if alone and now - self._failed_at > 2 * DIFFERS_S:
                     reason = reason or "the ranks no longer do the same: a command failed in some of them"
         with self._changed:
             was_ended, self._ended = self._ended, True
@@ -131,6 +142,7 @@ class Watch:
         for (number,) in _RECORD.iter_unpack(data[:whole]):
             if number:
                 with self._changed:
-                    self._failed[rank], self._failed_at = number, now
+                    self._failed[rank].add(number)
+                    self._failed_at = now
                     self._changed.notify_all()
         return data[whole:]

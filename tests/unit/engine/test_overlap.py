@@ -18,6 +18,7 @@ from serve_app.engine.batch import Batch
 from serve_app.engine.engine import Engine
 from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.grammar_queue import GrammarQueue
+from serve_app.engine.model.isolation import Runner
 from serve_app.engine.sampling.choice import Choice
 from serve_app.engine.sampling.sampler import Sampler
 from serve_app.engine.transfer import Receipt
@@ -25,6 +26,7 @@ from serve_app.types import Beam, EngineOutput, EngineRequest, FinishReason, Sam
 from tests.support.fakes import VOCAB_SIZE, EvilRunner, Faults, HashRunner, greedy_tokens
 from tests.support.grammars import EOS, VOCAB, fast, regex, tokens
 from tests.support.pretend_device import DEVICE, OnDevice, PretendDevice
+from tests.support.ranks import leading
 
 __all__ = ["fast", "tokens"]
 
@@ -37,7 +39,7 @@ Answer = tuple[list[int], list[object], FinishReason | None, str | None]
 
 def engine(
     overlap: bool,
-    runner: HashRunner | None = None,
+    runner: Runner | None = None,
     grammars: LLTokenizer | None = None,
     **settings: object,
 ) -> Engine:
@@ -176,11 +178,24 @@ def test_answers_are_those_of_an_engine_that_waits(
     seed: int, blocks: int, settings: dict[str, object], alone: Alone, tokens: LLTokenizer
 ) -> None:
     """With requests that arrive, are cut and are aborted at any time, and with too few blocks for all."""
-    requests, wanted = mixed(24, seed), alone(seed)
-    rng, found = random.Random(seed), Answers()
     slots = int(settings.get("slots", 0))  # type: ignore[call-overload]
     settings = {name: value for name, value in settings.items() if name != "slots"}
-    running = engine(True, wide(blocks, slots), tokens, **settings)
+    check_history(engine(True, wide(blocks, slots), tokens, **settings), seed, alone)
+
+
+@pytest.mark.parametrize(("blocks", "slots"), [(26, 0), (40, 24), (300, 60)])
+@pytest.mark.parametrize("stages", [2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(2, 12))])
+def test_answers_of_several_stages_are_those_of_one(
+    seed: int, stages: int, blocks: int, slots: int, alone: Alone, tokens: LLTokenizer
+) -> None:
+    runner, _ = leading(wide(blocks, slots), stages)
+    check_history(engine(False, runner, tokens, ngram_draft=3 if slots else 0), seed, alone)
+
+
+def check_history(running: Engine, seed: int, alone: Alone) -> None:
+    requests, wanted = mixed(24, seed), alone(seed)
+    rng, found = random.Random(seed), Answers()
     stray = [replace(request, id=f"stray {request.id}") for request in requests[::3]]
     arriving, alive = rng.sample([*requests, *stray], len(requests) + len(stray)), []
     while arriving or running.has_work():

@@ -41,5 +41,7 @@ def test_a_wrong_number_of_gpus_is_refused_with_what_to_write(ranks: int, gpus: 
 def test_a_model_of_several_ranks_has_a_gpu_for_each() -> None:
     config = ModelConfig(name="m", device="cuda", tensor_parallel=4)
     assert with_gpu_share(config, {"CPU": 1.0, "GPU": 4.0}) is config
+    staged = ModelConfig(name="m", device="cuda", tensor_parallel=2, pipeline_parallel=2)
+    assert with_gpu_share(staged, {"CPU": 1.0, "GPU": 4.0}) is staged
     on_cpus = ModelConfig(name="m", device="cpu", tensor_parallel=2)
     assert with_gpu_share(on_cpus, {"CPU": 2.0}) is on_cpus

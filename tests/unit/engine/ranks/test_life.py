@@ -92,11 +92,25 @@ def test_a_command_that_fails_everywhere_loses_no_rank(watched: Watched) -> None
 
 
 def test_a_command_that_fails_in_one_follower_alone_loses_all(watched: Watched) -> None:
+    watched.watch.reached(3)
     FollowerLife(watched.ends[0]).failed(3)
     began = time.monotonic()
     assert watched.lost.wait(WAIT_S)
     assert time.monotonic() - began > 0.3  # the others had time to fail, too
     assert "no longer do the same" in watched.reasons[0]
+
+
+def test_a_follower_may_fail_by_a_command_before_rank_0_comes_to_it(watched: Watched) -> None:
+    for end in watched.ends:
+        FollowerLife(end).failed(3)
+        FollowerLife(end).failed(5)
+    watched.watch.reached(2)
+    assert not watched.lost.wait(1.5)
+    watched.watch.reached(3)
+    assert watched.watch.all_failed(3)
+    assert not watched.lost.wait(1.5)  # for 5 is yet to come
+    watched.watch.reached(5)
+    assert watched.lost.wait(WAIT_S)  # rank 0 does not fail by it
 
 
 def test_a_command_that_fails_in_rank_0_alone_is_not_that_of_all(watched: Watched) -> None:
