@@ -179,7 +179,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
             "norm",
             "weights",
         },  # of any device
-        "experts": {"kernels", "weights"},
+        "experts": {"kernels", "model", "weights"},
         "cpu": {
             *("attention", "device", "exact", "experts", "fused", "kernels"),
             *("model", "norm", "state", "waiting", "weights"),

@@ -28,7 +28,6 @@ from serve_app.engine.kernels.native import Native
 from serve_app.engine.kernels.structs import TYPES
 from serve_app.engine.model.forward import ATTENTION_NAME
 from serve_app.engine.model.latents import connect_latents
-from serve_app.engine.model.sums import total_of
 from serve_app.engine.weights.format import WeightFormat
 from serve_app.engine.weights.formats import Packer
 from serve_app.engine.weights.packed_linear import Pack, PackedLinear
@@ -89,8 +88,6 @@ class NativeParts:
 
     def make_mixture(self, block: nn.Module, config: Any, pack: Pack) -> nn.Module:
         made = packed_block(block, config, self._weights, pack)
-        if total_of(block) is not None:  # ranks add up what it makes
-            return made
         return NativeBlock.of(made, config, self.kernels) or made
 
     def make_stack(self, layers: Iterable[nn.Module]) -> FusedStack:

@@ -19,9 +19,12 @@ from transformers.pytorch_utils import Conv1D
 
 from serve_app.engine.attention.cpu import CpuAttention
 from serve_app.engine.exact import VECTOR, connect_exact, exact
-from serve_app.engine.experts.packed import has_experts, pack_experts, unpack_experts
+from serve_app.engine.experts.block import NativeBlock
+from serve_app.engine.experts.packed import PLACE, has_experts, pack_experts, unpack_experts
+from serve_app.engine.experts.shared import SharedExpert, shared_experts
 from serve_app.engine.fused.checks import FirstLayers, run_model
 from serve_app.engine.fused.mixture import with_its_weights
+from serve_app.engine.kernels import native
 from serve_app.engine.model.forward import UnsupportedModel
 from serve_app.engine.model.latents import latents_of
 from serve_app.engine.weights.format import WeightFormat
@@ -45,7 +48,13 @@ def pack_model(model: PreTrainedModel, weights: WeightFormat, pack: Packer) -> i
     `pack` makes linears in that format. Raises UnsupportedModel if the format cannot be used for all weights.
     """
     connect_exact(model)
-    first, packing = FirstLayers(model), _packing_of(model, weights, pack)
+    first = FirstLayers(model)
+
+    def run() -> None:
+        with first.alone():  # they have all kinds of layers, and weights may still be in their files
+            run_model(model)
+
+    packing = _Packing(model, model.config.get_text_config(), run, weights, pack)
     undo: Undo = []
     with first.alone():
         count = packing.apply(undo)
@@ -71,7 +80,8 @@ def pack_model(model: PreTrainedModel, weights: WeightFormat, pack: Packer) -> i
 def check_format(model: PreTrainedModel, weights: WeightFormat) -> None:
     """Raise UnsupportedModel if `weights` is no format for all weights of `model`, which may be on the meta
     device."""
-    _packing_of(model, weights, Packer(model, weights, "cpu"))
+    run, pack = partial(run_model, model), Packer(model, weights, "cpu")
+    _Packing(model, model.config.get_text_config(), run, weights, pack)
 
 
 def packed_block(block: nn.Module, config: Any, weights: WeightFormat, pack: Pack) -> nn.Module:
@@ -80,13 +90,12 @@ def packed_block(block: nn.Module, config: Any, weights: WeightFormat, pack: Pac
     `config`: of the model's text. Raises UnsupportedModel if the format cannot be used for all weights.
     """
     made = with_its_weights(block)
+    for part in made.modules():
+        if has_experts(part):  # before forwards that would use all of their weights
+            pack_experts(part, pack)
     row = next(made.parameters()).new_zeros(1, 1, config.hidden_size)
     _Packing(made, config, partial(made, row), weights, pack).apply(None)
     return made
-
-
-def _packing_of(model: PreTrainedModel, weights: WeightFormat, pack: Pack) -> _Packing:
-    return _Packing(model, model.config.get_text_config(), partial(run_model, model), weights, pack)
 
 
 class _Packing:
@@ -97,7 +106,7 @@ class _Packing:
     ) -> None:
         """`config`: of the model's text. `run`: makes one forward through all kinds of layers."""
         self._model, self._config, self._pack = model, config, pack
-        self._routers = router_sizes(config)
+        self._routers, self._kernels = router_sizes(config), native()
         self._linears = packable_linears(model, run)
         # Layers may share weights, which are packed once.
         shared = Counter(map(_parameters, self._linears))
@@ -114,8 +123,10 @@ class _Packing:
         Functions that undo the packing are added to `undo`. Without `undo`, original modules are freed at
         once.
         """
-        count = 0
+        count, gone = 0, set[nn.Module]()
         for parent in list(self._model.modules()):
+            if parent in gone:
+                continue
             if has_experts(parent):
                 kept = pack_experts(parent, self._pack)
                 count += 1
@@ -129,16 +140,19 @@ class _Packing:
                 if undo is not None:
                     undo.append(partial(latents.unpack, expanding))
                 del expanding
+            shared = shared_experts(parent)
             for name, child in list(parent.named_children()):
-                made = self._made(name, child)
+                made = self._expert_of(child) if child in shared else self._made(name, child)
                 if made is None:
                     continue
                 setattr(parent, name, made)
-                count += isinstance(made, PackedLinear)
-                if undo is None:
-                    child._parameters.clear()
-                else:
+                count += isinstance(made, PackedLinear | SharedExpert)
+                gone.update(child.modules())
+                if undo is not None:
                     undo.append(partial(setattr, parent, name, child))
+                    continue
+                for part in child.modules():
+                    part._parameters.clear()
             for name in list(parent._parameters):
                 if (parent, name) in self._products:
                     weight = stand_in((parent, name), self._linear_of)
@@ -146,11 +160,38 @@ class _Packing:
                     if undo is not None:
                         undo.append(partial(put_back, (parent, name), weight))
                     del weight
+        self._replace_blocks([] if undo is None else undo)
         if isinstance(self._model, PreTrainedModel):
             head = self._model.get_output_embeddings()
             if isinstance(head, PackedLinear):
                 head.wide_output = True
         return count
+
+    def _replace_blocks(self, undo: Undo) -> None:
+        """Put native blocks in the place of those that are blocks with experts."""
+        if self._kernels is None:
+            return
+        for parent in list(self._model.modules()):
+            for name, child in list(parent.named_children()):
+                if isinstance(parent, NativeBlock) or not any(
+                    hasattr(part, PLACE) for part in child.children()
+                ):
+                    continue
+                made = NativeBlock.of(child, self._config, self._kernels)
+                if made is not None:
+                    setattr(parent, name, made)
+                    undo.append(partial(setattr, parent, name, child))
+
+    def _expert_of(self, mlp: nn.Module) -> SharedExpert | None:
+        """The packed replacement of a shared expert; None if its linears are packed by themselves."""
+        if self._kernels is None:
+            return None
+        for linear in mlp.children():
+            if isinstance(linear, nn.Linear) and not (
+                linear in self._linears and can_be_packed(linear.weight)
+            ):
+                return None
+        return SharedExpert(mlp, self._pack, self._kernels)
 
     def _made(self, name: str, child: nn.Module) -> nn.Module | None:
         """The packed replacement of a module; None if the module stays as it is."""

@@ -140,6 +140,17 @@ FAMILIES: Final = (
     Family(name="Mixtral", mixture="SparseMoeBlock"),
     Family(name="Qwen2Moe", mixture="SparseMoeBlock"),
     Family(name="Qwen3Moe", head_norms=HeadNorms.EACH, mixture="SparseMoeBlock"),
+    Family(
+        name="Olmoe",
+        head_norms=HeadNorms.WHOLE,
+        mixture="SparseMoeBlock",
+        fits=lambda config: not config.clip_qkv,
+    ),
+    Family(name="Dots1", head_norms=HeadNorms.EACH, mixture="MoE"),
+    Family(name="Glm4Moe", mixture="MoE", fits=lambda config: not config.use_qk_norm),
+    Family(name="Glm4Moe", head_norms=HeadNorms.EACH, mixture="MoE", fits=lambda config: config.use_qk_norm),
+    Family(name="SolarOpen", mixture="MoE"),
+    Family(name="Ernie4_5_Moe", mixture="SparseMoeBlock", turned=Turned.NEIGHBOURS),
     Family(name="GptOss", mixture="MLP", turned=Turned.HALVES_FACTORS_ONCE),
     Family(
         name="Cohere",
@@ -158,7 +169,7 @@ def family_of(model: PreTrainedModel, *, states: bool = False) -> Family | None:
 
     `states`: whether layers with a state can be fused.
     """
-    found = next((family for family in FAMILIES if family.has(model, "ForCausalLM")), None)
-    if found is None or not found.fits(model.config.get_text_config()):
-        return None
-    return found if states or found.delta is None else None
+    config = model.config.get_text_config()
+    named = (family for family in FAMILIES if family.has(model, "ForCausalLM"))
+    found = next((family for family in named if family.fits(config)), None)
+    return found if found is not None and (states or found.delta is None) else None

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from serve_app.engine.kernels.checks import check
+from serve_app.engine.kernels.plain import Routing
 from serve_app.engine.kernels.structs import (
     ChoicesStruct,
     ExpertsStruct,
@@ -98,34 +99,75 @@ class NativeExperts:
 
 @dataclass(frozen=True, slots=True)
 class NativeMixture:
-    """An argument of `Native.run_mixture`: experts with their router. The struct is valid as long as the
-    weights of its linears live."""
+    """An argument of `Native.run_mixture`: experts with their router, and what all rows share. The struct is
+    valid as long as the weights of its linears live."""
 
     struct: MixtureStruct
-    experts: NativeExperts  # the struct leads here
+    experts: NativeExperts  # the struct leads to these three
+    shared: NativeExperts | None
+    routing: Routing
 
     @property
     def address(self) -> int:
         return ctypes.addressof(self.struct)
 
-    def run(self, library: ctypes.CDLL, x: torch.Tensor) -> torch.Tensor:
-        """As `Native.run_mixture`, for a contiguous tensor in float32."""
+    def run(self, library: ctypes.CDLL, x: torch.Tensor, shared: torch.Tensor | None = None) -> torch.Tensor:
+        """As `Native.run_mixture`, for contiguous tensors.
+
+        `shared` [T, M] float32: the outputs of the shared expert, if the caller has computed them.
+        """
         check(x, torch.float32)
         inputs, outputs = self.experts.features
         if x.shape[1:] != (inputs,):
             raise ValueError("the rows do not fit the experts")
         out = torch.empty(len(x), outputs)
-        library.run_mixture(self.address, x.data_ptr(), out.data_ptr(), len(x), torch.get_num_threads())
+        if shared is not None:
+            check(shared, torch.float32)
+            if shared.shape != out.shape:
+                raise ValueError("what the rows share does not fit them")
+        made = None if shared is None else shared.data_ptr()
+        library.run_mixture(self.address, x.data_ptr(), made, out.data_ptr(), len(x), torch.get_num_threads())
         return out
 
     @classmethod
     def of(
-        cls, router: LinearStruct, experts: NativeExperts, each: int, *, normalised: bool
+        cls,
+        router: LinearStruct,
+        routing: Routing,
+        experts: NativeExperts,
+        shared: NativeExperts | None = None,
+        gate: LinearStruct | None = None,
     ) -> NativeMixture:
-        """Join a router and its experts. Raises ValueError if they do not fit each other."""
+        """Join a router and its experts with a shared expert, if any, and the gate of that one, if any.
+
+        Raises ValueError if they do not fit each other.
+        """
         if (router.inputs, router.outputs) != (experts.features[0], experts.struct.count):
             raise ValueError("a router does not fit its experts")
-        if not 0 < each <= router.outputs:
-            raise ValueError(f"a row cannot choose {each} of {router.outputs} experts")
-        chooses = RouterStruct(linear=router, each=each, normalised=normalised)
-        return cls(MixtureStruct(router=chooses, experts=experts.struct), experts)
+        if shared is not None and (shared.features, shared.struct.count) != (experts.features, 1):
+            raise ValueError("a shared expert does not fit the others")
+        if gate is not None and (gate.inputs, gate.outputs) != (experts.features[0], 1):
+            raise ValueError("a gate does not fit the shared expert")
+        size, rest = divmod(router.outputs, routing.groups)
+        if rest or not 0 < routing.kept <= routing.groups or not 0 < routing.best <= min(2, size):
+            raise ValueError(f"{router.outputs} experts cannot be chosen by groups in this way")
+        if not 0 < routing.each <= routing.kept * size:
+            raise ValueError(f"a row cannot choose {routing.each} of {routing.kept * size} experts")
+        correction = routing.correction
+        if correction is not None:
+            check(correction, torch.float32)
+            if correction.shape != (router.outputs,):
+                raise ValueError("a correction does not fit the experts")
+        chooses = RouterStruct(
+            linear=router,
+            correction=None if correction is None else correction.data_ptr(),
+            **{name: getattr(routing, name) for name in ("each", "sigmoid", "normalised", "scale")},
+            **{name: getattr(routing, name) for name in ("groups", "kept", "best")},
+        )
+        struct = MixtureStruct(
+            router=chooses,
+            experts=experts.struct,
+            shared=ExpertsStruct.none() if shared is None else shared.struct,
+            gate=gate or LinearStruct.none(),
+        )
+        return cls(struct, experts, shared, routing)

@@ -37,7 +37,7 @@ EXPORTS: Final[dict[str, Signature]] = {
     "attend": (None, (P, P, I)),
     "run_layers": (None, (P, P, L, P, I)),
     "run_experts": (None, (P, P, P, P, I)),
-    "run_mixture": (None, (P, P, P, L, I)),
+    "run_mixture": (None, (P, P, P, P, L, I)),
     "time_parts": (None, (P,)),
     "tasks_taken_over": (L, ()),
     "simulate_preemption": (L, (L,)),

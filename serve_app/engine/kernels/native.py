@@ -356,9 +356,9 @@ class Native:
         """
         return experts.run(self._library, self.widen(x), chosen.contiguous(), self.widen(weights))
 
-    def run_mixture(self, mixture: NativeMixture, x: torch.Tensor) -> torch.Tensor:
-        """The same for the experts that the router of `mixture` chooses: [T, N] float32 -> [T, M]."""
-        return mixture.run(self._library, x)
+    def run_mixture(self, mixture: NativeMixture, x: torch.Tensor, *shared: torch.Tensor) -> torch.Tensor:
+        """The same for all of `mixture`: x [T, N] float32 -> [T, M]. `shared`: as for `NativeMixture.run`."""
+        return mixture.run(self._library, x, *shared)
 
     def run_heads(self, heads: NativeHeads, x: torch.Tensor) -> torch.Tensor:
         """As `NativeHeads.run`, for inputs of any float type."""

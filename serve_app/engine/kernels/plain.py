@@ -40,6 +40,33 @@ def clamped_gate(gate_up: torch.Tensor, limit: float, alpha: float, added: float
     return gate * torch.sigmoid(alpha * gate) * (up + added)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routing:
+    """How a router chooses the experts of a row, and their weights; `Router` in experts.h documents it."""
+
+    each: int
+    sigmoid: bool
+    normalised: bool
+    correction: torch.Tensor | None = None  # [E]
+    groups: int = 1
+    kept: int = 1
+    best: int = 1
+    scale: float = 1.0
+
+
+def route(outputs: torch.Tensor, routing: Routing) -> tuple[torch.Tensor, torch.Tensor]:
+    """The outputs [T, E] of a router -> the numbers of each row's experts [T, K], and their weights."""
+    scores = outputs.sigmoid() if routing.sigmoid else outputs.softmax(-1)
+    corrected = scores if routing.correction is None else scores + routing.correction
+    grouped = corrected.view(len(outputs), routing.groups, -1)
+    kept = grouped.topk(routing.best)[0].sum(-1).topk(routing.kept)[1]
+    hidden = torch.ones(grouped.shape[:2], dtype=torch.bool).scatter(1, kept, False)
+    chosen = grouped.masked_fill(hidden[..., None], float("-inf")).flatten(1).topk(routing.each)[1]
+    weights = scores.gather(1, chosen)
+    weights = weights / weights.sum(1, keepdim=True) if routing.normalised else weights
+    return chosen, weights * routing.scale
+
+
 def attention(
     query: torch.Tensor,  # [T, H, D]
     key: torch.Tensor,  # [L, Hkv, D]

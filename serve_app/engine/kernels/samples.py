@@ -88,7 +88,7 @@ def context_of(length: int, tokens: int) -> ForwardContext:
 
 
 class SampleExperts:
-    """Three random experts."""
+    """Random experts."""
 
     def __init__(
         self,
@@ -99,10 +99,11 @@ class SampleExperts:
         limit: float = 0.0,
         width: int = 38,
         inner: int = 48,
+        count: int = 3,
     ) -> None:
         self.exact, self._limit, self._width = dtype == torch.float32, limit, width
         self._weights = [
-            torch.randn(3, n, k, generator=random).div(k**0.5).to(dtype)
+            torch.randn(count, n, k, generator=random).div(k**0.5).to(dtype)
             for n, k in ((2 * inner, width), (width, inner))
         ]
         self._packed = [[native.pack_weight(each, lasting=False) for each in part] for part in self._weights]

@@ -17,7 +17,7 @@ import torch
 
 from serve_app.engine.kernels import plain, quantized
 from serve_app.engine.kernels.build import cpu_flags
-from serve_app.engine.kernels.experts import NativeMixture
+from serve_app.engine.kernels.experts_check import mixture_results
 from serve_app.engine.kernels.grouped import GroupedWeight, grouped_product
 from serve_app.engine.kernels.heads import NativeHeads
 from serve_app.engine.kernels.layers import NativeCache
@@ -311,16 +311,8 @@ def _run_experts(native: Native, random: torch.Generator) -> Iterator[float]:
 
 
 def _run_mixture(native: Native, random: torch.Generator) -> Iterator[float]:
-    """Rows of which a router chooses two of three experts, with weights in both forms."""
-    x, weight = (torch.randn(*shape, generator=random) for shape in ((5, 38), (3, 38)))
-    packed = native.pack_weight(weight, lasting=False)
-    router = linear_of(packed, weight, Product.FLOATS)
-    shares, chosen = (x.double() @ weight.double().T).softmax(1).topk(2)
-    for kind, normalised in itertools.product(_products(native), (False, True)):
-        sample = SampleExperts(native, random, *kind)
-        mixture = NativeMixture.of(router, sample.native, 2, normalised=normalised)
-        weights = shares / shares.sum(1, keepdim=True) if normalised else shares
-        yield _error(native.run_mixture(mixture, x), sample.of(x, chosen, weights), exact=sample.exact)
+    for got, want, exact in mixture_results(native, random, _products(native)):
+        yield _error(got, want, exact=exact)
 
 
 def _counters(native: Native, _: torch.Generator) -> Iterator[float]:

@@ -156,6 +156,11 @@ class ExpertsStruct(_Struct):
         *((name, FLOAT) for name in ("limit", "alpha", "added")),
     )
 
+    @classmethod
+    def none(cls) -> ExpertsStruct:
+        """In place of an expert that a mixture does not have."""
+        return cls(gate_up=None, down=None, count=0, gelu=False, limit=0.0, alpha=0.0, added=0.0)
+
 
 class ChoicesStruct(_Struct):
     """`Choices` in experts.h."""
@@ -169,13 +174,22 @@ class ChoicesStruct(_Struct):
 class RouterStruct(_Struct):
     """`Router` in experts.h."""
 
-    _fields_ = (("linear", LinearStruct), *((name, LONG) for name in ("each", "normalised")))
+    _fields_ = (
+        ("linear", LinearStruct),
+        ("correction", POINTER),
+        *((name, LONG) for name in ("each", "sigmoid", "normalised", "groups", "kept", "best")),
+        ("scale", FLOAT),
+    )
 
 
 class MixtureStruct(_Struct):
     """`Mixture` in experts.h."""
 
-    _fields_ = (("router", RouterStruct), ("experts", ExpertsStruct))
+    _fields_ = (
+        ("router", RouterStruct),
+        *((name, ExpertsStruct) for name in ("experts", "shared")),
+        ("gate", LinearStruct),
+    )
 
 
 class WaveStruct(_Struct):

@@ -56,12 +56,11 @@ struct ExpertSizes {
   long all() const { return inputs + both + inner + inner_inputs + outputs; }
 };
 
-// The outputs [rows, outputs] of expert e for the rows of x that chose it, in `room`, of the size above.
-const float* run_expert(const Experts& all, const Choices& c, const ByExpert& by, long e, const float* x, float* room,
-                        int threads) {
+// The outputs [rows, outputs] of expert e in `room`, of the size above. Its row r is at x + place(r) * inputs.
+template <class F>
+const float* run_expert(const Experts& all, long e, const float* x, F&& place, long rows, float* room, int threads) {
   const Linear &gate_up = all.gate_up[e], &down = all.down[e];
-  const long rows = by.rows(e), width = gate_up.inputs;
-  const long* const places = by.places + by.first[e];
+  const long width = gate_up.inputs;
   const ExpertSizes sizes(all, rows);
   float* const inputs = room;
   float* const both = inputs + sizes.inputs;
@@ -69,7 +68,7 @@ const float* run_expert(const Experts& all, const Choices& c, const ByExpert& by
   float* const inner_inputs = inner + sizes.inner;
   float* const made = inner_inputs + sizes.inner_inputs;
   parallel_rows(rows, width, threads, [&](long first, long last) {
-    for (long r = first; r < last; r++) put_row(gate_up, x + places[r] / c.each * width, inputs, r);
+    for (long r = first; r < last; r++) put_row(gate_up, x + place(r) * width, inputs, r);
   });
   const float* gated;
   if (gates(all, down)) {
@@ -84,6 +83,13 @@ const float* run_expert(const Experts& all, const Choices& c, const ByExpert& by
   }
   project(down, gated, made, rows, threads);
   return made;
+}
+
+// The same for the rows that chose expert e.
+const float* run_chosen(const Experts& all, const Choices& c, const ByExpert& by, long e, const float* x, float* room,
+                        int threads) {
+  const long* const places = by.places + by.first[e];
+  return run_expert(all, e, x, [&](long r) { return places[r] / c.each; }, by.rows(e), room, threads);
 }
 
 // Whether each thread computes experts of its own. It then waits for the others once, not in each product. Experts that do
@@ -101,32 +107,97 @@ float* own_room(long size) {
   return scratch.take(size);
 }
 
-// The experts of a row of the router's outputs [count], which change, with their weights.
-void choose(const Router& router, float* outputs, int64_t* experts, float* weights) {
+// outputs [count] -> the scores of the experts, in place.
+void score(const Router& router, float* outputs) {
   const long count = router.linear.outputs;
-  float top;
+  float top = 0;
   int64_t place;
-  find_largest(outputs, count, &top, &place);
-  const F16 most = splat(top);
+  if (!router.sigmoid) find_largest(outputs, count, &top, &place);
   F16 total = {};
   for (long i = 0; i < count; i += LANES) {
     const long some = std::min(LANES, count - i);
-    const F16 share = exp(load_some(outputs + i, some) - most);
-    alignas(64) float kept[LANES] = {};
-    store_some(kept, share, some);
-    total += load(kept);
+    const F16 v = load_some(outputs + i, some);
+    store_some(outputs + i, router.sigmoid ? sigmoid(v) : exp(v - splat(top)), some);
+    total += load_some(outputs + i, some);
   }
-  const float all = sum(total);
+  const float all = router.sigmoid ? 1 : sum(total);
+  for (long i = 0; i < count; i++) outputs[i] /= all;
+}
+
+// to [count] = scores [count] of the groups that are kept, and -infinity elsewhere. `sums`: room for a number of each group.
+void keep_groups(const Router& router, const float* scores, float* to, float* sums) {
+  const long count = router.linear.outputs, each = count / router.groups;
+  for (long g = 0; g < router.groups; g++) {
+    float first = -__builtin_inff(), second = first;
+    for (long e = g * each; e < (g + 1) * each; e++) {
+      second = std::max(second, std::min(first, scores[e]));
+      first = std::max(first, scores[e]);
+    }
+    sums[g] = router.best == 2 ? first + second : first;
+  }
+  std::fill(to, to + count, -__builtin_inff());
+  for (long i = 0; i < router.kept; i++) {
+    float largest;
+    int64_t group;
+    find_largest(sums, router.groups, &largest, &group);
+    std::copy(scores + group * each, scores + (group + 1) * each, to + group * each);
+    sums[group] = -__builtin_inff();
+  }
+}
+
+// The experts of a row of the router's outputs [count], which become scores, with their weights.
+void choose(const Router& router, float* outputs, int64_t* experts, float* weights) {
+  const long count = router.linear.outputs;
+  float* const corrected = own_room(2 * count + router.groups);
+  float* const kept = router.groups > 1 ? corrected + count : corrected;
+  score(router, outputs);
+  for (long i = 0; i < count; i++) corrected[i] = outputs[i] + (router.correction ? router.correction[i] : 0.f);
+  if (router.groups > 1) keep_groups(router, corrected, kept, corrected + 2 * count);
   float chosen = 0;
   for (long i = 0; i < router.each; i++) {
-    float value;
-    find_largest(outputs, count, &value, experts + i);
-    weights[i] = max(exp(splat(value) - most)) / all;
-    outputs[experts[i]] = -__builtin_inff();
+    float largest;
+    find_largest(kept, count, &largest, experts + i);
+    kept[experts[i]] = -__builtin_inff();
+    weights[i] = outputs[experts[i]];
     chosen += weights[i];
   }
-  if (router.normalised)
-    for (long i = 0; i < router.each; i++) weights[i] /= chosen;
+  for (long i = 0; i < router.each; i++) weights[i] = (router.normalised ? weights[i] / chosen : weights[i]) * router.scale;
+}
+
+// Rows of a tile of what is shared, at most: a long prompt's inner numbers would not stay in the caches.
+constexpr long SHARED_ROWS = 256;
+
+// Floats of the parts of the room of what rows share.
+struct SharedSizes {
+  long expert = 0, inputs = 0, weights = 0;
+
+  SharedSizes(const Mixture& m, long rows) {
+    rows = std::min(rows, SHARED_ROWS);
+    if (!m.shared.count) return;
+    expert = ExpertSizes(m.shared, rows).all();
+    if (m.gate.outputs) inputs = whole_lines(inputs_room(m.gate, rows)), weights = whole_lines(rows);
+  }
+  long all() const { return expert + inputs + weights; }
+};
+
+// out [rows, outputs] += what the rows of x share. `made`: its outputs, or null; `room`: of the size above.
+void add_shared(const Mixture& m, const float* x, const float* made, float* out, long rows, float* room, int threads) {
+  const long width = m.shared.gate_up->inputs, outputs = m.shared.down->outputs;
+  for (long from = 0; from < rows; from += SHARED_ROWS) {
+    const long some = std::min(SHARED_ROWS, rows - from);
+    const SharedSizes sizes(m, some);
+    float* const inputs = room + sizes.expert;
+    float* const weights = inputs + sizes.inputs;
+    const float* const in = x + from * width;
+    const float* const shared = made ? made + from * outputs
+                                     : run_expert(m.shared, 0, in, [](long r) { return r; }, some, room, threads);
+    if (m.gate.outputs) project(m.gate, take_inputs(m.gate, in, inputs, some, threads), weights, some, threads);
+    parallel_rows(some, outputs, threads, [&](long first, long last) {
+      for (long r = first; r < last; r++)
+        add_weighted(out + (from + r) * outputs, m.gate.outputs ? max(sigmoid(splat(weights[r]))) : 1,
+                     shared + r * outputs, outputs);
+    });
+  }
 }
 
 // Floats of the parts of `mixture_room`.
@@ -139,7 +210,7 @@ struct MixtureSizes {
     outputs = whole_lines(rows * router.linear.outputs);
     weights = whole_lines(rows * router.each);
     experts = whole_lines(2 * rows * router.each);
-    room = experts_room(m.experts, rows, router.each, threads);
+    room = std::max(experts_room(m.experts, rows, router.each, threads), SharedSizes(m, rows).all());
   }
   long all() const { return inputs + outputs + weights + experts + room; }
 };
@@ -191,7 +262,7 @@ void compute_experts(const Experts& all, const Choices& c, const ByExpert& by, c
       const float* made;
       {
         const Alone alone;
-        made = run_expert(all, c, by, e, x, own_room(ExpertSizes(all, rows).all()), 1);
+        made = run_chosen(all, c, by, e, x, own_room(ExpertSizes(all, rows).all()), 1);
       }
       if (turn.mine()) std::copy(made, made + rows * outputs, room + by.first[e] * outputs);
     });
@@ -208,7 +279,7 @@ void compute_experts(const Experts& all, const Choices& c, const ByExpert& by, c
     const long rows = by.rows(e);
     if (!rows) continue;
     const long* const places = by.places + by.first[e];
-    const float* const made = run_expert(all, c, by, e, x, room, threads);
+    const float* const made = run_chosen(all, c, by, e, x, room, threads);
     parallel_rows(rows, outputs, threads, [&](long first, long last) {
       for (long r = first; r < last; r++)
         add_weighted(out + places[r] / c.each * outputs, c.weights[places[r]], made + r * outputs, outputs);
@@ -232,7 +303,8 @@ long mixture_numbers(const Mixture& m, long rows) {
   return ByExpert::size(m.experts.count, {nullptr, nullptr, rows, m.router.each});
 }
 
-void compute_mixture(const Mixture& m, const float* x, float* out, long rows, float* room, long* numbers, int threads) {
+void compute_mixture(const Mixture& m, const float* x, const float* shared, float* out, long rows, float* room,
+                     long* numbers, int threads) {
   const Router& router = m.router;
   const MixtureSizes sizes(m, rows, threads);
   float* const inputs = room;
@@ -247,12 +319,14 @@ void compute_mixture(const Mixture& m, const float* x, float* out, long rows, fl
       choose(router, outputs + r * router.linear.outputs, experts + r * router.each, weights + r * router.each);
   });
   parallel(1, threads, [&](long) { by.fill(choices, m.experts.count); });
-  compute_experts(m.experts, choices, by, x, out, room + sizes.all() - sizes.room, threads);
+  float* const rest = room + sizes.all() - sizes.room;
+  compute_experts(m.experts, choices, by, x, out, rest, threads);
+  if (m.shared.count) add_shared(m, x, shared, out, rows, rest, threads);
 }
 
-void run_mixture(const Mixture* mixture, const float* x, float* out, long rows, int threads) {
+void run_mixture(const Mixture* mixture, const float* x, const float* shared, float* out, long rows, int threads) {
   static thread_local Scratch scratch;  // as above
   float* const room = scratch.take(mixture_room(*mixture, rows, threads));
   long* const numbers = own_numbers(mixture_numbers(*mixture, rows));
-  together(threads, [&] { compute_mixture(*mixture, x, out, rows, room, numbers, threads); });
+  together(threads, [&] { compute_mixture(*mixture, x, shared, out, rows, room, numbers, threads); });
 }

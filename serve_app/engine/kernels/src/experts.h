@@ -19,16 +19,24 @@ struct Choices {
   long rows, each;
 };
 
-// Chooses the `each` experts of a row that have the largest outputs, the first of equal ones. Their weights are the softmax
-// over all outputs; if `normalised`, these are divided by their sum.
+// Chooses the `each` experts of a row that have the largest scores, the first of equal ones. A score is the softmax over all
+// outputs or, if `sigmoid`, the sigmoid of one output. The weights of the chosen are their scores, divided by their sum if
+// `normalised`, times `scale`.
 struct Router {
   Linear linear;
-  long each, normalised;
+  const float* correction;  // [outputs], added to scores for the choice alone, or null
+  long each, sigmoid, normalised;
+  // The experts are in `groups` equal groups. Only those of the `kept` groups with the largest sums of their `best` (1 or 2)
+  // largest scores may be chosen. groups 1: all may be.
+  long groups, kept, best;
+  float scale;
 };
 
 struct Mixture {
   Router router;
   Experts experts;
+  Experts shared;  // of count 1: what every row takes besides; of count 0: nothing
+  Linear gate;     // of one output: its sigmoid is the weight of what is shared; without outputs: the weight is 1
 };
 
 // The rows of each expert. Threads share it, and it does not change while a program runs: a thread that comes late finds
@@ -63,5 +71,5 @@ long mixture_room(const Mixture& mixture, long rows, int threads);
 long mixture_numbers(const Mixture& mixture, long rows);
 
 // As run_mixture in exports.h, for all threads of a program.
-void compute_mixture(const Mixture& mixture, const float* x, float* out, long rows, float* room, long* numbers,
-                     int threads);
+void compute_mixture(const Mixture& mixture, const float* x, const float* shared, float* out, long rows, float* room,
+                     long* numbers, int threads);

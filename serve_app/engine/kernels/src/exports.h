@@ -92,8 +92,9 @@ void run_layers(const Layer* layers, const Cache* const* caches, long count, con
 // weights. The number of inputs is even.
 void run_experts(const Experts* experts, const Choices* choices, const float* x, float* out, int threads);
 
-// The same for the experts that the mixture's router chooses.
-void run_mixture(const Mixture* mixture, const float* x, float* out, long rows, int threads);
+// The same for the experts that the mixture's router chooses, and for what its rows share. `shared` [rows, outputs]: the outputs
+// of the shared expert if the caller has computed them, else null.
+void run_mixture(const Mixture* mixture, const float* x, const float* shared, float* out, long rows, int threads);
 
 // From now on, run_layers adds to `seconds`, by Part (see laps.h), what it takes. Null: no more. One thread may run
 // layers meanwhile.

@@ -245,7 +245,7 @@ void run_layers(const Layer* layers, const Cache* const* caches, long count, con
       if (!l.mixture) continue;
       const long rows = (narrow ? wanted : all).rows;
       float* const made = normed_at + mixed;
-      compute_mixture(*l.mixture, normed_at, made, rows, experts_at, numbers_at, threads);
+      compute_mixture(*l.mixture, normed_at, nullptr, made, rows, experts_at, numbers_at, threads);
       numbers_at += mixture_numbers(*l.mixture, s.rows);
       parallel_rows(rows, width, threads, [&](long first, long last) {
         for (long row = first; row < last; row++)

@@ -19,6 +19,8 @@ from transformers import (
     GemmaForCausalLM,
     Glm4Config,
     Glm4ForCausalLM,
+    Glm4MoeConfig,
+    Glm4MoeForCausalLM,
     GptOssConfig,
     GptOssForCausalLM,
     GraniteConfig,
@@ -79,6 +81,28 @@ LLAMA3 = {
 ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
 EXPERTS: dict[str, Any] = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+
+
+def glm4_moe() -> PreTrainedModel:
+    """A plain layer first; then experts in groups, with corrections and a shared expert."""
+    config = Glm4MoeConfig(
+        **SHAPE,
+        use_qk_norm=True,
+        moe_intermediate_size=24,
+        n_routed_experts=8,
+        num_experts_per_tok=2,
+        n_group=4,
+        topk_group=2,
+        n_shared_experts=2,
+        routed_scaling_factor=2.5,
+    )
+    model = Glm4MoeForCausalLM(config)
+    for name, correction in model.named_buffers():
+        if "correction" in name:
+            correction.normal_(0, 0.1)
+    return model
+
+
 GEMMA3_LAYERS = ["sliding_attention", "sliding_attention", "full_attention"]
 MODELS = {
     "llama": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE)),
@@ -126,6 +150,7 @@ MODELS = {
     "qwen3_moe with a plain layer": lambda: Qwen3MoeForCausalLM(
         Qwen3MoeConfig(**SHAPE, **EXPERTS, mlp_only_layers=[1])
     ),
+    "glm4_moe": glm4_moe,
     "gpt_oss": lambda: GptOssForCausalLM(
         GptOssConfig(
             **SHAPE,

@@ -19,7 +19,7 @@ using Floats = std::vector<float>;
 
 constexpr int THREADS = 4;
 constexpr long BLOCK = 16, WIDTH = 64, INNER = 48, HEADS = 4, KV_HEADS = 2, DIM = 32, LENGTH = 620, LAYERS = 4;
-constexpr long EXPERTS = 5, CHOSEN = 2;
+constexpr long EXPERTS = 6, CHOSEN = 2, OF_EXPERTS = 3, KEPT = 2;  // OF_EXPERTS: groups
 constexpr long GROUPS = 2, KEYS = 16, VALUES = 48, PAST = 3;  // of a delta rule with HEADS heads
 constexpr long CHANNELS = 2 * GROUPS * KEYS + HEADS * VALUES, MATRIX = HEADS * KEYS * VALUES, SLOTS = 5;
 constexpr double EXACT = 1e-4, ROUNDED = 3e-2;  // tolerances for results of order one
@@ -229,6 +229,82 @@ void check_decodes(long product, bool codes, long sequences, long count, bool sh
   for (size_t i = 0; i < alone.size(); i++) expect("attend, decodes", together[i], alone[i], 0);
 }
 
+// Experts and one more of another shape, which all rows share, with a router and a gate in float32. The router takes the
+// softmax of its outputs, or their sigmoids with a correction and in groups.
+struct SampleExperts {
+  std::deque<Weight> ups, downs;
+  std::vector<Linear> up_linears, down_linears;
+  Weight router, gate;
+  Floats correction;
+  Mixture mixture;
+
+  SampleExperts(long product, bool sigmoid)
+      : router(EXPERTS, WIDTH, FLOATS), gate(1, WIDTH, FLOATS), correction(randoms(EXPERTS)) {
+    for (long e = 0; e <= EXPERTS; e++) {
+      const long inner = e < EXPERTS ? INNER : INNER + 10;
+      up_linears.push_back(ups.emplace_back(2 * inner, WIDTH, product).linear);
+      down_linears.push_back(downs.emplace_back(WIDTH, inner, product).linear);
+    }
+    const long groups = sigmoid ? OF_EXPERTS : 1, kept = sigmoid ? KEPT : 1, best = sigmoid ? 2 : 1;
+    mixture = {{router.linear, sigmoid ? correction.data() : nullptr, CHOSEN, sigmoid, 1, groups, kept, best, 1.5f},
+               {up_linears.data(), down_linears.data(), EXPERTS, 0, 0, 0, 0},
+               {&up_linears[EXPERTS], &down_linears[EXPERTS], 1, 0, 0, 0, 0},
+               gate.linear};
+  }
+};
+
+double times(const Weight& w, long row, const double* x) {
+  double sum = 0;
+  for (long j = 0; j < w.k; j++) sum += x[j] * w.values[row * w.k + j];
+  return sum;
+}
+
+double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+void check_mixture(long product, long rows, bool by_sigmoid) {
+  const SampleExperts all(product, by_sigmoid);
+  const Floats x = randoms(rows * WIDTH);
+  Floats out(x.size()), again(x.size()), made(x.size());
+  run_mixture(&all.mixture, x.data(), nullptr, out.data(), rows, THREADS);
+  const std::vector<int64_t> only(rows);
+  const Floats whole(rows, 1.f);
+  const Choices shared{only.data(), whole.data(), rows, 1};
+  run_experts(&all.mixture.shared, &shared, x.data(), made.data(), THREADS);
+  run_mixture(&all.mixture, x.data(), made.data(), again.data(), rows, THREADS);
+  for (size_t i = 0; i < out.size(); i++) expect("run_mixture, shared", again[i], out[i], 0);
+  for (long r = 0; r < rows; r++) {
+    const std::vector<double> row(&x[r * WIDTH], &x[(r + 1) * WIDTH]);
+    std::vector<double> scores, keys, sums(OF_EXPERTS), want(WIDTH);
+    double total = 0;
+    for (long e = 0; e < EXPERTS; e++) {
+      const double output = times(all.router, e, row.data());
+      scores.push_back(by_sigmoid ? sigmoid(output) : std::exp(output));
+      keys.push_back(scores[e] + by_sigmoid * all.correction[e]);
+      sums[e / (EXPERTS / OF_EXPERTS)] += keys[e];
+    }
+    const long least = std::min_element(sums.begin(), sums.end()) - sums.begin();
+    for (long e = 0; by_sigmoid && e < EXPERTS; e++)
+      if (e / (EXPERTS / OF_EXPERTS) == least) keys[e] = -1e9;
+    std::vector<long> chosen;
+    for (long i = 0; i < CHOSEN; i++) {
+      chosen.push_back(std::max_element(keys.begin(), keys.end()) - keys.begin());
+      keys[chosen[i]] = -1e9, total += scores[chosen[i]];
+    }
+    chosen.push_back(EXPERTS);
+    for (const long e : chosen) {
+      const double weight = e < EXPERTS ? 1.5 * scores[e] / total : sigmoid(times(all.gate, 0, row.data()));
+      std::vector<double> inner(all.downs[e].k);
+      for (size_t i = 0; i < inner.size(); i++) {
+        const double g = times(all.ups[e], i, row.data());
+        inner[i] = g * sigmoid(g) * times(all.ups[e], inner.size() + i, row.data());
+      }
+      for (long i = 0; i < WIDTH; i++) want[i] += weight * times(all.downs[e], i, inner.data());
+    }
+    for (long i = 0; i < WIDTH; i++)
+      expect("run_mixture", out[r * WIDTH + i], want[i], product == FLOATS ? EXACT : ROUNDED);
+  }
+}
+
 // The later layers have a norm over all heads, one that is centred, one after attention, and a factor of what they add. The
 // second has gates of its heads, the third has experts, the last one has a delta rule.
 // A prompt in two chunks, one for tiles of each thread's own, and three more tokens through all layers, in one call and in
@@ -236,13 +312,7 @@ void check_decodes(long product, bool codes, long sequences, long count, bool sh
 void check_layers(long product, bool codes) {
   std::deque<Weight> weights;
   const Floats norm = randoms(WIDTH), head_norm = randoms(DIM), whole_norm = randoms(HEADS * DIM), cos = randoms(LENGTH * DIM / 2), sin = randoms(cos.size());
-  std::vector<Linear> gate_ups, downs;
-  for (long e = 0; e < EXPERTS; e++) {
-    gate_ups.push_back(weights.emplace_back(2 * INNER, WIDTH, product).linear);
-    downs.push_back(weights.emplace_back(WIDTH, INNER, product).linear);
-  }
-  const Mixture mixture{{weights.emplace_back(EXPERTS, WIDTH, product).linear, CHOSEN, 1},
-                        {gate_ups.data(), downs.data(), EXPERTS, 0, 0, 0, 0}};
+  const SampleExperts experts(product, true);
   const Floats factors = randoms((PAST + 1) * CHANNELS), rates(HEADS, -1.f), biases = randoms(HEADS);
   Floats windows[2], pools[2];  // of the calls for all layers, and for each part of one
   Delta rules[2];
@@ -261,7 +331,7 @@ void check_layers(long product, bool codes) {
     layers.push_back({weights[at].linear, weights[at + 1].linear, weights[at + 2].linear, weights[at + 3].linear,
                       {norm.data(), 0, 1e-6f}, {i ? norm.data() : nullptr, 0, 1e-6f}, {norm.data(), i, 1e-6f},
                       {nullptr, 0, 0}, i ? whole_norm.data() : head_norm.data(),
-                      i ? whole_norm.data() : head_norm.data(), i == 2 ? &mixture : nullptr, rule ? &rules[0] : nullptr,
+                      i ? whole_norm.data() : head_norm.data(), i == 2 ? &experts.mixture : nullptr, rule ? &rules[0] : nullptr,
                       HEADS, 0, 0, gates, i, 0, 0, 1e-6f, 0.2f, 0.f, i ? 0.5f : 1.f});
   }
   std::vector<Blocks> one(LAYERS, Blocks(product, codes)), many(LAYERS, Blocks(product, codes));
@@ -319,7 +389,7 @@ void check_layers(long product, bool codes) {
       linear(&l.out, heads.data(), delta.data(), rows, 1, THREADS);
       add_norm(x, delta.data(), &l.norm_attended, l.added, &l.norm_mid, normed.data(), rows, WIDTH, THREADS);
       if (l.mixture) {
-        run_mixture(l.mixture, normed.data(), delta.data(), rows, THREADS);
+        run_mixture(l.mixture, normed.data(), nullptr, delta.data(), rows, THREADS);
       } else {
         linear(&l.gate_up, normed.data(), both.data(), rows, 1, THREADS);
         gated(both.data(), gates.data(), rows, INNER, 0, THREADS);
@@ -355,6 +425,7 @@ int main() {
     for (const long product : products) {
       for (const long rows : {1, 5, 17, 35}) check_linear(product, rows, 50, 38), check_linear(product, rows, 400, 64);
       check_linear(product, 150, 40, 650);
+      for (const long rows : {1, 7, 300}) check_mixture(product, rows, false), check_mixture(product, rows, true);
       if (product != FLOATS)
         for (const long rows : {1, 9, 17, 35, 70}) check_compact(product, rows, 50, 38), check_compact(product, rows, 100, 640);
       for (const bool codes : {false, true}) {
