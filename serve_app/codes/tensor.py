@@ -38,6 +38,7 @@ class CodedTensor(torch.Tensor):
     """
 
     sources: tuple[Source, ...]  # one, or one for each expert
+    coded: bool  # false: plain numbers, which are in their file until they are used
     transposed: bool  # the last two dimensions are [K, N]
     place: torch.device
 
@@ -49,8 +50,9 @@ class CodedTensor(torch.Tensor):
         *,
         experts: bool = False,
         transposed: bool = False,
+        coded: bool = True,
     ) -> CodedTensor:
-        """`dtype`: the type of the plain numbers."""
+        """`dtype`: the type of the plain numbers. `coded`: whether any of the sources has codes."""
         rows, columns = sources[0].shape
         shape = (columns, rows) if transposed else (rows, columns)
         if experts:
@@ -58,6 +60,7 @@ class CodedTensor(torch.Tensor):
         empty = torch.empty(shape, dtype=dtype, device="meta")
         made = torch.Tensor._make_subclass(CodedTensor, empty)
         made.sources, made.transposed, made.place = tuple(sources), transposed, device
+        made.coded = coded
         return made
 
     def matrix(self) -> QuantisedMatrix | None:
@@ -82,7 +85,8 @@ class CodedTensor(torch.Tensor):
 
     def again(self, sources: Sequence[Source], **changed: Any) -> CodedTensor:
         """Another weight of the same kind."""
-        kept = {"dtype": self.dtype, "experts": self.dim() == 3, "transposed": self.transposed}
+        kept = {"dtype": self.dtype, "experts": self.dim() == 3}
+        kept |= {"transposed": self.transposed, "coded": self.coded}
         return CodedTensor.of(sources, device=self.place, **{**kept, **changed})
 
     @classmethod
@@ -106,17 +110,19 @@ class CodedTensor(torch.Tensor):
 
 
 def plain_weights(module: nn.Module) -> tuple[int, int]:
-    """Let the weights of `module` that are still codes be plain numbers, one at a time; returns how many
-    there were, and their bytes."""
+    """Let the weights of `module` that are still codes, or in their files, be plain numbers, one at a time;
+    returns how many were codes, and the bytes of their numbers."""
     made: dict[int, nn.Parameter] = {}  # a tied weight is made once
+    sizes = []
     for part in module.modules():
         parameters: dict[str, Any] = part._parameters
         for name, weight in parameters.items():
             if isinstance(weight, CodedTensor):
                 if id(weight) not in made:
                     made[id(weight)] = nn.Parameter(weight.numbers(), requires_grad=False)
+                    sizes += [weight.nbytes] if weight.coded else []
                 parameters[name] = made[id(weight)]
-    return len(made), sum(each.nbytes for each in made.values())
+    return len(sizes), sum(sizes)
 
 
 class _Joined:

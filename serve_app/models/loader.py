@@ -115,8 +115,8 @@ def load_model(
         split = Split.of_rank(empty_module(kind, hf_config), rank, config)
         for part, reason in split.repeated.items():
             progress(f"{part} is the same in every rank: {reason}")
-    # On a GPU, weights to be quantised are read layer by layer, so that they never take their own size there.
-    late = reader is None and streams_to(device) and config.quantization != "none"
+    # Weights that the engine packs are read layer by layer, so that they never take their own size besides.
+    late = reader is None and (device.type == "cpu" or config.quantization != "none")
     module = read_weights(kind, folder, hf_config, dtype, device, progress, reader, keep or late, split)
     if reads_more_than_text(hf_config):
         module = language_model(module)

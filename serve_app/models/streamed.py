@@ -1,4 +1,4 @@
-"""Weights that go from their files to a GPU one by one.
+"""Weights that go from their files to a device one by one, at once or when they are used.
 
 Only the tensors in transit are in the machine's own memory, never the whole model. No file is mapped. A
 mapped page that was read counts as this process's memory until the file is closed, and transformers keeps all
@@ -73,7 +73,7 @@ class StreamedTensor:
             )
             sources = [StoredNumbers(each, self._device) for each in parts]
             kept = dtype or TYPES[whole.dtype]
-            return CodedTensor.of(sources, kept, self._device, experts=len(whole.shape) == 3)
+            return CodedTensor.of(sources, kept, self._device, experts=len(whole.shape) == 3, coded=False)
         # The device does the cast; a CPU would take longer to cast than to read.
         return read_tensor(self._stored).to(self._device).to(dtype)
 

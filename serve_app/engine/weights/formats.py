@@ -99,10 +99,10 @@ class Packer:
     def _load_numbers(
         self, own: WeightFormat, weight: torch.Tensor, bias: torch.Tensor | None, *, lasting: bool
     ) -> Weight:
-        coded = isinstance(weight, CodedTensor)
+        coded = isinstance(weight, CodedTensor) and weight.coded
         numbers = weight.numbers() if isinstance(weight, CodedTensor) else weight
         made = own.loads[self._device](numbers, bias, lasting=lasting)
-        if coded and self._device in own.codes:  # else these are plain numbers in their files
+        if coded and self._device in own.codes:
             self._converted.append(made.num_bytes)
         return made
 
