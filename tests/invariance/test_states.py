@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from serve_app.engine.engine import Engine
 from serve_app.engine.kernels import native
 from serve_app.engine.model.forward import UnsupportedModel
-from serve_app.engine.model.lora import LowRank
+from serve_app.engine.model.lora import MLP, LowRank
 from serve_app.types import Beam, ChoiceSoFar, Draft
 from tests.support.engine_answers import (
     BLOCK,
@@ -246,7 +246,10 @@ def test_an_adapter_changes_its_own_rows_alone(kind: str) -> None:
     model = copy.deepcopy(tiny_stateful(kind))
     for update in updates:
         linear = linear_of(model, update)
-        linear.weight = nn.Parameter(linear.weight + update.b @ update.a)  # layers may share the original
+        weight = linear.weight.detach().clone()  # layers may share the original
+        rows = weight[-len(update.b) :] if update.module == "up_proj" else weight[: len(update.b)]
+        rows += update.b @ update.a
+        linear.weight = nn.Parameter(weight)
     table.put("a", table.compile(updates))
     asked = [replace(REQUESTS[2], id="with", adapter="a", salt="a"), REQUESTS[2], REQUESTS[0]]
     told = answers(engine, asked)
@@ -264,11 +267,12 @@ def test_an_adapter_changes_its_own_rows_alone(kind: str) -> None:
 
 
 def linear_of(model: PreTrainedModel, update: LowRank) -> nn.Linear:
-    """The linear of transformers' model that an update is for."""
+    """The linear of transformers' model that an update is for, perhaps with gates above ups."""
+    joined = "gate_up_proj" if update.module in MLP else update.module
     found = [
         part
         for name, part in model.get_decoder().layers[update.layer].named_modules()
-        if name.rpartition(".")[2] == update.module
+        if name.rpartition(".")[2] in (update.module, joined)
     ]
     assert len(found) == 1
     linear = found[0]
