@@ -260,6 +260,7 @@ async def test_ten_thousand_small_schemas_do_not_fill_the_memory(server):
     assert server._grammars._cache.num_bytes <= module.CACHE_BYTES
 
 
+@pytest.mark.full
 async def test_bombs_that_arrive_together_are_refused_one_after_another(server):
     bombs = [{"guided_regex": "(x{1000}){1000}" + "y" * i} for i in range(2)]
     async with others_stream(server):

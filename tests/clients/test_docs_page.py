@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
+import pytest
 import pytest_asyncio
 from playwright.async_api import async_playwright, expect
 
@@ -18,7 +19,8 @@ from tests.support.gateway import fake_app, served
 
 KEY, LINE = new_key("reader")
 
-pytestmark = needs_chromium
+# Of a browser of its own; the document that it shows is tested in tests/unit/api/openapi.
+pytestmark = [pytest.mark.full, needs_chromium]
 
 
 @pytest_asyncio.fixture

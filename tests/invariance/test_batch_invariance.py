@@ -201,7 +201,12 @@ def check_mix(folder: Path, attention: str, lone: dict[str, Answer], mix: str, s
 
 
 @pytest.mark.parametrize(
-    "mix", [pytest.param("small chunks", marks=pytest.mark.full), "few blocks, odd chunks", "overlapped"]
+    "mix",
+    [
+        "few blocks, odd chunks",
+        pytest.param("small chunks", marks=pytest.mark.full),
+        pytest.param("overlapped", marks=pytest.mark.full),  # tests/unit/engine/test_overlap.py has it, too
+    ],
 )
 def test_fifty_prompts_give_the_same_tokens_in_a_mix(
     folder: Path, attention: str, lone_answers: dict[str, Answer], mix: str

@@ -54,6 +54,7 @@ class Knot:
         self.own = self
 
 
+@pytest.mark.full
 def test_what_is_there_is_frozen_and_what_comes_later_is_freed() -> None:
     lasting = Knot()
     before = gc.get_freeze_count()

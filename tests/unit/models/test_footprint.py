@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from serve_app.codes.tensor import plain_weights
 from serve_app.config import EngineConfig, ModelConfig
 from serve_app.engine.cpu.fused import accelerate_cpu
 from serve_app.engine.kernels.quantized import Quantization
@@ -35,6 +36,7 @@ def folder_of(path: Path, **tensors: torch.Tensor) -> ModelConfig:
 def test_it_is_nearly_what_the_loaded_model_takes(dtype: str) -> None:
     config = ModelConfig(name="demo-chat", dtype=dtype, engine={"num_blocks": 3})
     model = load_model(config, lambda line: None, fast_bfloat16=True).module
+    plain_weights(model)  # none is left in its file
     shape = json.loads((demo_folder("demo-chat") / "config.json").read_text())
     cache = cache_bytes(shape, config.engine, model.dtype.itemsize)
     weights = sum({each.data_ptr(): each.nbytes for each in model.parameters()}.values())
