@@ -65,13 +65,13 @@ serve: $(STAMP)
 test: $(STAMP) $(TRITON)
 	@echo "three parts, two side by side, 10 to 15 minutes on two cores; each shows its result when it is done:"
 	@echo "  test-ray     clients, faults and models on one cluster"
-	@echo "  test-unit    what needs no Ray, by three workers"
+	@echo "  test-unit    what needs no Ray, by two workers"
 	@echo "  test-deploy  every deploy file, the commands and the quick tutorials, once one of the others is done"
 	@$(SIDE_BY_SIDE) test-ray test-unit test-deploy
 	@echo "all three parts passed; $$($(BIN)/python -m tests.support.skipped $(addprefix build/tests/,test-ray test-unit test-deploy))"
 
 test-unit: $(STAMP) $(TRITON)
-	$(call tested,$(GIVING_WAY) $(PYTEST) -n 3 --dist worksteal -m "$(UNIT)" $(PYTEST_FLAGS))  # many tests wait
+	$(call tested,$(GIVING_WAY) $(PYTEST) -n 2 --dist worksteal -m "$(UNIT)" $(PYTEST_FLAGS))  # many tests wait
 
 test-ray: $(STAMP)
 	$(call tested,$(PYTEST) -m "$(RAY)" $(PYTEST_FLAGS) $(RAY_TESTS))

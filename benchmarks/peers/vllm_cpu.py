@@ -11,7 +11,10 @@ from benchmarks.peers.peer import BF16, TORCH, Command, Peer, Place, call
 
 VERSION: Final = "0.32.0"
 # What the wheel asks for and what does not match torch's CPU build.
-UNMATCHED: Final = ("torchvision", "torchaudio", "torchcodec")
+UNMATCHED: Final = ("torchaudio", "torchcodec")
+# Of torchvision, which families with images import, for text alone too. It names operations that its build
+# for GPUs does not load here, and none of them is used.
+UNLOADED: Final = "torchvision/_meta_registrations.py"
 
 
 class Vllm(Peer):
@@ -33,6 +36,7 @@ class Vllm(Peer):
     def install(self) -> None:
         super().install()
         call([str(self.python), "-m", "pip", "uninstall", "--quiet", "--yes", *UNMATCHED])
+        (self.site_packages / UNLOADED).write_text("")
         # vLLM takes its version from a distribution "vllm", and runs on CPUs where that ends in "+cpu".
         metadata = self.site_packages / f"vllm-{VERSION}+cpu.dist-info"
         metadata.mkdir(exist_ok=True)

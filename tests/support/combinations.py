@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 
 ALL: Final = "all_combinations"
-MOST: Final = 5
+MOST: Final = 3
 Parts = frozenset[Hashable]
 
 

@@ -82,6 +82,7 @@ def test_a_refusal_has_a_reason_and_a_status(invoke, arguments: list[str], statu
     assert words in result.output
 
 
+@pytest.mark.full
 def test_of_the_hub_no_weight_is_read(tmp_path: Path) -> None:
     """The command as it is, with the hub's own client."""
     index = json.dumps({"metadata": {}, "weight_map": {"a": "model-00001-of-00001.safetensors"}}).encode()

@@ -335,9 +335,10 @@ SPILLED = 64  # bytes of a thread's stack; where more are spilled, a smaller til
 SPILLED_BY_CODES = 288  # the same for products with codes, at a width that no tile divides: Falcon 7B's 4,544
 
 
+@pytest.mark.full  # Triton compiles for tens of seconds
 @pytest.mark.parametrize(
     ("dtype", "chosen", "sizes"),
-    [("bf16", "all", (4, 2, 16, 16)), *(pytest.param(*each, marks=pytest.mark.full) for each in FULL)],
+    [("bf16", "all", (4, 2, 16, 16)), *FULL],
     ids=str,
 )
 def test_the_kernels_compile_for_a_gpu_and_fit_it(dtype: str, chosen: str, sizes: tuple[int, ...]) -> None:

@@ -49,6 +49,7 @@ def assembly(source: str) -> str:
     ).stdout
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("source", [KEYS, VALUES], ids=["keys", "values"])
 @pytest.mark.parametrize("way", ["InFloats<float>", "InFloats<bf16>", "InPairs<bf16>", "AsTiles<int8_t>"])
 def test_a_decode_fetches_the_next_block_while_it_reads_one(way: str, source: str) -> None:

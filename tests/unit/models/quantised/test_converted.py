@@ -154,6 +154,7 @@ def half(dim: int | None, name: str, shape: tuple[int, ...]) -> Cut | None:
     return Cut(len(shape) + dim, ((size, 2 * size),), size)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "dim"), [*((name, None) for name in CODES), ("fp8", -2), ("gptq", -1), ("mxfp4", -1)]
 )
