@@ -111,7 +111,7 @@ async def until_one_is_gone(pids: set[int]) -> None:
         await asyncio.sleep(0.05)
 
 
-@pytest.mark.parametrize("length", [500, pytest.param(2000, marks=pytest.mark.full)])
+@pytest.mark.parametrize("length", [1000, pytest.param(2000, marks=pytest.mark.full)])
 async def test_a_replica_too_many_is_gone_at_once_and_its_answers_go_on(pair: Pair, length: int) -> None:
     since = time.time()
     pids = await pair.pids()
