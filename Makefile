@@ -66,7 +66,7 @@ test: $(STAMP) $(TRITON)
 	@echo "three parts, two side by side, 10 to 15 minutes on two cores; each shows its result when it is done:"
 	@echo "  test-ray     clients, faults and models on one cluster"
 	@echo "  test-unit    what needs no Ray, by two workers"
-	@echo "  test-deploy  every deploy file, the commands and the quick tutorials, once one of the others is done"
+	@echo "  test-deploy  deploy files, the commands and the quick tutorials, once one of the others is done"
 	@$(SIDE_BY_SIDE) test-ray test-unit test-deploy
 	@echo "all three parts passed; $$($(BIN)/python -m tests.support.skipped $(addprefix build/tests/,test-ray test-unit test-deploy))"
 
@@ -77,7 +77,7 @@ test-ray: $(STAMP)
 	$(call tested,$(PYTEST) -m "$(RAY)" $(PYTEST_FLAGS) $(RAY_TESTS))
 
 test-deploy: $(STAMP)
-	$(call tested,$(PYTEST) -m "$(RAY)" $(PYTEST_FLAGS) $(DEPLOY_TESTS))  # whole deploy files
+	$(call tested,$(PYTEST) -m "$(RAY)" $(PYTEST_FLAGS) $(DEPLOY_TESTS))  # deploy files
 
 # With the full counts, which need the machine for themselves: one part after the other.
 test-all: export LITELLM_PYTHON := $(abspath .venv-litellm/bin/python)

@@ -131,14 +131,14 @@ class FusedStack(DecoderStack):
 
 def _native_cache(step: ActiveStep, layer: int) -> NativeCache | None:
     """The cache of the layer with this number, if our functions can use it."""
-    backend = step.backend
-    if isinstance(backend, Numbered):
-        layer, backend = backend.place_of(layer), backend.backend
-    caches = backend.native_caches if isinstance(backend, CpuAttention) else None
-    return None if caches is None else caches[layer]
+    caches, backend = _native_caches(step), step.backend
+    if caches is None:
+        return None
+    return caches[backend.place_of(layer) if isinstance(backend, Numbered) else layer]
 
 
 def _native_caches(step: ActiveStep) -> tuple[NativeCache, ...] | None:
+    """The caches of all layers that attend, if our functions can use them; the same object in each step."""
     backend = step.backend.backend if isinstance(step.backend, Numbered) else step.backend
     return backend.native_caches if isinstance(backend, CpuAttention) else None
 

@@ -210,7 +210,7 @@ def lost(engine: Engine, followers: Followers, how: signal.Signals, *, busy: boo
     loop._thread.join(LOST_S)
     assert not loop._thread.is_alive()
     assert time.monotonic() - began < LOST_S
-    assert not psutil.wait_procs([child], LOST_S)[1]  # it may still be reaped
+    assert not psutil.wait_procs([child], LOST_S)[1]  # its parent may not have reaped it yet
     if busy:
         assert outputs[-1].error is not None
         assert outputs[-1].error.kind == "Unavailable"
